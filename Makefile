@@ -1,0 +1,61 @@
+# Everything runs from a bare checkout with Python 3.11 or newer: each target first makes .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+export PATH := $(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format docs docs-serve bench gpu wheel clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "primepar needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=python3.13" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
+	    --editable '.[torch,plot]' --group dev --group docs
+	@touch $@
+
+demo: $(STAMP) ## draw, emulate, prove and train one primitive
+	$(BIN)/python tutorials/00_demo.py
+
+test: $(STAMP) ## lint, all tests, and the site built strictly
+	$(MAKE) --no-print-directory lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(MAKE) --no-print-directory docs
+
+lint: $(STAMP) ## ruff, mypy --strict and the import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(STAMP) ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
+	$(BIN)/mkdocs serve
+
+bench: $(STAMP) ## run every script in benchmarks/
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+gpu: $(STAMP) ## the tests that need a CUDA device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu
+
+wheel: $(STAMP) ## build the sdist and, from it, the wheel into dist/
+	$(BIN)/python -m build
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist site out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
