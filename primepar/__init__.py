@@ -1,0 +1,7 @@
+"""Spatial-temporal tensor partitioning of transformers: written once, emulated, proved and run."""
+
+from primepar.errors import PrimeParError
+from primepar.schedule.primitive import Primitive, where
+
+__version__ = "0.1.0"
+__all__ = ["PrimeParError", "Primitive", "__version__", "where"]

@@ -1,0 +1,36 @@
+"""PrimePar's spatial-temporal primitive, on an s x s mesh in s steps.
+
+Source: Wang et al., PrimePar, ASPLOS 2024, equations 4 to 6 and table 1.
+
+No tensor is replicated and nothing is reduced: at every step each device holds one block of every
+tensor. O and dI stay; I, W and dO hop to a neighbour while the product of the step runs; W makes
+one more hop at the end of backward, and dW one before its last product, so that both end where W
+starts the next forward.
+
+Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements.
+Held per device:           1 / p of each tensor, and one more block of each that is moving.
+"""
+
+from __future__ import annotations
+
+from primepar.schedule.primitive import Primitive, Slices, Value, where
+
+
+class PrimePar(Primitive):
+    """P_{s x s}: Wang et al., ASPLOS 2024, equations 4 to 6."""
+
+    axes = ("r", "c")
+    label = "P"
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c + t) % s, K=c)
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c - 1) % s, K=(c + t) % s)
+
+    def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        last = where(t == s - 1, 1, 0)
+        return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        return f"P{sides[0]}x{sides[0]}"

@@ -1,0 +1,114 @@
+"""The primitive: a map from (device, step) to dimension slices, written once.
+
+The same lines are called with integers (lowering, emulation, execution) and with Z3 symbols
+(proof), so a map is built from `+`, `-`, `%`, comparisons and `where`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from primepar.errors import PrimeParError, PrimitiveError
+from primepar.schedule.operators import DIMS, Phase
+
+Value = Any
+"""An integer, an array of integers or a symbol."""
+Slices = dict[str, Value]
+"""Dim -> slice index; a tuple is an index of several digits, major first."""
+
+
+def where(condition: Value, then: Value, otherwise: Value) -> Value:
+    """`then` where the condition holds, else `otherwise`; for ints, arrays and symbols.
+
+    >>> where(1 == 1, 10, 20)
+    10
+    """
+    if isinstance(condition, bool):
+        return then if condition else otherwise
+    choose: Callable[[Value, Value], Value] | None = getattr(condition, "choose", None)
+    if choose is not None:
+        return choose(then, otherwise)
+    return condition * then + (1 - condition) * otherwise
+
+
+class Primitive:
+    """Base class of partition primitives; a subclass gives `axes` and the maps.
+
+    `axes` names the device axes. A tuple puts `s` devices along each; a mapping gives each axis
+    its own side, `{"r": "q", "c": "q", "e": "d"}`. A map takes one coordinate per axis, the step
+    `t` and one length per side, and returns the slice index of every dim that it splits; a dim
+    that is not named is whole. `backward` and `gradient` are the forward map unless overridden.
+    """
+
+    axes: tuple[str, ...] | Mapping[str, str] = ()
+    label: str = ""
+
+    def steps(self, *args: Any, **kwargs: Any) -> Value:
+        """Number of steps of a phase; takes the sides. By default the first side."""
+        return args[0] if args else 1
+
+    def forward(self, *args: Any, **kwargs: Any) -> Slices:
+        """Slices of the forward sub-operator; takes the coordinates, `t` and the sides."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward map")
+
+    def backward(self, *args: Any, **kwargs: Any) -> Slices:
+        """Slices of the backward sub-operator."""
+        return self.forward(*args, **kwargs)
+
+    def gradient(self, *args: Any, **kwargs: Any) -> Slices:
+        """Slices of the gradient sub-operator."""
+        return self.forward(*args, **kwargs)
+
+    @property
+    def axis_sides(self) -> dict[str, str]:
+        """Axis -> name of its side."""
+        if isinstance(self.axes, Mapping):
+            return dict(self.axes)
+        return dict.fromkeys(self.axes, "s")
+
+    @property
+    def side_names(self) -> tuple[str, ...]:
+        """Names of the sides, in the order in which the maps take them."""
+        return tuple(dict.fromkeys(self.axis_sides.values()))
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        """How a sequence spells this primitive, `P2x2`."""
+        return f"{self.label or type(self).__name__}{'x'.join(map(str, sides))}"
+
+
+def call_map(
+    primitive: Primitive,
+    phase: Phase,
+    coordinates: tuple[Value, ...],
+    t: Value,
+    sides: tuple[Value, ...],
+) -> dict[str, tuple[Value, ...]]:
+    """Call one map and return dim -> digits.
+
+    Raises `PrimitiveError` if the map raises, returns no mapping, or names an unknown dim.
+    """
+    name = type(primitive).__name__
+    where_ = f"{name}.{phase}"
+    try:
+        slices = getattr(primitive, phase)(*coordinates, t, *sides)
+    except PrimeParError:
+        raise
+    except Exception as error:
+        expected = ", ".join(["self", *primitive.axis_sides, "t", *primitive.side_names])
+        raise PrimitiveError(
+            f"{where_}: expected a map that can be called as {phase}({expected}), "
+            f"got {type(error).__name__}: {error}"
+        ) from None
+    if not isinstance(slices, Mapping):
+        raise PrimitiveError(
+            f"{where_}: expected dict(M=..., N=..., K=...), got {type(slices).__name__}: "
+            "return the slice index of each dim that the map splits"
+        )
+    for dim in slices:
+        if dim not in DIMS:
+            raise PrimitiveError(
+                f"{where_}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
+                "leave out a dim that is not split"
+            )
+    return {dim: index if isinstance(index, tuple) else (index,) for dim, index in slices.items()}

@@ -1,0 +1,241 @@
+"""The program: for each rank an ordered list of instructions. Every reader runs this and only this.
+
+    program    = { format, version, ranks, programs, grid?, shape?, initial?, final? }
+    programs   = [ [ instruction ... ]  per rank ]
+    initial    = [ [ block ... ]  per rank ]      what lies where before the first instruction
+    final      = [ [ block ... ]  per rank ]      what must lie where, finished, after the last one
+    grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
+    shape      = { dim: elements }                sizes of the operator, for bytes and execution
+
+    compute    = reads, accumulates, phase?, sub_operator?     without a sub-operator: add the reads
+    send recv  = peer, block, tag                              until both sides are there
+    isend irecv= peer, block, tag, request                     posted; finished by wait
+    wait       = request
+    group      = body of send and recv                         start together, return when all done
+    all_reduce     = group, block, reduction                   block <- reduction over the group
+    reduce         = group, block, root, reduction             the root's block <- reduction
+    broadcast      = group, block, root                        block <- the root's block
+    all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
+    reduce_scatter = group, blocks, block, reduction           block <- reduction of own place
+    all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
+    barrier        = group
+    alloc free     = block                                     a buffer appears or goes
+    fetch evict    = block                                     host -> device, device -> host
+
+A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
+with one slice index for each dim that the grid names; any other name is data without meaning.
+Messages match in order per (source, destination, communicator): a tag is a claim that is checked.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from primepar.schedule.operators import Dim, Phase
+
+Block = Annotated[str, Meta(min_length=1)]
+Rank = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
+Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
+Reduction = Literal["sum", "max", "min"]
+
+
+class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True):
+    """Base of the instructions; the JSON field `op` names which."""
+
+
+class Compute(Node, tag="compute"):
+    """Add a product of the reads to a block, which starts at zero if it is not there."""
+
+    reads: Blocks
+    accumulates: Block
+    phase: Phase | None = None
+    sub_operator: dict[Dim, Rank] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.phase is None) != (self.sub_operator is None):
+            raise ValueError("expected phase and sub_operator together, or neither for an addition")
+
+
+class _Message(Node):
+    peer: Rank
+    block: Block
+    tag: int = 0
+    communicator: str = "world"
+
+
+class Send(_Message, tag="send"):
+    """Send and return when the receiver has it."""
+
+
+class Recv(_Message, tag="recv"):
+    """Receive and return when it is here."""
+
+
+class ISend(_Message, tag="isend", kw_only=True):
+    """Post a send; the block must stay as it is until its wait."""
+
+    request: str
+
+
+class IRecv(_Message, tag="irecv", kw_only=True):
+    """Post a receive; the block must not be touched until its wait."""
+
+    request: str
+
+
+class Wait(Node, tag="wait"):
+    """Return when the posted message is done."""
+
+    request: str
+
+
+class Group(Node, tag="group"):
+    """Start all sends and receives together, return when all are done (ncclGroupStart/End)."""
+
+    body: Annotated[tuple[Send | Recv, ...], Meta(min_length=1)]
+
+
+class _Collective(Node):
+    group: Ranks
+    communicator: str = "world"
+
+    def __post_init__(self) -> None:
+        if len(set(self.group)) != len(self.group):
+            raise ValueError(f"expected every rank of a group once, got {list(self.group)}")
+        root = getattr(self, "root", None)
+        if root is not None and root not in self.group:
+            raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
+
+
+class AllReduce(_Collective, tag="all_reduce", kw_only=True):
+    """Every member's block becomes the reduction over the group."""
+
+    block: Block
+    reduction: Reduction = "sum"
+
+
+class Reduce(_Collective, tag="reduce", kw_only=True):
+    """The root's block becomes the reduction over the group."""
+
+    block: Block
+    root: Rank
+    reduction: Reduction = "sum"
+
+
+class Broadcast(_Collective, tag="broadcast", kw_only=True):
+    """Every member's block becomes the root's."""
+
+    block: Block
+    root: Rank
+
+
+class AllGather(_Collective, tag="all_gather", kw_only=True):
+    """`blocks[i]` becomes the i-th member's `block`."""
+
+    block: Block
+    blocks: Blocks
+
+
+class ReduceScatter(_Collective, tag="reduce_scatter", kw_only=True):
+    """The i-th member's `block` becomes the reduction of everyone's `blocks[i]`."""
+
+    blocks: Blocks
+    block: Block
+    reduction: Reduction = "sum"
+
+
+class AllToAll(_Collective, tag="all_to_all", kw_only=True):
+    """On member j, `into[i]` becomes the i-th member's `blocks[j]`."""
+
+    blocks: Blocks
+    into: Blocks
+
+
+class Barrier(_Collective, tag="barrier"):
+    """Return when every member is there."""
+
+
+class Alloc(Node, tag="alloc"):
+    """Make a block of zeros."""
+
+    block: Block
+
+
+class Free(Node, tag="free"):
+    """Give a block's memory back."""
+
+    block: Block
+
+
+class Fetch(Node, tag="fetch"):
+    """Bring a block from host to device memory."""
+
+    block: Block
+
+
+class Evict(Node, tag="evict"):
+    """Move a block from device to host memory."""
+
+    block: Block
+
+
+Collective = (
+    AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
+)  # fmt: skip
+Instruction = (
+    Compute | Send | Recv | ISend | IRecv | Wait | Group
+    | AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
+    | Alloc | Free | Fetch | Evict
+)  # fmt: skip
+
+
+class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Instruction lists of all ranks, with what is asked of them."""
+
+    format: Literal["primepar-program"]
+    version: Literal[1]
+    ranks: Count
+    programs: tuple[tuple[Instruction, ...], ...]
+    grid: dict[Phase, dict[Dim, Count]] | None = None
+    shape: dict[Dim, Count] | None = None
+    initial: tuple[tuple[Block, ...], ...] | None = None
+    final: tuple[tuple[Block, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("programs", "initial", "final"):
+            value = getattr(self, field)
+            if value is not None and len(value) != self.ranks:
+                raise ValueError(
+                    f"expected {field} to have one list for each of {self.ranks} ranks, "
+                    f"got {len(value)}"
+                )
+        for rank, instructions in enumerate(self.programs):
+            for place, instruction in enumerate(instructions):
+                for named in named_ranks(instruction):
+                    if named >= self.ranks:
+                        raise ValueError(
+                            f"expected ranks below {self.ranks}, got {named} "
+                            f"in programs[{rank}][{place}]"
+                        )
+
+
+def named_ranks(instruction: Instruction) -> tuple[int, ...]:
+    """Ranks that an instruction names: a peer, or the members of a collective."""
+    match instruction:
+        case Send() | Recv() | ISend() | IRecv():
+            return (instruction.peer,)
+        case Group(body=body):
+            return tuple(message.peer for message in body)
+        case _:
+            members: tuple[int, ...] = getattr(instruction, "group", ())
+            return members
+
+
+def schema() -> dict[str, object]:
+    """JSON Schema of the program format; shipped as `program.schema.json` beside this file."""
+    return msgspec.json.schema(Program)

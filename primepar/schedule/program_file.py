@@ -1,0 +1,142 @@
+"""Programs as files (versioned JSON) and as text for people."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from primepar.errors import ProgramError
+from primepar.schedule.program import (
+    AllGather,
+    AllToAll,
+    Barrier,
+    Collective,
+    Compute,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    ReduceScatter,
+    Send,
+    Wait,
+)
+
+_OPS = (
+    "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
+    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict"
+)
+
+
+def load_program(path: Path) -> Program:
+    """Read a program file. Raises `ProgramError` naming the JSON path and the mend."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Program)
+    except OSError as error:
+        raise ProgramError(f"{path}: expected a program file, got {error.strerror}") from None
+    except RecursionError:
+        raise ProgramError(f"{path}: expected a program, got JSON nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProgramError(f"{path}: {_mend(str(error))}") from None
+
+
+def _mend(message: str) -> str:
+    """msgspec's message with what to write instead, where that is not in it already."""
+    message = " ".join(message.split())
+    if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):
+        return f"{message}: write one of {_OPS}"
+    if "truncated" in message or "malformed" in message:
+        return f"expected JSON, got broken text: {message}"
+    return message
+
+
+def save_program(program: Program, path: Path) -> None:
+    """Write a program file, replacing an old one in one go; one instruction per line."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(program_json(program))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ProgramError(f"{path}: expected a place to write to, got {error.strerror}") from None
+
+
+def program_json(program: Program) -> str:
+    """JSON text of a program, keys in fixed order, one instruction per line so that diffs read."""
+    fields = msgspec.to_builtins(program)
+    lines = []
+    for key, value in fields.items():
+        if key == "programs":
+            ranks = [
+                "[\n" + ",\n".join(f"    {_compact(node)}" for node in rank) + "\n  ]"
+                if rank
+                else "[]"
+                for rank in value
+            ]
+            lines.append('"programs": [\n  ' + ",\n  ".join(ranks) + "\n]")
+        else:
+            lines.append(f"{_compact(key)}: {_compact(value)}")
+    return "{" + ",\n".join(lines) + "}\n"
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def program_text(program: Program) -> str:
+    """The program for people: one paragraph per rank, one line per instruction."""
+    paragraphs = []
+    for rank, instructions in enumerate(program.programs):
+        lines = [f"rank {rank}"]
+        if program.initial is not None:
+            lines.append(f"  has      {' '.join(program.initial[rank])}")
+        lines += [f"  {instruction_text(instruction)}" for instruction in instructions]
+        if program.final is not None:
+            lines.append(f"  ends     {' '.join(program.final[rank])}")
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def instruction_text(instruction: Instruction) -> str:
+    """One line for one instruction, `isend    I[0,0] -> 1`."""
+    match instruction:
+        case Compute(reads=reads, accumulates=block, phase=phase):
+            product = " * ".join(reads) if phase else " + ".join(reads)
+            return f"{phase or 'add':8} {block} += {product}"
+        case Send() | ISend():
+            return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}"
+        case Recv() | IRecv():
+            return f"{_op(instruction):8} {instruction.block} <- {instruction.peer}"
+        case Wait(request=request):
+            return f"wait     {request}"
+        case Group(body=body):
+            inner = "; ".join(" ".join(instruction_text(message).split()) for message in body)
+            return f"group    {inner}"
+        case _:
+            return _other_text(instruction)
+
+
+def _other_text(instruction: Instruction) -> str:
+    name = _op(instruction)
+    match instruction:
+        case AllGather(block=block, blocks=blocks):
+            what = f"{block} -> {' '.join(blocks)}"
+        case ReduceScatter(block=block, blocks=blocks):
+            what = f"{' '.join(blocks)} -> {block}"
+        case AllToAll(blocks=blocks, into=into):
+            what = f"{' '.join(blocks)} -> {' '.join(into)}"
+        case Barrier():
+            what = ""
+        case _:
+            what = str(getattr(instruction, "block", ""))
+    if isinstance(instruction, Collective):
+        what = f"{what} over {','.join(map(str, instruction.group))}".strip()
+    return f"{name:8} {what}"
+
+
+def _op(instruction: Instruction) -> str:
+    return str(instruction.__struct_config__.tag)

@@ -1,0 +1,216 @@
+"""Sequences of primitives with concrete sides: the dimension slice indices of every device.
+
+A sequence composes its primitives as Algorithm 1 of PrimePar does: the first primitive takes the
+leading digits of the device index and cuts every dim first, the next cuts each slice again. The
+time index is nested, the first primitive's step being the outermost (ours: with the single `t`
+of the published algorithm, two temporal primitives cover only some of the sub-operators).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from primepar.errors import PrimitiveError, SequenceError
+from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_dims
+from primepar.schedule.primitive import Primitive, call_map
+
+Coordinates = tuple[int, ...]
+
+
+def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
+    """Coordinates of the devices in rank order.
+
+    Where all sides are the same power of two, the bits of the coordinates are interleaved, the
+    first axis leading each group of bits (Algorithm 1); otherwise the order is row-major.
+    """
+    points = list(product(*(range(side) for side in sides)))
+    bits = sides[0].bit_length() - 1 if sides else 0
+    if len(set(sides)) == 1 and sides[0] == 1 << bits:
+        points.sort(key=lambda point: _interleaved(point, bits))
+    return points
+
+
+def _interleaved(point: Coordinates, bits: int) -> int:
+    digits = [(axis >> bit) & 1 for bit in reversed(range(bits)) for axis in point]
+    return int("".join(map(str, digits)) or "0", 2)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One primitive of a sequence with the length of each of its sides."""
+
+    primitive: Primitive
+    sides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        names = self.primitive.side_names
+        if len(names) != len(self.sides) or any(side < 1 for side in self.sides):
+            raise SequenceError(
+                f"{type(self.primitive).__name__}: expected one positive length per side "
+                f"({', '.join(names) or 'none'}), got {self.sides}"
+            )
+
+    @cached_property
+    def axis_lengths(self) -> tuple[int, ...]:
+        """Devices along each axis."""
+        by_name = dict(zip(self.primitive.side_names, self.sides, strict=True))
+        return tuple(by_name[side] for side in self.primitive.axis_sides.values())
+
+    @cached_property
+    def devices(self) -> list[Coordinates]:
+        """Coordinates of this element's devices, in the order of their part of the rank."""
+        return device_order(self.axis_lengths)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
+        steps = self.primitive.steps(*self.sides)
+        if not isinstance(steps, int) or steps < 1:
+            raise PrimitiveError(
+                f"{type(self.primitive).__name__}.steps: expected a positive integer, got {steps!r}"
+            )
+        return steps
+
+    @cached_property
+    def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
+        return {
+            (phase, device, step): self._checked(phase, device, step)
+            for phase in PHASES
+            for device in self.devices
+            for step in range(self.steps)
+        }
+
+    def _checked(self, phase: Phase, device: Coordinates, step: int) -> dict[str, Index]:
+        digits = call_map(self.primitive, phase, device, step, self.sides)
+        for dim, index in digits.items():
+            for digit in index:
+                if not isinstance(digit, int) or digit < 0:
+                    place = ", ".join(
+                        f"{axis}={at}"
+                        for axis, at in zip(self.primitive.axis_sides, device, strict=True)
+                    )
+                    raise PrimitiveError(
+                        f"{type(self.primitive).__name__}.{phase}: expected a slice index of {dim} "
+                        f"that is 0 or more, got {digit!r} at {place or 'the device'}, t={step}, "
+                        f"sides {self.sides}: wrap it with % of the side"
+                    )
+        return {dim: tuple(int(digit) for digit in index) for dim, index in digits.items()}
+
+    @cached_property
+    def radices(self) -> dict[str, Index]:
+        """Dim -> number of slices of each digit, over all phases, devices and steps."""
+        radices: dict[str, list[int]] = {}
+        for digits in self._digits.values():
+            for dim, index in digits.items():
+                known = radices.setdefault(dim, [])
+                known += [1] * (len(index) - len(known))
+                for place, digit in enumerate(index):
+                    known[place] = max(known[place], digit + 1)
+        return {dim: tuple(known) for dim, known in radices.items()}
+
+    def slices(self, phase: Phase, device: Coordinates, step: int, dim: Dim) -> tuple[int, ...]:
+        """Flat slices of `dim` that a device works on; all of them where the map leaves it open."""
+        radices = self.radices.get(dim, ())
+        digits = self._digits[phase, device, step].get(dim, ())
+        choices = [(digit,) for digit in digits]
+        choices_open = [tuple(range(radix)) for radix in radices[len(digits) :]]
+        return tuple(_flat(index, radices) for index in product(*choices, *choices_open))
+
+
+def _flat(digits: Index, radices: Index) -> int:
+    flat = 0
+    for digit, radix in zip(digits, radices, strict=True):
+        flat = flat * radix + digit
+    return flat
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A partition of the linear operator over a mesh: primitives in order, outermost first."""
+
+    elements: tuple[Element, ...]
+
+    @classmethod
+    def of(cls, primitive: Primitive, *sides: int) -> Sequence:
+        """The sequence of one primitive."""
+        return cls((Element(primitive, sides),))
+
+    def __str__(self) -> str:
+        return ",".join(element.primitive.text(element.sides) for element in self.elements)
+
+    @cached_property
+    def ranks(self) -> int:
+        """Number of devices."""
+        return prod(len(element.devices) for element in self.elements)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of a phase: the product over the elements."""
+        return prod(element.steps for element in self.elements)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Names of all axes, numbered where two elements share a name."""
+        names = [axis for element in self.elements for axis in element.primitive.axis_sides]
+        return tuple(
+            f"{name}{names[:place].count(name) + 1}" if names.count(name) > 1 else name
+            for place, name in enumerate(names)
+        )
+
+    @cached_property
+    def axis_lengths(self) -> tuple[int, ...]:
+        """Devices along each of `axes`."""
+        return tuple(length for element in self.elements for length in element.axis_lengths)
+
+    @cached_property
+    def coordinates(self) -> list[Coordinates]:
+        """Coordinates of every rank along `axes`."""
+        return [sum(parts, ()) for parts in product(*(element.devices for element in self.elements))]
+
+    @cached_property
+    def grid(self) -> dict[Dim, int]:
+        """Dim -> number of slices; `B` only where the sequence names it."""
+        slices = {
+            dim: prod(prod(element.radices.get(dim, ())) for element in self.elements)
+            for dim in DIMS
+        }
+        named = {dim for element in self.elements for dim in element.radices}
+        return {dim: count for dim, count in slices.items() if dim != "B" or dim in named}
+
+    def place(self, rank: int) -> str:
+        """How messages name a device, `device 2 (r=1, c=0)`."""
+        at = zip(self.axes, self.coordinates[rank], strict=True)
+        inside = ", ".join(f"{axis}={value}" for axis, value in at)
+        return f"device {rank} ({inside})" if inside else f"device {rank}"
+
+    def slices(self, phase: Phase, rank: int, step: int) -> dict[Dim, tuple[int, ...]]:
+        """Dim -> slices that `rank` works on at `step`: the DSIs of PrimePar, section 3.1."""
+        return {dim: self._slices(phase, rank, step, dim) for dim in self.grid}
+
+    def _slices(self, phase: Phase, rank: int, step: int, dim: Dim) -> tuple[int, ...]:
+        flat: tuple[int, ...] = (0,)
+        for element, device, inner_step in self._split(rank, step):
+            radix = prod(element.radices.get(dim, ()))
+            own = element.slices(phase, device, inner_step, dim)
+            flat = tuple(outer * radix + inner for outer in flat for inner in own)
+        return flat
+
+    def _split(self, rank: int, step: int) -> Iterator[tuple[Element, Coordinates, int]]:
+        """Each element with its device and its own step, for one rank and one nested step."""
+        ranks, steps = self.ranks, self.steps
+        for element in self.elements:
+            ranks //= len(element.devices)
+            steps //= element.steps
+            device, rank = divmod(rank, ranks)
+            inner_step, step = divmod(step, steps)
+            yield element, element.devices[device], inner_step
+
+    def blocks(self, phase: Phase, rank: int, step: int, tensor: str) -> tuple[Index, ...]:
+        """Blocks of `tensor` that `rank` reads or sums into at `step` of `phase`."""
+        slices = self.slices(phase, rank, step)
+        dims = [dim for dim in tensor_dims(tensor) if dim in slices]
+        return tuple(product(*(slices[dim] for dim in dims)))

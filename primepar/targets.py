@@ -1,0 +1,69 @@
+"""What a TARGET on the command line names: a primitive, a sequence or a program."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from pathlib import Path
+
+from primepar.errors import PrimitiveError, SequenceError, TargetError
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.schedule import Primitive, Program, Sequence, load_program
+
+Target = Primitive | Sequence | Program
+
+
+def resolve(text: str) -> Target:
+    """Find what `text` names: a registered name, `file.py:Class`, `program.json` or `K,P2x2`.
+
+    Raises `TargetError`, `PrimitiveError` or `ProgramError`.
+    """
+    if text in PRIMITIVES:
+        return PRIMITIVES[text]()
+    if text.endswith(".json"):
+        return load_program(Path(text))
+    if ".py" in text:
+        return load_primitive(text)
+    try:
+        return parse_sequence(text)
+    except SequenceError as error:
+        raise TargetError(
+            f"expected a registered name ({', '.join(PRIMITIVES)}), file.py:Class, program.json "
+            f"or a sequence like K,P2x2, got {text!r} ({error})"
+        ) from None
+
+
+def load_primitive(text: str) -> Primitive:
+    """Load `file.py:Class`. Raises `TargetError` or, if the file raises, `PrimitiveError`."""
+    file, _, name = text.partition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise TargetError(f"{file}: expected a Python file, found none: check the path")
+    try:
+        namespace = runpy.run_path(str(path), run_name=path.stem)
+    except Exception as error:
+        line = _last_line(error, str(path))
+        raise PrimitiveError(
+            f"{file}:{line}: expected a file that can be imported, "
+            f"got {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from None
+    found = {
+        key: value
+        for key, value in namespace.items()
+        if isinstance(value, type) and issubclass(value, Primitive) and value is not Primitive
+    }
+    if name not in found:
+        defined = ", ".join(f"{file}:{key}" for key in found) or "no subclass of primepar.Primitive"
+        raise TargetError(f"{text}: expected file.py:Class with a primitive, got {defined}")
+    try:
+        return found[name]()
+    except TypeError as error:
+        raise PrimitiveError(f"{text}: expected a class without arguments, got {error}") from None
+
+
+def _last_line(error: Exception, path: str) -> int:
+    """Line of `path` where the error arose."""
+    if isinstance(error, SyntaxError):
+        return error.lineno or 0
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == path), 0)
