@@ -35,7 +35,7 @@ lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## let ruff mend what it can
 	$(BIN)/ruff check --fix

@@ -1,0 +1,48 @@
+"""What every test may use: hypothesis profiles and golden texts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("dev", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Compares a text with `<folder>/<name>.txt`, or writes it there when `update` is set."""
+
+    folder: Path
+    update: bool
+
+    def __call__(self, name: str, text: str) -> None:
+        """Fail unless the kept text is `text` (a newline at the end does not count)."""
+        path = self.folder / f"{name}.txt"
+        got = text.rstrip("\n") + "\n"
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(got, encoding="utf-8")
+        mend = "if the new text is right, run: pytest --update-golden, and read the diff"
+        assert path.exists(), f"no golden text {path.name}; {mend}"
+        assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {mend}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch that rewrites golden texts."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden/*.txt anew, to be reviewed"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Give `golden(name, text)`, which compares a text with tests/golden/<name>.txt."""
+    return Golden(GOLDEN, update=request.config.getoption("--update-golden"))

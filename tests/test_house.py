@@ -1,0 +1,109 @@
+"""The house stays as it is drawn: its rooms, its two links, its sizes and its pins."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = (
+    "primepar/schedule",
+    "primepar/partition",
+    "primepar/distributed",
+    "reference",
+    "verify",
+    "tutorials",
+    "tutorials/exercises",
+    "tests",
+    "docs",
+    "benchmarks",
+)
+# Spelt in halves, so that this file does not find itself.
+OUTSIDE = ("../" + "shared", "farm" + "-studio", "." + "library", "/work" + "/")
+
+
+def kept_files() -> list[Path]:
+    """Return the files that git tracks or would track, without links."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def too_long_or_wide(text: str) -> list[str]:
+    """Return what is wrong with the size of a source text."""
+    lines = text.splitlines()
+    wide = [
+        f"line {i} has {len(line)} columns" for i, line in enumerate(lines, 1) if len(line) > 100
+    ]
+    return wide + ([f"{len(lines)} lines"] if len(lines) > 400 else [])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_exists(room: str) -> None:
+    assert (ROOT / room).is_dir()
+
+
+@pytest.mark.parametrize("name", ["reference", "verify"])
+def test_a_reader_is_packaged_through_a_relative_link(name: str) -> None:
+    link = ROOT / "primepar" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", name)
+    assert link.resolve() == ROOT / name
+
+
+def test_no_source_file_is_too_long_or_too_wide() -> None:
+    found = {
+        str(path.relative_to(ROOT)): problems
+        for path in kept_files()
+        if path.suffix == ".py" and (problems := too_long_or_wide(path.read_text()))
+    }
+    assert found == {}
+
+
+def test_a_file_that_is_too_long_or_too_wide_is_seen() -> None:
+    assert too_long_or_wide("x\n" * 401) == ["401 lines"]
+    assert too_long_or_wide("x\n" + "y" * 101) == ["line 2 has 101 columns"]
+    assert too_long_or_wide("y" * 100 + "\n" + "x\n" * 399) == []
+
+
+def test_no_file_speaks_of_what_is_not_in_the_repository() -> None:
+    found = [
+        (str(path.relative_to(ROOT)), word)
+        for path in kept_files()
+        for word in OUTSIDE
+        if word.encode() in path.read_bytes()
+    ]
+    assert found == []
+
+
+def test_every_dependency_is_pinned_to_a_version_that_its_range_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(line for lines in project["project"]["optional-dependencies"].values() for line in lines),
+        *(line for lines in project["dependency-groups"].values() for line in lines),
+    ]
+    text = (ROOT / "constraints.txt").read_text()
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, flags=re.MULTILINE))
+    wrong = [line for line in asked if not allowed(Requirement(line), pins)]
+    assert wrong == []
+
+
+def allowed(requirement: Requirement, pins: dict[str, str]) -> bool:
+    """Tell whether `requirement` has a pin and accepts it."""
+    return requirement.name in pins and requirement.specifier.contains(pins[requirement.name])
+
+
+def test_a_missing_pin_and_one_out_of_range_are_seen() -> None:
+    assert allowed(Requirement("z3-solver>=5,<6"), {"z3-solver": "5.4.0.0"})
+    assert not allowed(Requirement("z3-solver>=5,<6"), {"z3-solver": "4.16.0"})
+    assert not allowed(Requirement("z3-solver>=5,<6"), {})

@@ -1,0 +1,28 @@
+"""Importing the light packages loads none of the heavy ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "z3", "mpi4py", "matplotlib", "numpy"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the heavy packages that a fresh interpreter holds after `statement`."""
+    script = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("package", ["primepar", "primepar.schedule", "primepar.partition"])
+def test_a_light_package_loads_nothing_heavy(package: str) -> None:
+    assert loaded_by(f"import {package}") == set()
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert "numpy" in loaded_by("import primepar, numpy")
