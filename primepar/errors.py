@@ -13,7 +13,7 @@ class PrimeParError(Exception):
 
 
 class PrimitiveError(PrimeParError):
-    """A primitive's definition cannot be read: its file raises, or its map is not a map of slices."""
+    """A primitive cannot be read: its file raises, or its map is not a map of slices."""
 
 
 class SymbolicError(PrimitiveError):

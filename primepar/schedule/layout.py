@@ -79,7 +79,7 @@ def redistribution(source: Layout, target: Layout, tensor: str = "O") -> Program
     """Program that takes a tensor from one layout to another (PrimePar, equations 8 and 9).
 
     Its blocks are those of `common_grid`. A block that is already there stays; any other comes
-    from one holder, the next below in rank order round the mesh so that replicas share the work.
+    from the holder that has sent least so far, so that replicas share the work.
     Raises `SequenceError` if the layouts have other numbers of ranks or leave a block nowhere.
     """
     if source.ranks != target.ranks:
@@ -114,6 +114,7 @@ def _hops(
     for rank, blocks in enumerate(here):
         for index in blocks:
             holders.setdefault(index, []).append(rank)
+    sent = [0] * len(here)
     hops = []
     for target, blocks in enumerate(needed):
         for index in sorted(set(blocks) - set(here[target])):
@@ -121,7 +122,8 @@ def _hops(
                 raise SequenceError(
                     f"redistribution: expected block {index} on some device, got it on none"
                 )
-            source = min(holders[index], key=lambda rank: (target - rank) % len(here))
+            source = min(holders[index], key=sent.__getitem__)
+            sent[source] += 1
             hops.append((source, target, index))
     return hops
 

@@ -63,7 +63,7 @@ def summed_dims(phase: Phase) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True)
 class Linear:
-    """Shape of one linear operator: `M`, `N`, `K` elements, and `B` of batch (1 if merged into M)."""
+    """Shape of one linear operator in elements; `B` is 1 where the batch is merged into `M`."""
 
     M: int
     N: int
@@ -116,7 +116,8 @@ def scratch_name(block: str) -> str:
     return block + "'"
 
 
-class BlockName(NamedTuple):
+@dataclass(frozen=True)
+class BlockName:
     """A block name taken apart; `scratch` tells a product that has not joined its sum yet."""
 
     tensor: str

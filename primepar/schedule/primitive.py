@@ -21,12 +21,14 @@ Slices = dict[str, Value]
 def where(condition: Value, then: Value, otherwise: Value) -> Value:
     """`then` where the condition holds, else `otherwise`; for ints, arrays and symbols.
 
+    The condition of a symbol decides by itself, in its method `__where__(then, otherwise)`.
+
     >>> where(1 == 1, 10, 20)
     10
     """
     if isinstance(condition, bool):
         return then if condition else otherwise
-    choose: Callable[[Value, Value], Value] | None = getattr(condition, "choose", None)
+    choose: Callable[[Value, Value], Value] | None = getattr(condition, "__where__", None)
     if choose is not None:
         return choose(then, otherwise)
     return condition * then + (1 - condition) * otherwise

@@ -48,7 +48,7 @@ class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit
     """Base of the instructions; the JSON field `op` names which."""
 
 
-class Compute(Node, tag="compute"):
+class Compute(Node, frozen=True, tag="compute"):
     """Add a product of the reads to a block, which starts at zero if it is not there."""
 
     reads: Blocks
@@ -61,46 +61,46 @@ class Compute(Node, tag="compute"):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
 
 
-class _Message(Node):
+class _Message(Node, frozen=True):
     peer: Rank
     block: Block
     tag: int = 0
     communicator: str = "world"
 
 
-class Send(_Message, tag="send"):
+class Send(_Message, frozen=True, tag="send"):
     """Send and return when the receiver has it."""
 
 
-class Recv(_Message, tag="recv"):
+class Recv(_Message, frozen=True, tag="recv"):
     """Receive and return when it is here."""
 
 
-class ISend(_Message, tag="isend", kw_only=True):
+class ISend(_Message, frozen=True, tag="isend", kw_only=True):
     """Post a send; the block must stay as it is until its wait."""
 
     request: str
 
 
-class IRecv(_Message, tag="irecv", kw_only=True):
+class IRecv(_Message, frozen=True, tag="irecv", kw_only=True):
     """Post a receive; the block must not be touched until its wait."""
 
     request: str
 
 
-class Wait(Node, tag="wait"):
+class Wait(Node, frozen=True, tag="wait"):
     """Return when the posted message is done."""
 
     request: str
 
 
-class Group(Node, tag="group"):
+class Group(Node, frozen=True, tag="group"):
     """Start all sends and receives together, return when all are done (ncclGroupStart/End)."""
 
     body: Annotated[tuple[Send | Recv, ...], Meta(min_length=1)]
 
 
-class _Collective(Node):
+class _Collective(Node, frozen=True):
     group: Ranks
     communicator: str = "world"
 
@@ -112,14 +112,14 @@ class _Collective(Node):
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
 
 
-class AllReduce(_Collective, tag="all_reduce", kw_only=True):
+class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
     """Every member's block becomes the reduction over the group."""
 
     block: Block
     reduction: Reduction = "sum"
 
 
-class Reduce(_Collective, tag="reduce", kw_only=True):
+class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
     """The root's block becomes the reduction over the group."""
 
     block: Block
@@ -127,21 +127,21 @@ class Reduce(_Collective, tag="reduce", kw_only=True):
     reduction: Reduction = "sum"
 
 
-class Broadcast(_Collective, tag="broadcast", kw_only=True):
+class Broadcast(_Collective, frozen=True, tag="broadcast", kw_only=True):
     """Every member's block becomes the root's."""
 
     block: Block
     root: Rank
 
 
-class AllGather(_Collective, tag="all_gather", kw_only=True):
+class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
     """`blocks[i]` becomes the i-th member's `block`."""
 
     block: Block
     blocks: Blocks
 
 
-class ReduceScatter(_Collective, tag="reduce_scatter", kw_only=True):
+class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
     """The i-th member's `block` becomes the reduction of everyone's `blocks[i]`."""
 
     blocks: Blocks
@@ -149,36 +149,36 @@ class ReduceScatter(_Collective, tag="reduce_scatter", kw_only=True):
     reduction: Reduction = "sum"
 
 
-class AllToAll(_Collective, tag="all_to_all", kw_only=True):
+class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
     """On member j, `into[i]` becomes the i-th member's `blocks[j]`."""
 
     blocks: Blocks
     into: Blocks
 
 
-class Barrier(_Collective, tag="barrier"):
+class Barrier(_Collective, frozen=True, tag="barrier"):
     """Return when every member is there."""
 
 
-class Alloc(Node, tag="alloc"):
+class Alloc(Node, frozen=True, tag="alloc"):
     """Make a block of zeros."""
 
     block: Block
 
 
-class Free(Node, tag="free"):
+class Free(Node, frozen=True, tag="free"):
     """Give a block's memory back."""
 
     block: Block
 
 
-class Fetch(Node, tag="fetch"):
+class Fetch(Node, frozen=True, tag="fetch"):
     """Bring a block from host to device memory."""
 
     block: Block
 
 
-class Evict(Node, tag="evict"):
+class Evict(Node, frozen=True, tag="evict"):
     """Move a block from device to host memory."""
 
     block: Block

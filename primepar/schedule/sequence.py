@@ -169,7 +169,8 @@ class Sequence:
     @cached_property
     def coordinates(self) -> list[Coordinates]:
         """Coordinates of every rank along `axes`."""
-        return [sum(parts, ()) for parts in product(*(element.devices for element in self.elements))]
+        parts = product(*(element.devices for element in self.elements))
+        return [tuple(axis for part in device for axis in part) for device in parts]
 
     @cached_property
     def grid(self) -> dict[Dim, int]:

@@ -1,0 +1,122 @@
+"""Lowering: what lies where, what overlaps what, and two buffers per moving tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from primepar.errors import ShapeError
+from primepar.partition import parse_sequence
+from primepar.schedule import Linear, Program, lower
+from primepar.schedule.operators import PHASES, Phase, parse_block
+from primepar.schedule.program import AllReduce, Compute, Free, IRecv, ISend, Wait
+
+TEXTS = ["", "K", "N3", "M", "B", "P2x2", "P3x3", "P4x4", "K,P2x2", "P2x2,N", "P2x2,P2x2"]
+
+
+def sent(program: Program) -> list[Counter[str]]:
+    """Blocks that each rank sends, per tensor."""
+    return [
+        Counter(parse_block(node.block).tensor for node in rank if isinstance(node, ISend))
+        for rank in program.programs
+    ]
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
+def test_blocks_sent_per_device_are_the_formula_s(side: int) -> None:
+    program = lower(parse_sequence(f"P{side}x{side}"))
+    hops = side - 1
+    expected = Counter({"I": 2 * hops, "W": 2 * hops + (side > 1), "dO": 2 * hops,
+                        "dW": int(side > 1)})  # fmt: skip
+    assert all(+counts == +expected for counts in sent(program))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_transfers_are_posted_before_the_product_that_they_overlap(text: str) -> None:
+    for instructions in lower(parse_sequence(text)).programs:
+        posted: set[str] = set()
+        for node in instructions:
+            match node:
+                case ISend() | IRecv():
+                    posted.add(node.request)
+                    fresh = True
+                case Compute(phase=phase) if phase:
+                    fresh = False
+                case Wait(request=request):
+                    assert not fresh, "a wait directly after its post overlaps nothing"
+                    posted.remove(request)
+        assert not posted
+
+
+@pytest.mark.parametrize("text", ["P1x1", "P2x2", "P3x3", "P4x4", "N,P2x2", "P2x2,P2x2"])
+def test_two_buffers_per_moving_operand_and_three_for_a_travelling_sum_are_enough(
+    text: str,
+) -> None:
+    program = lower(parse_sequence(text))
+    for rank, instructions in enumerate(program.programs):
+        alive = set(program.initial[rank])
+        for node in instructions:
+            match node:
+                case IRecv(block=block) | Compute(accumulates=block):
+                    alive.add(block)
+                case Free(block=block):
+                    alive.remove(block)
+            counts = Counter(parse_block(block).tensor for block in alive)
+            assert all(counts[tensor] <= 2 for tensor in ("I", "W", "dO"))
+            assert counts["O"] <= 1
+            assert counts["dI"] <= 1
+            assert counts["dW"] <= 3
+        left = sorted(parse_block(block).tensor for block in alive)
+        assert left == ["O", "W", "dI", "dW"], "I and dO are given back, nothing else is left"
+
+
+@pytest.mark.parametrize("text", ["P2x2", "P3x3", "K,P2x2", "N"])
+def test_phases_lowered_apart_meet_where_they_join(text: str) -> None:
+    sequence = parse_sequence(text)
+    forward = lower(sequence, phases=("forward",))
+    rest = lower(sequence, phases=("backward", "gradient"))
+    whole = lower(sequence)
+    for rank in range(sequence.ranks):
+        assert forward.programs[rank] + rest.programs[rank] == whole.programs[rank]
+        left = {block for block in forward.final[rank] if parse_block(block).tensor != "O"}
+        given = {block for block in rest.initial[rank] if parse_block(block).tensor != "dO"}
+        assert left == given
+
+
+def test_both_ends_of_a_channel_post_in_one_order() -> None:
+    for text in ("P2x2", "P3x3", "K,P2x2", "P2x2,P2x2"):
+        program = lower(parse_sequence(text))
+        channels: dict[tuple[int, int, str], list[str]] = {}
+        for rank, instructions in enumerate(program.programs):
+            for node in instructions:
+                if isinstance(node, ISend):
+                    channels.setdefault((rank, node.peer, "out"), []).append(node.block)
+                elif isinstance(node, IRecv):
+                    channels.setdefault((node.peer, rank, "in"), []).append(node.block)
+        for (source, target, _), blocks in channels.items():
+            assert blocks == channels[source, target, "in"] == channels[source, target, "out"]
+
+
+def test_a_summed_output_ends_with_one_all_reduce_over_its_ranks() -> None:
+    program = lower(parse_sequence("N3"), phases=("forward",))
+    for instructions in program.programs:
+        assert instructions[-1] == AllReduce((0, 1, 2), block="O[0,0]")
+
+
+@pytest.mark.parametrize(
+    ("phase", "tensors"),
+    [("forward", "I W dO"), ("backward", "I W dO"), ("gradient", "I W dO")],
+)
+def test_what_lies_there_before_a_phase(phase: Phase, tensors: str) -> None:
+    phases = PHASES[PHASES.index(phase) :]
+    program = lower(parse_sequence("P2x2"), phases=phases)
+    for blocks in program.initial:
+        assert {parse_block(block).tensor for block in blocks} == set(tensors.split())
+
+
+def test_the_shape_is_written_and_must_divide() -> None:
+    program = lower(parse_sequence("P2x2"), Linear(M=4, N=6, K=8))
+    assert program.shape == {"M": 4, "N": 6, "K": 8}
+    with pytest.raises(ShapeError):
+        lower(parse_sequence("P2x2"), Linear(M=4, N=5, K=8))
