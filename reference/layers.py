@@ -1,4 +1,4 @@
-"""The operators of the transformer in NumPy, each a pure function and its backward.
+"""The operators of the transformer but the linear one, each a NumPy function and its backward.
 
 Every pair has one form: `y = f(x, ...)` and `dx, ... = f_backward(x, ..., dy)`. The backward takes
 those arguments of f that it needs, then the gradient of what f gave; it gives the gradient of
@@ -7,8 +7,7 @@ forward pass it computes again. Bodies go in one order: COMPUTE, RESULT in a for
 the forward computed), GRADIENTS, RESULT in a backward.
 
 Legend: B batch, T positions, S positions looked at, H hidden, A heads, D elements of one head,
-C = 3 A D columns of qkv, V vocabulary, N and K input and output hidden of a linear operator.
-A leading `d` is the gradient of the loss by that array.
+C = 3 A D columns of qkv, V vocabulary. A leading `d` is the gradient of the loss by that array.
 """
 
 # ruff: noqa: RET504 - a result keeps its shape in its name
@@ -82,24 +81,6 @@ def _normalized(x_BTH: Array) -> tuple[Array, Array]:
     variance_BT1 = (centred_BTH**2).mean(axis=-1, keepdims=True)
     deviation_BT1 = np.sqrt(variance_BT1 + EPSILON)
     return centred_BTH / deviation_BT1, deviation_BT1
-
-
-def linear(x_MN: Array, weight_NK: Array) -> Array:
-    """Product with the weight, without a bias."""
-    # COMPUTE
-    y_MK = x_MN @ weight_NK
-    # RESULT
-    return y_MK
-
-
-def linear_backward(x_MN: Array, weight_NK: Array, dy_MK: Array) -> tuple[Array, Array]:
-    """Gradients of the input and of the weight: the two other phases of the linear operator."""
-    # AGAIN
-    # GRADIENTS
-    dx_MN = dy_MK @ weight_NK.T
-    dweight_NK = x_MN.T @ dy_MK
-    # RESULT
-    return dx_MN, dweight_NK
 
 
 def split_heads(qkv_BTC: Array, heads: int) -> tuple[Array, Array, Array]:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from primepar.models import GPTConfig
-from primepar.reference.layers import Array, linear, linear_backward
+from primepar.reference.dense import linear, linear_backward
+from primepar.reference.layers import Array
 
 
 class LinearOperator(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primepar.reference import layers
+from primepar.reference import dense, layers
 from primepar.reference.layers import Array
 
 B, T, A, D, V = 2, 4, 3, 2, 5
@@ -61,8 +61,8 @@ CASES = {
         lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (H,), w, b, 1e-5),
     ),
     "linear": Case(
-        layers.linear,
-        layers.linear_backward,
+        dense.linear,
+        dense.linear_backward,
         ((T, H), (H, V)),
         lambda torch, x, weight: torch.nn.functional.linear(x, weight.T),
     ),
