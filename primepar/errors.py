@@ -74,6 +74,10 @@ class InFlightError(EmulationError):
     """A block is read, overwritten or freed while a message that uses it is in flight."""
 
 
+class MismatchError(EmulationError):
+    """The two ends of a message, the members of a collective, or post and wait do not agree."""
+
+
 class DeadlockError(EmulationError):
     """Every device that has not finished waits for another one."""
 

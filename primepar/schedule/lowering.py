@@ -61,7 +61,7 @@ def lower(
         ranks=sequence.ranks,
         grid={phase: dict(sequence.grid) for phase in phases},
         shape=shape,
-        initial=_named(boundary(movement, phases[0], before=True), sequence.ranks),
+        initial=_named(_initial(movement, phases), sequence.ranks),
         programs=tuple(instructions),
         final=_named(_final(movement, phases), sequence.ranks),
     )
@@ -91,6 +91,11 @@ def boundary(movement: Movement, phase: Phase, *, before: bool) -> dict[str, Hol
     if following:
         return boundary(movement, following[0], before=True)
     return {"W": movement.start("forward", "W")}
+
+
+def _initial(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:
+    due = boundary(movement, phases[0], before=True)
+    return due if phases != ("forward",) else {"I": due["I"], "W": due["W"]}
 
 
 def _final(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:

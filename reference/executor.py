@@ -1,0 +1,310 @@
+"""The emulator: every instruction of a program, on devices that share nothing.
+
+One thread plays all ranks: a rank runs until it blocks, then the next one does. Messages are
+rendezvous. A logical clock on every device counts one unit for a product and one for a transfer
+from the later of its two posts, so that the events show what overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+
+from primepar.errors import EmulationError, MeshError, MismatchError, MissingBlockError
+from primepar.reference.block import Array, Block, SubOperator, combine
+from primepar.reference.blocks import Memory, host_blocks, initial_blocks
+from primepar.reference.collectives import Meeting, Meetings, claim, gets, gives, results, sent
+from primepar.reference.device import Device
+from primepar.reference.final import Computed, check_coverage, check_final
+from primepar.reference.messages import TRANSFER, Channels, Message, Post
+from primepar.reference.places import Places, Waiting
+from primepar.reference.products import multiply, zeros
+from primepar.schedule.program import (
+    Alloc,
+    Collective,
+    Compute,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    Send,
+    Wait,
+)
+from primepar.schedule.sequence import Sequence
+from primepar.trace import Event
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What a run left: blocks with their provenance, events, and two counts per rank."""
+
+    blocks: list[dict[str, Block]]
+    events: list[Event]
+    """In order of start; the times are units of the logical clock."""
+    sent: list[Fraction]
+    """Elements that left each rank; collectives as `primepar.reference.collectives` counts."""
+    peak: list[int]
+    """Most elements alive at once on each rank, buffers of posted receives included."""
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Block name -> array, for every rank."""
+        return [{name: block.array for name, block in held.items()} for held in self.blocks]
+
+
+def emulate(
+    program: Program, memories: Several[Mapping[str, Array]], sequence: Sequence | None = None
+) -> Emulation:
+    """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
+
+    What else `memories` holds is left out. The sequence that the program was lowered from, if it
+    is given, names the method, the device's coordinates and the step in messages. Raises the
+    subclass of `EmulationError` for what is wrong, at the place where it shows, and
+    `IncompleteError` if the run does not end with `final` or leaves the grid uncovered.
+    """
+    return _Run(program, memories, sequence).emulation()
+
+
+class _Run:
+    def __init__(
+        self, program: Program, memories: Several[Mapping[str, Array]], sequence: Sequence | None
+    ) -> None:
+        if len(memories) != program.ranks:
+            raise MeshError(
+                f"expected one memory for each of {program.ranks} ranks, got {len(memories)}"
+            )
+        names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
+        self.devices = [
+            Device(rank, _chosen(rank, memory, own), _chosen(rank, memory, host))
+            for rank, (own, host, memory) in enumerate(names)
+        ]
+        self.program = program
+        self.places = Places(program, sequence)
+        self.channels, self.meetings = Channels(), Meetings()
+        self.requests: list[dict[str, Post]] = [{} for _ in self.devices]
+        self.sent = [Fraction(0)] * program.ranks
+        self.events: list[Event] = []
+        self.computed: Computed = {}
+        self.moves = 0
+
+    def emulation(self) -> Emulation:
+        self._schedule()
+        check_coverage(self.program, self.computed, self.places)
+        blocks = [device.contents() for device in self.devices]
+        check_final(self.program, blocks, self.places)
+        self.events.sort(key=lambda event: (event.start, event.rank, event.end))
+        return Emulation(blocks, self.events, self.sent, [each.peak for each in self.devices])
+
+    def _schedule(self) -> None:
+        """Give every rank its turn until all are through, or a whole round moves nobody."""
+        running = {device.rank: self._rank(device) for device in self.devices}
+        while running:
+            before, waiting = self.moves, {}
+            for rank, turn in list(running.items()):
+                wait = next(turn, None)
+                if wait is None:
+                    del running[rank]
+                    self.moves += 1
+                else:
+                    waiting[rank] = wait
+            if self.moves == before:
+                raise self.places.deadlock(waiting)
+
+    def _rank(self, device: Device) -> Iterator[Waiting]:
+        """Run one rank, giving way where it waits; every error gets its place here."""
+        for at, instruction in enumerate(self.program.programs[device.rank]):
+            self.moves += 1
+            try:
+                for on, what in self._execute(device, at, instruction):
+                    yield Waiting(at, on, what)
+            except EmulationError as error:
+                place = self.places.of(device.rank, at, instruction)
+                raise type(error)(f"{place}: {error}") from None
+        for request, post in self.requests[device.rank].items():
+            verb = "matched" if post.done is None else "waited for"
+            raise MismatchError(
+                f"{self.places.device(device.rank)}: expected request {request!r} to be waited "
+                f"for, got the end of the program with it never {verb}: add a wait"
+            )
+
+    def _execute(
+        self, device: Device, at: int, instruction: Instruction
+    ) -> Iterator[tuple[tuple[int, ...], str]]:
+        """Run one instruction, yielding the ranks that it waits for as long as it does."""
+        match instruction:
+            case Compute():
+                self._compute(device, at, instruction)
+            case Send() | Recv():
+                yield from self._messages(device, (instruction,))
+            case Group(body=body):
+                yield from self._messages(device, body)
+            case ISend() | IRecv():
+                self._post_request(device, instruction)
+            case Wait():
+                yield from self._wait(device, instruction)
+            case Alloc() | Free() | Fetch() | Evict():
+                self._memory(device, instruction)
+            case _:
+                yield from self._collective(device, instruction)
+
+    # Products and sums
+
+    def _compute(self, device: Device, at: int, node: Compute) -> None:
+        blocks = [device.read(name) for name in node.reads]
+        start = device.clock
+        if node.phase is None or node.sub_operator is None:
+            added = combine(blocks)
+        else:
+            term = SubOperator.of(node.phase, node.sub_operator)
+            added = multiply(self.program, term, node.reads, blocks)
+            self.computed.setdefault(term, []).append((device.rank, at))
+            device.clock += 1
+        if device.holds(node.accumulates):
+            added = combine([device.read(node.accumulates), added])
+        device.write(node.accumulates, added)
+        self._note(device, node, node.accumulates, start)
+
+    # Messages
+
+    def _post(self, device: Device, message: Message) -> Post:
+        end = Post(device.rank, message, device.clock)
+        if end.sends:
+            end.payload = device.begin_send(message.block)
+            self.sent[device.rank] += end.payload.size
+        else:
+            device.begin_receive(message.block)
+        self.channels.post(end)
+        self.moves += 1
+        return end
+
+    def _post_request(self, device: Device, message: ISend | IRecv) -> None:
+        requests = self.requests[device.rank]
+        if message.request in requests:
+            raise MismatchError(
+                f"expected a request that is not in use, got {message.request!r} again: "
+                "wait for it first, or give this one another name"
+            )
+        requests[message.request] = self._post(device, message)
+
+    def _messages(
+        self, device: Device, body: tuple[Message, ...]
+    ) -> Iterator[tuple[tuple[int, ...], str]]:
+        """Start all, and return when all are done."""
+        posts = [self._post(device, message) for message in body]
+        for post in posts:
+            yield from self._until_done(post)
+        for post in posts:
+            self._finish(device, post)
+
+    def _wait(self, device: Device, node: Wait) -> Iterator[tuple[tuple[int, ...], str]]:
+        post = self.requests[device.rank].get(node.request)
+        if post is None:
+            raise MismatchError(
+                f"expected a wait for a posted request, got {node.request!r}, which is not: "
+                "post an isend or irecv with this request first"
+            )
+        yield from self._until_done(post)
+        start = device.clock
+        del self.requests[device.rank][node.request]
+        self._finish(device, post)
+        self._note(device, node, post.message.block, start)
+
+    @staticmethod
+    def _until_done(post: Post) -> Iterator[tuple[tuple[int, ...], str]]:
+        while post.done is None:
+            yield (post.message.peer,), str(post)
+
+    def _finish(self, device: Device, post: Post) -> None:
+        """Take the message off the wire: from here on the block may be touched."""
+        message, done, payload = post.message, post.done or 0.0, post.payload
+        if post.sends:
+            device.end_send(message.block)
+        elif payload is not None:
+            device.end_receive(message.block, payload)
+        self._note(device, message, message.block, post.time, done,
+                   payload.size if payload and post.sends else 0)  # fmt: skip
+        device.clock = max(device.clock, done)
+
+    # Collectives
+
+    def _collective(
+        self, device: Device, node: Collective
+    ) -> Iterator[tuple[tuple[int, ...], str]]:
+        start = device.clock
+        given = tuple(device.read(name) for name in gives(node, device.rank))
+        meeting = self.meetings.join(node, device.rank, given, start)
+        self.moves += 1
+        while meeting.done is None:
+            yield meeting.missing(), f"{_members(meeting)} to call {claim(node)}"
+        blocks = results(node, device.rank, meeting.given)
+        for name, block in zip(gets(node, device.rank), blocks, strict=True):
+            device.write(name, block)
+        device.clock = meeting.done
+        elements = sent(node, device.rank, meeting.given)
+        self.sent[device.rank] += elements
+        self._note(device, node, " ".join(gets(node, device.rank)), start, elements=ceil(elements))
+
+    # Memory
+
+    def _memory(self, device: Device, node: Alloc | Free | Fetch | Evict) -> None:
+        start = device.clock
+        match node:
+            case Alloc(block=block):
+                device.write(block, zeros(self.program, block))
+            case Free(block=block):
+                device.free(block)
+            case Fetch(block=block):
+                device.fetch(block)
+                device.clock += TRANSFER
+            case Evict(block=block):
+                device.evict(block)
+                device.clock += TRANSFER
+        self._note(device, node, node.block, start)
+
+    def _note(
+        self,
+        device: Device,
+        node: Instruction,
+        block: str,
+        start: float,
+        end: float | None = None,
+        elements: int = 0,
+    ) -> None:
+        """Keep the event of one instruction, which ends now unless told."""
+        computes = isinstance(node, Compute | Alloc | Free)
+        self.events.append(
+            Event(
+                rank=device.rank,
+                track="compute" if computes else "communication",
+                op=str(node.__struct_config__.tag),
+                block=block,
+                start=start,
+                end=device.clock if end is None else end,
+                phase=getattr(node, "phase", None) or "",
+                peer=getattr(node, "peer", None),
+                elements=elements,
+                sub_operator=dict(getattr(node, "sub_operator", None) or {}),
+            )
+        )
+
+
+def _members(meeting: Meeting) -> str:
+    missing = meeting.missing()
+    return f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+
+
+def _chosen(rank: int, memory: Mapping[str, Array], names: tuple[str, ...]) -> Memory:
+    for name in names:
+        if name not in memory:
+            raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
+    return {name: np.asarray(memory[name]) for name in names}

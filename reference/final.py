@@ -1,0 +1,79 @@
+"""What must hold after the last instruction: the grid covered, every final block finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from primepar.errors import IncompleteError
+from primepar.reference.block import Block, Datum, SubOperator, Term, home_of
+from primepar.reference.places import Places
+from primepar.schedule.operators import PRODUCTS, Phase, parse_block
+from primepar.schedule.program import Program
+
+Computed = dict[SubOperator, list[tuple[int, int]]]
+"""Sub-operator -> (rank, place in its program) of every compute of it."""
+
+
+def grid_terms(program: Program, phase: Phase) -> list[SubOperator]:
+    """Every sub-operator of a phase of the program's grid."""
+    grid = (program.grid or {})[phase]
+    ranges = [range(count) for count in grid.values()]
+    return [
+        SubOperator.of(phase, dict(zip(grid, index, strict=True))) for index in product(*ranges)
+    ]
+
+
+def check_coverage(program: Program, computed: Computed, places: Places) -> None:
+    """Raise `IncompleteError` unless every sub-operator of the grid was computed exactly once."""
+    for phase in program.grid or {}:
+        for term in grid_terms(program, phase):
+            at = computed.get(term, [])
+            if len(at) == 1:
+                continue
+            where = ", ".join(f"programs[{rank}][{place}]" for rank, place in at) or "nowhere"
+            method = f"{places.sequence}: " if places.sequence else ""
+            raise IncompleteError(
+                f"{method}expected {term} to be computed exactly once, "
+                f"got it {len(at)} times: {where}"
+            )
+
+
+def check_final(program: Program, blocks: Sequence[Mapping[str, Block]], places: Places) -> None:
+    """Raise `IncompleteError` unless every block of `final` is in its place and finished."""
+    for rank, names in enumerate(program.final or ()):
+        for name in names:
+            if name not in blocks[rank]:
+                holders = [other for other, held in enumerate(blocks) if name in held]
+                there = f"on device {', '.join(map(str, holders))}" if holders else "on no device"
+                raise IncompleteError(
+                    f"{places.device(rank)}: expected {name} in its memory at the end, "
+                    f"got it {there}"
+                )
+            wanting = _wanting(program, name, blocks[rank][name])
+            if wanting:
+                raise IncompleteError(f"{places.device(rank)}: at the end {wanting}")
+
+
+def is_finished(program: Program, name: str, block: Block) -> bool:
+    """Whether a block is the datum of its name, or the sum of all products of it."""
+    return not _wanting(program, name, block)
+
+
+def _wanting(program: Program, name: str, block: Block) -> str:
+    """What is wrong with a block that should be finished; nothing if its name means nothing."""
+    home, parsed = home_of(name), parse_block(name)
+    if home is None or parsed is None or parsed.scratch or block.is_datum(home):
+        return ""
+    phase = next((p for p, made in PRODUCTS.items() if made.writes == parsed.tensor), None)
+    if phase is None:
+        return f"expected {name}, got {block} under that name"
+    if phase not in (program.grid or {}):
+        alright = block.homes == {home}
+        return "" if alright else f"expected terms of {home} in {name}, got {block}"
+    whole: set[Term] = {term for term in grid_terms(program, phase) if term.home == home}
+    missing = sorted(map(str, whole - block.terms))
+    if missing:
+        return f"expected the {len(whole)} terms of {name}, got it without {missing[0]}"
+    strange = sorted(map(str, block.terms - whole - {Datum(home)}))
+    return f"expected the {len(whole)} terms of {name}, got also {strange[0]}" if strange else ""
