@@ -6,7 +6,7 @@ the products of step t overlap the transfers for step t + 1, and two buffers per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 from primepar.schedule.layout import Layout
@@ -22,19 +22,9 @@ from primepar.schedule.operators import (
     scratch_name,
     tensor_dims,
 )
-from primepar.schedule.program import (
-    AllReduce,
-    Compute,
-    Free,
-    Instruction,
-    IRecv,
-    ISend,
-    Program,
-    Wait,
-)
+from primepar.schedule.program import Compute, Free, Instruction, Program, Wait
+from primepar.schedule.transfers import Post, collectives, go_home, messages, split
 from primepar.schedule.sequence import Sequence
-
-_TAGS = {"I": 0, "W": 1, "O": 2, "dI": 3, "dW": 4, "dO": 5}
 
 
 def lower(
@@ -130,18 +120,25 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
 
 def _phase(movement: Movement, phase: Phase, rank: int) -> Iterator[Instruction]:
     moved = movement.phases[phase]
+    label = phase[0].upper()
+    opening = _posts(moved.prologue, rank, label)
+    yield from opening
+    yield from (Wait(post.request) for post in opening if post.request)
     for step in range(movement.sequence.steps):
         yield from _step(movement, moved, phase, rank, step)
-    for reduction in moved.reductions:
-        if rank in reduction.ranks:
-            yield AllReduce(reduction.ranks, block=block_name(reduction.tensor, reduction.index))
+        yield from go_home(moved.returns[step], rank, f"{label}{step}")
+    if movement.sequence.has_homes and phase == "gradient":
+        for tensor in ("I", "dO"):
+            for index in sorted(movement.home(tensor)[rank]):
+                yield Free(block_name(tensor, index))
 
 
 def _step(
     movement: Movement, moved: PhaseMovement, phase: Phase, rank: int, step: int
 ) -> Iterator[Instruction]:
-    hops = (*moved.operands[step], *moved.partials[step])
-    posts = list(_posts(hops, rank, f"{phase[0].upper()}{step}"))
+    label = f"{phase[0].upper()}{step}"
+    posts = _posts(moved.operands[step], rank, label)
+    posts += messages(moved.partials[step], rank, label)
     arriving = {
         block_name(hop.tensor, hop.index) for hop in moved.partials[step] if hop.target == rank
     }
@@ -150,7 +147,7 @@ def _step(
     ]
     yield from posts
     yield from _products(movement.sequence, phase, rank, step, arriving)
-    yield from (Wait(post.request) for post in posts)
+    yield from (Wait(post.request) for post in posts if post.request)
     for block in sorted(arriving):
         yield Compute((scratch_name(block),), block)
         yield Free(scratch_name(block))
@@ -158,14 +155,9 @@ def _step(
     yield from map(Free, _done_with(movement, moved, phase, rank, step))
 
 
-def _posts(hops: Iterable[Hop], rank: int, label: str) -> Iterator[ISend | IRecv]:
-    """Every rank walks the hops in one order, so that both ends of a channel agree on it."""
-    for hop in hops:
-        block, tag = block_name(hop.tensor, hop.index), _TAGS[hop.tensor]
-        if hop.source == rank:
-            yield ISend(hop.target, block, tag, request=f"{label}>{hop.target} {block}")
-        elif hop.target == rank:
-            yield IRecv(hop.source, block, tag, request=f"{label}<{hop.source} {block}")
+def _posts(hops: tuple[Hop, ...], rank: int, label: str) -> list[Post]:
+    single, spread = split(hops)
+    return [*messages(single, rank, label), *collectives(spread, rank, label)]
 
 
 def _products(
@@ -198,10 +190,11 @@ def _done_with(
     last = step + 1 == movement.sequence.steps
     for tensor in PRODUCTS[phase].reads:
         following = NEXT_USE.get((phase, tensor))
+        home = movement.home(tensor)[rank]
         if not last:
-            kept = movement.held(phase, tensor, step + 1)[rank]
-        elif following is None:
-            kept = frozenset()
+            kept = movement.held(phase, tensor, step + 1)[rank] | home
+        elif following is None or movement.sequence.has_homes:
+            kept = home
         elif any(hop.tensor == tensor for hop in moved.operands[step]):
             kept = movement.start(following, tensor)[rank]
         else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from primepar.schedule.operators import PRODUCTS, Index, Phase
-from primepar.schedule.sequence import Sequence
+from primepar.schedule.sequence import HOMES, Sequence
 
 Holdings = list[frozenset[Index]]
 """The blocks of one tensor on every rank."""
@@ -38,25 +38,41 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Reduction:
-    """One output block whose sum is spread over several ranks."""
+class Return:
+    """One output block, finished: partial sums become the sum that every home holds.
+
+    `parts` gives each home the ranks whose partial sums it takes, itself included where it has
+    one; where there are several homes, their sums are reduced over them.
+    """
 
     tensor: str
     index: Index
-    ranks: tuple[int, ...]
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """Ranks that hold the sum in the end."""
+        return tuple(home for home, _ in self.parts)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that hold a partial sum."""
+        return tuple(sorted(rank for _, ranks in self.parts for rank in ranks))
 
 
 @dataclass(frozen=True)
 class PhaseMovement:
     """Everything that moves in one phase, per step.
 
-    `operands[t]` hops during step t and is here for step t + 1, or for the next phase.
-    `partials[t]` was summed before step t, hops during it, and is added to after it.
+    `prologue` brings what step 0 needs from its home. `operands[t]` hops during step t and is
+    here for step t + 1, or for the next phase. `partials[t]` was summed before step t, hops
+    during it, and is added to after it. `returns[t]` is finished by step t and goes home.
     """
 
+    prologue: tuple[Hop, ...]
     operands: tuple[tuple[Hop, ...], ...]
     partials: tuple[tuple[Hop, ...], ...]
-    reductions: tuple[Reduction, ...]
+    returns: tuple[tuple[Return, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -84,12 +100,29 @@ class Movement:
             for tensor in (*product.reads, product.writes)
         }
 
+    def home(self, tensor: str) -> Holdings:
+        """Blocks of `tensor` that rest on every rank; none where the sequence declares no homes."""
+        return self._homes[tensor.removeprefix("d")]
+
+    @cached_property
+    def _homes(self) -> dict[str, Holdings]:
+        sequence = self.sequence
+        return {
+            tensor: [
+                frozenset(sequence.home(tensor, rank) if sequence.has_homes else ())
+                for rank in range(sequence.ranks)
+            ]
+            for tensor in HOMES
+        }
+
     def start(self, phase: Phase, tensor: str) -> Holdings:
-        """Where `tensor` must lie before `phase`."""
-        return self.held(phase, tensor, 0)
+        """Where an operand must lie before `phase`: at home, or where its first step wants it."""
+        return self.home(tensor) if self.sequence.has_homes else self.held(phase, tensor, 0)
 
     def end(self, phase: Phase, tensor: str) -> Holdings:
-        """Where the last step of `phase` uses `tensor`."""
+        """Where an output lies after `phase`: at home, or where its last step has it."""
+        if self.sequence.has_homes:
+            return self.home(tensor)
         return self.held(phase, tensor, self.sequence.steps - 1)
 
     @cached_property
@@ -100,19 +133,25 @@ class Movement:
     def _phase(self, phase: Phase) -> PhaseMovement:
         product = PRODUCTS[phase]
         steps = range(self.sequence.steps)
+        prologue = tuple(hop for tensor in product.reads for hop in self._prologue(phase, tensor))
         operands = tuple(
             tuple(hop for tensor in product.reads for hop in self._operand_hops(phase, tensor, t))
             for t in steps
         )
-        partials = tuple(self._partial_hops(phase, product.writes, t) for t in steps)
-        return PhaseMovement(operands, partials, self._reductions(phase, product.writes))
+        partials, returns = self._sums(phase, product.writes)
+        return PhaseMovement(prologue, operands, partials, returns)
+
+    def _prologue(self, phase: Phase, tensor: str) -> list[Hop]:
+        if not self.sequence.has_homes:
+            return []
+        return self._hops(tensor, self.home(tensor), self.held(phase, tensor, 0))
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
-        here = self.held(phase, tensor, t)
+        here, home = self.held(phase, tensor, t), self.home(tensor)
         if t + 1 < self.sequence.steps:
-            return self._hops(tensor, here, self.held(phase, tensor, t + 1))
+            return self._hops(tensor, here, self.held(phase, tensor, t + 1), home)
         following = NEXT_USE.get((phase, tensor))
-        if following is None:
+        if following is None or self.sequence.has_homes:
             return []
         needed = self.start(following, tensor)
         hops = self._hops(tensor, here, needed)
@@ -126,32 +165,71 @@ class Movement:
         sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
         return len(hops) == wanted and len(sources) == len(targets) == len(pairs)
 
-    def _hops(self, tensor: str, here: Holdings, needed: Holdings) -> list[Hop]:
-        """A hop for every missing block that somebody holds, from the nearest holder."""
+    def _hops(
+        self, tensor: str, here: Holdings, needed: Holdings, home: Holdings | None = None
+    ) -> list[Hop]:
+        """A hop for every missing block that somebody holds: the nearest holder, else its home."""
+        home = home or [frozenset()] * len(here)
         hops = []
-        for target, (want, have) in enumerate(zip(needed, here, strict=True)):
-            for index in sorted(want - have):
-                holders = [rank for rank, blocks in enumerate(here) if index in blocks]
+        for target, (want, have, own) in enumerate(zip(needed, here, home, strict=True)):
+            for index in sorted(want - have - own):
+                holders = _holders(index, here) or _holders(index, home)
                 if holders:
                     source = min(holders, key=self._distance_to(target))
                     hops.append(Hop(tensor, index, source, target))
         return hops
 
-    def _partial_hops(self, phase: Phase, tensor: str, t: int) -> tuple[Hop, ...]:
-        """Partial sums that leave their device between step t - 1 and step t."""
-        if t == 0:
-            return ()
-        before, after = self.held(phase, tensor, t - 1), self.held(phase, tensor, t)
-        leaving = {
-            (rank, index) for rank, blocks in enumerate(before) for index in blocks - after[rank]
+    def _sums(
+        self, phase: Phase, tensor: str
+    ) -> tuple[tuple[tuple[Hop, ...], ...], tuple[tuple[Return, ...], ...]]:
+        """Follow the partial sums of an output: how they travel, and where they are finished."""
+        steps, home = self.sequence.steps, self.home(tensor)
+        last = {
+            index: t
+            for t in range(steps)
+            for blocks in self.held(phase, tensor, t)
+            for index in blocks
         }
+        at: dict[Index, set[int]] = {}
+        partials, returns = [], []
+        for t in range(steps):
+            now = self.held(phase, tensor, t)
+            partials.append(self._partial_hops(tensor, at, now, home))
+            for hop in partials[-1]:
+                at[hop.index].discard(hop.source)
+            for rank, blocks in enumerate(now):
+                for index in blocks:
+                    at.setdefault(index, set()).add(rank)
+            finished = sorted(index for index in at if last[index] == t)
+            returns.append(tuple(self._return(tensor, index, at.pop(index)) for index in finished))
+        return tuple(partials), tuple(
+            tuple(each for each in step if each.ranks != each.homes or len(each.ranks) > 1)
+            for step in returns
+        )
+
+    def _return(self, tensor: str, index: Index, ranks: set[int]) -> Return:
+        homes = _holders(index, self.home(tensor)) if self.sequence.has_homes else sorted(ranks)
+        parts: dict[int, list[int]] = {home: [] for home in homes}
+        for rank in sorted(ranks):
+            if homes:
+                parts[min(homes, key=self._distance_to(rank))].append(rank)
+        return Return(
+            tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items())
+        )
+
+    def _partial_hops(
+        self, tensor: str, at: dict[Index, set[int]], now: Holdings, home: Holdings
+    ) -> tuple[Hop, ...]:
+        """Partial sums that move on before a step; one that lies at its home stays there."""
         hops = []
-        for target, blocks in enumerate(after):
-            for index in sorted(blocks - before[target]):
-                holders = [rank for rank, left in leaving if left == index]
-                if holders:
-                    source = min(holders, key=self._distance_to(target))
-                    leaving.remove((source, index))
+        for target, blocks in enumerate(now):
+            for index in sorted(blocks):
+                ranks = at.get(index, set())
+                leaving = {
+                    rank for rank in ranks if index not in now[rank] and index not in home[rank]
+                } - {hop.source for hop in hops if hop.index == index}
+                if target not in ranks and leaving:
+                    source = min(leaving, key=self._distance_to(target))
                     hops.append(Hop(tensor, index, source, target))
         return tuple(hops)
 
@@ -168,13 +246,6 @@ class Movement:
 
         return distance
 
-    def _reductions(self, phase: Phase, tensor: str) -> tuple[Reduction, ...]:
-        owners: dict[Index, list[int]] = {}
-        for rank, blocks in enumerate(self.end(phase, tensor)):
-            for index in blocks:
-                owners.setdefault(index, []).append(rank)
-        return tuple(
-            Reduction(tensor, index, tuple(ranks))
-            for index, ranks in sorted(owners.items())
-            if len(ranks) > 1
-        )
+
+def _holders(index: Index, holdings: Holdings) -> list[int]:
+    return [rank for rank, blocks in enumerate(holdings) if index in blocks]

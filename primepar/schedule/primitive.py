@@ -62,6 +62,10 @@ class Primitive:
         """Slices of the gradient sub-operator."""
         return self.forward(*args, **kwargs)
 
+    home: Callable[..., Slices] | None = None
+    """Optional method `home(self, tensor, *coordinates, *sides)` for the tensors I, W and O: where
+    each rests between phases. Without it a tensor rests where its last step left it."""
+
     @property
     def axis_sides(self) -> dict[str, str]:
         """Axis -> name of its side."""
@@ -90,16 +94,29 @@ def call_map(
 
     Raises `PrimitiveError` if the map raises, returns no mapping, or names an unknown dim.
     """
-    name = type(primitive).__name__
-    where_ = f"{name}.{phase}"
+    return _call(primitive, phase, (*coordinates, t, *sides), (*primitive.axis_sides, "t"))
+
+
+def call_home(
+    primitive: Primitive, tensor: str, coordinates: tuple[Value, ...], sides: tuple[Value, ...]
+) -> dict[str, tuple[Value, ...]]:
+    """Call `home` for I, W or O and return dim -> digits; raises `PrimitiveError` likewise."""
+    arguments = (tensor, *coordinates, *sides)
+    return _call(primitive, "home", arguments, ("tensor", *primitive.axis_sides))
+
+
+def _call(
+    primitive: Primitive, method: str, arguments: tuple[Value, ...], names: tuple[str, ...]
+) -> dict[str, tuple[Value, ...]]:
+    where_ = f"{type(primitive).__name__}.{method}"
     try:
-        slices = getattr(primitive, phase)(*coordinates, t, *sides)
+        slices = getattr(primitive, method)(*arguments)
     except PrimeParError:
         raise
     except Exception as error:
-        expected = ", ".join(["self", *primitive.axis_sides, "t", *primitive.side_names])
+        expected = ", ".join(["self", *names, *primitive.side_names])
         raise PrimitiveError(
-            f"{where_}: expected a map that can be called as {phase}({expected}), "
+            f"{where_}: expected a map that can be called as {method}({expected}), "
             f"got {type(error).__name__}: {error}"
         ) from None
     if not isinstance(slices, Mapping):

@@ -19,6 +19,7 @@
     reduce_scatter = group, blocks, block, reduction           block <- reduction of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     barrier        = group
+    A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
     fetch evict    = block                                     host -> device, device -> host
 
@@ -103,6 +104,7 @@ class Group(Node, frozen=True, tag="group"):
 class _Collective(Node, frozen=True):
     group: Ranks
     communicator: str = "world"
+    request: str | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.group)) != len(self.group):

@@ -16,9 +16,11 @@ from math import prod
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_dims
-from primepar.schedule.primitive import Primitive, call_map
+from primepar.schedule.primitive import Primitive, call_home, call_map
 
 Coordinates = tuple[int, ...]
+HOMES = ("I", "W", "O")
+"""Tensors with a home; a gradient rests with its tensor."""
 
 
 def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
@@ -78,14 +80,37 @@ class Element:
     @cached_property
     def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
         return {
-            (phase, device, step): self._checked(phase, device, step)
+            (phase, device, step): self._checked(
+                phase, device, f", t={step}", call_map(self.primitive, phase, device, step, self.sides)
+            )
             for phase in PHASES
             for device in self.devices
             for step in range(self.steps)
         }
 
-    def _checked(self, phase: Phase, device: Coordinates, step: int) -> dict[str, Index]:
-        digits = call_map(self.primitive, phase, device, step, self.sides)
+    @cached_property
+    def _home_digits(self) -> dict[tuple[str, Coordinates], dict[str, Index]]:
+        """Digits of each tensor's home: as declared, or where forward has it where nothing is."""
+        if self.primitive.home is None:
+            return {
+                (tensor, device): self._digits["forward", device, step]
+                for tensor, step in (("I", 0), ("W", 0), ("O", self.steps - 1))
+                for device in self.devices
+            }
+        return {
+            (tensor, device): self._checked(
+                f"home of {tensor}",
+                device,
+                "",
+                call_home(self.primitive, tensor, device, self.sides),
+            )
+            for tensor in HOMES
+            for device in self.devices
+        }
+
+    def _checked(
+        self, what: str, device: Coordinates, when: str, digits: dict[str, tuple[object, ...]]
+    ) -> dict[str, Index]:
         for dim, index in digits.items():
             for digit in index:
                 if not isinstance(digit, int) or digit < 0:
@@ -94,17 +119,17 @@ class Element:
                         for axis, at in zip(self.primitive.axis_sides, device, strict=True)
                     )
                     raise PrimitiveError(
-                        f"{type(self.primitive).__name__}.{phase}: expected a slice index of {dim} "
-                        f"that is 0 or more, got {digit!r} at {place or 'the device'}, t={step}, "
+                        f"{type(self.primitive).__name__}.{what}: expected a slice index of {dim} "
+                        f"that is 0 or more, got {digit!r} at {place or 'the device'}{when}, "
                         f"sides {self.sides}: wrap it with % of the side"
                     )
-        return {dim: tuple(int(digit) for digit in index) for dim, index in digits.items()}
+        return {dim: tuple(map(int, index)) for dim, index in digits.items()}
 
     @cached_property
     def radices(self) -> dict[str, Index]:
-        """Dim -> number of slices of each digit, over all phases, devices and steps."""
+        """Dim -> number of slices of each digit, over all phases, devices, steps and homes."""
         radices: dict[str, list[int]] = {}
-        for digits in self._digits.values():
+        for digits in (*self._digits.values(), *self._home_digits.values()):
             for dim, index in digits.items():
                 known = radices.setdefault(dim, [])
                 known += [1] * (len(index) - len(known))
@@ -114,10 +139,17 @@ class Element:
 
     def slices(self, phase: Phase, device: Coordinates, step: int, dim: Dim) -> tuple[int, ...]:
         """Flat slices of `dim` that a device works on; all of them where the map leaves it open."""
+        return self._whole(self._digits[phase, device, step], dim)
+
+    def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
+        """Flat slices of `dim` of the block of `tensor` that rests on a device."""
+        return self._whole(self._home_digits[tensor, device], dim)
+
+    def _whole(self, digits: dict[str, Index], dim: Dim) -> tuple[int, ...]:
         radices = self.radices.get(dim, ())
-        digits = self._digits[phase, device, step].get(dim, ())
-        choices = [(digit,) for digit in digits]
-        choices_open = [tuple(range(radix)) for radix in radices[len(digits) :]]
+        given = digits.get(dim, ())
+        choices = [(digit,) for digit in given]
+        choices_open = [tuple(range(radix)) for radix in radices[len(given) :]]
         return tuple(_flat(index, radices) for index in product(*choices, *choices_open))
 
 
@@ -188,15 +220,26 @@ class Sequence:
         inside = ", ".join(f"{axis}={value}" for axis, value in at)
         return f"device {rank} ({inside})" if inside else f"device {rank}"
 
+    @property
+    def has_homes(self) -> bool:
+        """Whether tensors return to declared homes; otherwise they rest where a phase leaves them."""
+        return any(element.primitive.home is not None for element in self.elements)
+
     def slices(self, phase: Phase, rank: int, step: int) -> dict[Dim, tuple[int, ...]]:
         """Dim -> slices that `rank` works on at `step`: the DSIs of PrimePar, section 3.1."""
-        return {dim: self._slices(phase, rank, step, dim) for dim in self.grid}
+        parts = list(self._split(rank, step))
+        return {
+            dim: self._compose(
+                dim, [element.slices(phase, device, own, dim) for element, device, own in parts]
+            )
+            for dim in self.grid
+        }
 
-    def _slices(self, phase: Phase, rank: int, step: int, dim: Dim) -> tuple[int, ...]:
+    def _compose(self, dim: Dim, parts: list[tuple[int, ...]]) -> tuple[int, ...]:
+        """Each element's slices cut by the next element's."""
         flat: tuple[int, ...] = (0,)
-        for element, device, inner_step in self._split(rank, step):
+        for element, own in zip(self.elements, parts, strict=True):
             radix = prod(element.radices.get(dim, ()))
-            own = element.slices(phase, device, inner_step, dim)
             flat = tuple(outer * radix + inner for outer in flat for inner in own)
         return flat
 
@@ -213,5 +256,15 @@ class Sequence:
     def blocks(self, phase: Phase, rank: int, step: int, tensor: str) -> tuple[Index, ...]:
         """Blocks of `tensor` that `rank` reads or sums into at `step` of `phase`."""
         slices = self.slices(phase, rank, step)
-        dims = [dim for dim in tensor_dims(tensor) if dim in slices]
-        return tuple(product(*(slices[dim] for dim in dims)))
+        return tuple(product(*(slices[dim] for dim in tensor_dims(tensor) if dim in slices)))
+
+    def home(self, tensor: str, rank: int) -> tuple[Index, ...]:
+        """Blocks of `tensor` that rest on `rank`; a gradient rests with its tensor."""
+        base = tensor.removeprefix("d")
+        parts = list(self._split(rank, 0))
+        slices = [
+            self._compose(dim, [element.home(base, device, dim) for element, device, _ in parts])
+            for dim in tensor_dims(tensor)
+            if dim in self.grid
+        ]
+        return tuple(product(*slices))

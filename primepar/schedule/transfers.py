@@ -1,0 +1,167 @@
+"""Which instructions carry a set of hops or returns: messages, or the collective that they make.
+
+A block that one rank sends to one other is a message. One that goes to several is a broadcast;
+where the members of a group all send as many blocks to all others, that is an all-gather. Partial
+sums of a group whose members are each home to as many of them are a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from primepar.schedule.movement import Hop, Return
+from primepar.schedule.operators import block_name, scratch_name
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    Alloc,
+    Broadcast,
+    Compute,
+    Free,
+    Instruction,
+    IRecv,
+    ISend,
+    Reduce,
+    ReduceScatter,
+    Wait,
+)
+
+Post = ISend | IRecv | AllGather | Broadcast
+_TAGS = {"I": 0, "W": 1, "O": 2, "dI": 3, "dW": 4, "dO": 5}
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """One block on its way from its source to the rest of a group."""
+
+    block: str
+    source: int
+    group: tuple[int, ...]
+
+
+def messages(hops: Iterable[Hop], rank: int, label: str) -> list[Post]:
+    """This rank's posts; every rank walks the hops in one order, so channels agree on it."""
+    posts: list[Post] = []
+    for hop in hops:
+        block, tag = block_name(hop.tensor, hop.index), _TAGS[hop.tensor]
+        if hop.source == rank:
+            posts.append(ISend(hop.target, block, tag, request=f"{label}>{hop.target} {block}"))
+        elif hop.target == rank:
+            posts.append(IRecv(hop.source, block, tag, request=f"{label}<{hop.source} {block}"))
+    return posts
+
+
+def split(hops: tuple[Hop, ...]) -> tuple[list[Hop], list[_Spread]]:
+    """Hops that go to one rank alone, and blocks that go to several."""
+    targets: dict[tuple[str, int], list[Hop]] = {}
+    for hop in hops:
+        targets.setdefault((block_name(hop.tensor, hop.index), hop.source), []).append(hop)
+    single = [same[0] for same in targets.values() if len(same) == 1]
+    spread = [
+        _Spread(block, source, tuple(sorted({source, *(hop.target for hop in same)})))
+        for (block, source), same in targets.items()
+        if len(same) > 1
+    ]
+    return single, spread
+
+
+def collectives(spread: list[_Spread], rank: int, label: str) -> Iterator[AllGather | Broadcast]:
+    """Posted all-gathers and broadcasts of this rank, in an order that all ranks agree on."""
+    groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
+    for each in spread:
+        groups.setdefault(each.group, {}).setdefault(each.source, []).append(each.block)
+    for group, by_source in groups.items():
+        if rank not in group:
+            continue
+        counts = {len(blocks) for blocks in by_source.values()}
+        if set(by_source) == set(group) and len(counts) == 1:
+            for blocks in zip(*(by_source[member] for member in group), strict=True):
+                own = blocks[group.index(rank)]
+                request = f"{label}* {blocks[0]}"
+                yield AllGather(group, block=own, blocks=blocks, request=request)
+        else:
+            for source, block in [(s, block) for s, own in by_source.items() for block in own]:
+                yield Broadcast(group, block=block, root=source, request=f"{label}* {block}")
+
+
+def go_home(returns: tuple[Return, ...], rank: int, label: str) -> Iterator[Instruction]:
+    """Finish the sums of a step: reduce-scatters first, then what is left block by block."""
+    scatters, rest = _scatters(returns)
+    for group, blocks in scatters:
+        if rank in group:
+            yield ReduceScatter(group, blocks=blocks, block=blocks[group.index(rank)])
+            own = blocks[group.index(rank)]
+            yield from (Free(block) for block in blocks if block != own)
+    for each in rest:
+        yield from _one_home(each, rank, label)
+
+
+def _scatters(
+    returns: tuple[Return, ...],
+) -> tuple[list[tuple[tuple[int, ...], tuple[str, ...]]], list[Return]]:
+    """Returns that make reduce-scatters, as (group, one block per member), and the others."""
+    groups: dict[tuple[int, ...], dict[int, list[Return]]] = {}
+    rest = []
+    for each in returns:
+        if len(each.ranks) > 1 and len(each.homes) == 1 and each.homes[0] in each.ranks:
+            groups.setdefault(each.ranks, {}).setdefault(each.homes[0], []).append(each)
+        else:
+            rest.append(each)
+    scatters = []
+    for group, by_home in groups.items():
+        if set(by_home) == set(group) and len({len(own) for own in by_home.values()}) == 1:
+            for line in zip(*(by_home[member] for member in group), strict=True):
+                blocks = tuple(block_name(each.tensor, each.index) for each in line)
+                scatters.append((group, blocks))
+        else:
+            rest += [each for own in by_home.values() for each in own]
+    return scatters, rest
+
+
+def _one_home(each: Return, rank: int, label: str) -> Iterator[Instruction]:
+    block = block_name(each.tensor, each.index)
+    if each.ranks == each.homes:
+        if rank in each.ranks:
+            yield AllReduce(each.ranks, block=block)
+        return
+    for home, senders in each.parts:
+        yield from _reduce_to(home, senders, each, rank, label)
+    if len(each.homes) > 1 and rank in each.homes:
+        yield AllReduce(each.homes, block=block)
+
+
+def _reduce_to(
+    home: int, senders: tuple[int, ...], each: Return, rank: int, label: str
+) -> Iterator[Instruction]:
+    block = block_name(each.tensor, each.index)
+    others = [sender for sender in senders if sender != home]
+    if len(others) == 1:
+        yield from _one_message(home, others[0], home in senders, each, rank, label)
+    elif others:
+        group = tuple(sorted({home, *senders}))
+        if rank == home and home not in senders:
+            yield Alloc(block)
+        if rank in group:
+            yield Reduce(group, block=block, root=home)
+        if rank in others:
+            yield Free(block)
+    elif not senders and rank == home:
+        yield Alloc(block)
+
+
+def _one_message(
+    home: int, sender: int, joins: bool, each: Return, rank: int, label: str
+) -> Iterator[Instruction]:
+    block, tag = block_name(each.tensor, each.index), _TAGS[each.tensor]
+    if rank == sender:
+        yield ISend(home, block, tag, request=f"{label}>{home} {block}")
+        yield Wait(f"{label}>{home} {block}")
+        yield Free(block)
+    elif rank == home:
+        into = scratch_name(block) if joins else block
+        yield IRecv(sender, into, tag, request=f"{label}<{sender} {block}")
+        yield Wait(f"{label}<{sender} {block}")
+        if joins:
+            yield Compute((into,), block)
+            yield Free(into)
