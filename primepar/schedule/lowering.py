@@ -6,16 +6,17 @@ the products of step t overlap the transfers for step t + 1, and two buffers per
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from primepar.schedule.layout import Layout
-from primepar.schedule.movement import NEXT_USE, Holdings, Hop, Movement, PhaseMovement
+from primepar.schedule.movement import NEXT_USE, Holdings, Hop, Movement
 from primepar.schedule.operators import (
     DIMS,
     PHASES,
     PRODUCTS,
     Dim,
+    Index,
     Linear,
     Phase,
     block_name,
@@ -41,8 +42,9 @@ def lower(
     if operator is not None:
         operator.check_divides(sequence.grid)
         shape = {dim: operator.size(dim) for dim in sequence.grid}
+    sweeps = _sweeps(movement, phases)
     instructions = [
-        tuple(node for phase in phases for node in _phase(movement, phase, rank))
+        tuple(node for sweep in sweeps for node in _sweep(movement, sweep, rank))
         for rank in range(sequence.ranks)
     ]
     return Program(
@@ -118,41 +120,49 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
     return Layout.of(grid, held)
 
 
-def _phase(movement: Movement, phase: Phase, rank: int) -> Iterator[Instruction]:
-    moved = movement.phases[phase]
-    label = phase[0].upper()
-    opening = _posts(moved.prologue, rank, label)
+def _sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
+    """Phases in order; backward and gradient together where they share dO on its way."""
+    if movement.shares_output_gradient and {"backward", "gradient"} <= set(phases):
+        return [*((phase,) for phase in phases[:-2]), phases[-2:]]
+    return [(phase,) for phase in phases]
+
+
+def _sweep(movement: Movement, phases: tuple[Phase, ...], rank: int) -> Iterator[Instruction]:
+    label = "".join(phase[0].upper() for phase in phases)
+    opening = _posts(_once(movement.phases[phase].prologue for phase in phases), rank, label)
     yield from opening
     yield from (Wait(post.request) for post in opening if post.request)
     for step in range(movement.sequence.steps):
-        yield from _step(movement, moved, phase, rank, step)
-        yield from go_home(moved.returns[step], rank, f"{label}{step}")
-    if movement.sequence.has_homes and phase == "gradient":
-        for tensor in ("I", "dO"):
-            for index in sorted(movement.home(tensor)[rank]):
-                yield Free(block_name(tensor, index))
+        yield from _step(movement, phases, rank, step)
+        for phase in phases:
+            returns = movement.phases[phase].returns[step]
+            yield from go_home(returns, rank, f"{phase[0].upper()}{step}")
+    yield from map(Free, _used_up(movement, phases, rank))
 
 
 def _step(
-    movement: Movement, moved: PhaseMovement, phase: Phase, rank: int, step: int
+    movement: Movement, phases: tuple[Phase, ...], rank: int, step: int
 ) -> Iterator[Instruction]:
-    label = f"{phase[0].upper()}{step}"
-    posts = _posts(moved.operands[step], rank, label)
-    posts += messages(moved.partials[step], rank, label)
-    arriving = {
-        block_name(hop.tensor, hop.index) for hop in moved.partials[step] if hop.target == rank
-    }
-    leaving = [
-        block_name(hop.tensor, hop.index) for hop in moved.partials[step] if hop.source == rank
-    ]
+    label = "".join(phase[0].upper() for phase in phases) + str(step)
+    operands = _once(movement.phases[phase].operands[step] for phase in phases)
+    partials = _once(movement.phases[phase].partials[step] for phase in phases)
+    posts = [*_posts(operands, rank, label), *messages(partials, rank, label)]
+    arriving = {block_name(hop.tensor, hop.index) for hop in partials if hop.target == rank}
+    leaving = [block_name(hop.tensor, hop.index) for hop in partials if hop.source == rank]
     yield from posts
-    yield from _products(movement.sequence, phase, rank, step, arriving)
+    for phase in phases:
+        yield from _products(movement.sequence, phase, rank, step, arriving)
     yield from (Wait(post.request) for post in posts if post.request)
     for block in sorted(arriving):
         yield Compute((scratch_name(block),), block)
         yield Free(scratch_name(block))
     yield from map(Free, leaving)
-    yield from map(Free, _done_with(movement, moved, phase, rank, step))
+    yield from map(Free, _done_with(movement, phases, rank, step))
+
+
+def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
+    """Hops of several phases in order, those that they share once."""
+    return tuple(dict.fromkeys(hop for some in hops for hop in some))
 
 
 def _posts(hops: tuple[Hop, ...], rank: int, label: str) -> list[Post]:
@@ -184,20 +194,41 @@ def _block(tensor: str, sub_operator: dict[Dim, int]) -> str:
 
 
 def _done_with(
-    movement: Movement, moved: PhaseMovement, phase: Phase, rank: int, step: int
+    movement: Movement, phases: tuple[Phase, ...], rank: int, step: int
 ) -> Iterator[str]:
     """Operand blocks that this rank needs neither at the next step nor in a later phase."""
-    last = step + 1 == movement.sequence.steps
-    for tensor in PRODUCTS[phase].reads:
-        following = NEXT_USE.get((phase, tensor))
-        home = movement.home(tensor)[rank]
-        if not last:
-            kept = movement.held(phase, tensor, step + 1)[rank] | home
-        elif following is None or movement.sequence.has_homes:
-            kept = home
-        elif any(hop.tensor == tensor for hop in moved.operands[step]):
-            kept = movement.start(following, tensor)[rank]
-        else:
-            continue
+    operands = dict.fromkeys((t, phase) for phase in phases for t in PRODUCTS[phase].reads)
+    for tensor in dict.fromkeys(tensor for tensor, _ in operands):
+        phase = next(phase for name, phase in operands if name == tensor)
+        kept = _kept(movement, phase, tensor, rank, step)
         for index in sorted(movement.held(phase, tensor, step)[rank] - kept):
             yield block_name(tensor, index)
+
+
+def _kept(
+    movement: Movement, phase: Phase, tensor: str, rank: int, step: int
+) -> frozenset[Index]:
+    """Blocks of an operand that stay on this rank after a step."""
+    resting = movement.resting(phase, tensor)[rank]
+    if tensor in movement.sequence.keeps:
+        return resting | movement.held(phase, tensor, step)[rank]
+    if step + 1 < movement.sequence.steps:
+        return movement.held(phase, tensor, step + 1)[rank] | resting
+    following = NEXT_USE.get((phase, tensor))
+    if following is None or movement.sequence.has_homes:
+        return resting
+    if any(hop.tensor == tensor for hop in movement.phases[phase].operands[step]):
+        return movement.start(following, tensor)[rank]
+    return movement.held(phase, tensor, step)[rank]
+
+
+def _used_up(movement: Movement, phases: tuple[Phase, ...], rank: int) -> Iterator[str]:
+    """Blocks at home, or kept from forward, that no later phase reads."""
+    if not movement.sequence.has_homes:
+        return
+    for phase, tensor in (("backward", "W"), ("gradient", "I"), ("gradient", "dO")):
+        if phase in phases:
+            left = movement.resting(phase, tensor)[rank]
+            if tensor == "W":
+                left -= movement.home("W")[rank]
+            yield from (block_name(tensor, index) for index in sorted(left))

@@ -115,6 +115,28 @@ class Movement:
             for tensor in HOMES
         }
 
+    def resting(self, phase: Phase, tensor: str) -> Holdings:
+        """Blocks that lie on every rank all through `phase`: at home, or kept from forward."""
+        home = self.home(tensor)
+        if phase == "forward" or tensor not in self.sequence.keeps:
+            return home
+        held = [self.held("forward", tensor, step) for step in range(self.sequence.steps)]
+        return [blocks.union(*(at[rank] for at in held)) for rank, blocks in enumerate(home)]
+
+    @cached_property
+    def shares_output_gradient(self) -> bool:
+        """Whether backward and gradient run as one sweep, as both want the same dO at every step.
+
+        Only where tensors have homes and dO leaves its own: then it moves once for both.
+        """
+        backward, gradient = self._held["backward", "dO"], self._held["gradient", "dO"]
+        home = self.home("dO")
+        return (
+            self.sequence.has_homes
+            and backward == gradient
+            and any(not want <= own for at in backward for want, own in zip(at, home, strict=True))
+        )
+
     def start(self, phase: Phase, tensor: str) -> Holdings:
         """Where an operand must lie before `phase`: at home, or where its first step wants it."""
         return self.home(tensor) if self.sequence.has_homes else self.held(phase, tensor, 0)
@@ -144,12 +166,15 @@ class Movement:
     def _prologue(self, phase: Phase, tensor: str) -> list[Hop]:
         if not self.sequence.has_homes:
             return []
-        return self._hops(tensor, self.home(tensor), self.held(phase, tensor, 0))
+        resting = self.resting(phase, tensor)
+        return self._hops(tensor, resting, self.held(phase, tensor, 0), self.home(tensor))
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
-        here, home = self.held(phase, tensor, t), self.home(tensor)
+        here = self.held(phase, tensor, t)
         if t + 1 < self.sequence.steps:
-            return self._hops(tensor, here, self.held(phase, tensor, t + 1), home)
+            resting = self.resting(phase, tensor)
+            here = [held | kept for held, kept in zip(here, resting, strict=True)]
+            return self._hops(tensor, here, self.held(phase, tensor, t + 1), self.home(tensor))
         following = NEXT_USE.get((phase, tensor))
         if following is None or self.sequence.has_homes:
             return []
@@ -168,12 +193,13 @@ class Movement:
     def _hops(
         self, tensor: str, here: Holdings, needed: Holdings, home: Holdings | None = None
     ) -> list[Hop]:
-        """A hop for every missing block that somebody holds: the nearest holder, else its home."""
+        """A hop for every missing block that somebody holds: a peer that works on it, else home."""
         home = home or [frozenset()] * len(here)
+        working = [have - own for have, own in zip(here, home, strict=True)]
         hops = []
-        for target, (want, have, own) in enumerate(zip(needed, here, home, strict=True)):
-            for index in sorted(want - have - own):
-                holders = _holders(index, here) or _holders(index, home)
+        for target, (want, have) in enumerate(zip(needed, here, strict=True)):
+            for index in sorted(want - have):
+                holders = _holders(index, working) or _holders(index, home)
                 if holders:
                     source = min(holders, key=self._distance_to(target))
                     hops.append(Hop(tensor, index, source, target))

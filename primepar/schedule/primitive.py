@@ -65,6 +65,8 @@ class Primitive:
     home: Callable[..., Slices] | None = None
     """Optional method `home(self, tensor, *coordinates, *sides)` for the tensors I, W and O: where
     each rests between phases. Without it a tensor rests where its last step left it."""
+    keeps: tuple[str, ...] = ()
+    """Operands whose copies, brought in forward, are kept for the later phases."""
 
     @property
     def axis_sides(self) -> dict[str, str]:

@@ -225,6 +225,11 @@ class Sequence:
         """Whether tensors return to declared homes; otherwise they rest where a phase leaves them."""
         return any(element.primitive.home is not None for element in self.elements)
 
+    @property
+    def keeps(self) -> frozenset[str]:
+        """Operands whose copies are kept from forward for the later phases."""
+        return frozenset(name for element in self.elements for name in element.primitive.keeps)
+
     def slices(self, phase: Phase, rank: int, step: int) -> dict[Dim, tuple[int, ...]]:
         """Dim -> slices that `rank` works on at `step`: the DSIs of PrimePar, section 3.1."""
         parts = list(self._split(rank, step))

@@ -1,0 +1,77 @@
+"""The stationary family: one map for all three phases on an s x s mesh, one tensor never moves.
+
+Source: ours, after Cannon's algorithm and the stationary-A, -B, -C variants of SUMMA; MeshSlice
+(ISCA 2025) chooses among such dataflows per layer. Because a map is a bijection of (device, step)
+to sub-operators, the same one serves forward, backward and gradient. The tensor without `t` stays
+with its gradient; the other two rotate, and where the output of a phase rotates its partial sums
+do, and end at home. Where dO rotates, it does so once for backward and gradient together.
+
+An operator that keeps O followed by one that keeps I needs no redistribution, forward or backward:
+both the input of the first and the output of the second rest as [r, r + c].
+
+Sent per device, p = s^2:  output stays 3 (s - 1) (MN + NK) / p,
+                           input stays (s - 1) (3 NK + 2 MK) / p,
+                           weight stays (s - 1) (3 MN + 2 MK) / p  elements.
+Held per device:           1 / p of each tensor, and one more block of each that is moving.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from primepar.schedule.primitive import Primitive, Slices, Value
+
+
+class _Stationary(Primitive):
+    axes = ("r", "c")
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        return f"{self.label}{sides[0]}x{sides[0]}"
+
+
+class OutputStays(_Stationary):
+    """M=r, N=r+c+t, K=c in every phase; O and dO stay at [r, c]."""
+
+    label = "Os"
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c + t) % s, K=c)
+
+    def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
+        n = (r + c) % s
+        return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=r, K=c)}[tensor]
+
+    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+        return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+
+
+class InputStays(_Stationary):
+    """M=r, N=c, K=r+c+t in every phase; I and dI stay at [r, c]."""
+
+    label = "Is"
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=c, K=(r + c + t) % s)
+
+    def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
+        k = (r + c) % s
+        return {"I": dict(M=r, N=c), "W": dict(N=c, K=k), "O": dict(M=r, K=k)}[tensor]
+
+    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+        return Fraction((s - 1) * (3 * N * K + 2 * M * K), s * s)
+
+
+class WeightStays(_Stationary):
+    """M=r+c+t, N=r, K=c in every phase; W and dW stay at [r, c]."""
+
+    label = "Ws"
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c + t) % s, N=r, K=c)
+
+    def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
+        m = (r + c) % s
+        return {"I": dict(M=m, N=r), "W": dict(N=r, K=c), "O": dict(M=m, K=c)}[tensor]
+
+    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+        return Fraction((s - 1) * (3 * M * N + 2 * M * K), s * s)

@@ -1,0 +1,36 @@
+"""Tesseract: 2.5-dimensional tensor parallelism on a q x q x d mesh, in q steps.
+
+Source: Wang et al., Tesseract, ICPP 2022, arXiv 2105.14500.
+
+Each of the d layers runs SUMMA on its own rows of M; W is replicated over the depth e and its
+gradient is summed over it. Depth 1 is SUMMA.
+
+Sent per device, p = q^2 d:  3 (q - 1) (MN / p + NK / q^2) + 2 (d - 1) / d NK / q^2  elements.
+Held per device:             1 / p of I and O, 1 / q^2 of W.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from primepar.schedule.primitive import Primitive, Slices, Value
+
+
+class Tesseract(Primitive):
+    """M=(e, r), N=t, K=c in every phase; I and O rest as [(e, r), c], W as [r, c] in each layer."""
+
+    axes = {"r": "q", "c": "q", "e": "d"}
+    label = "T"
+
+    def forward(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=(e, r), N=t, K=c)
+
+    def home(self, tensor: str, r: Value, c: Value, e: Value, q: Value, d: Value) -> Slices:
+        return {"I": dict(M=(e, r), N=c), "W": dict(N=r, K=c), "O": dict(M=(e, r), K=c)}[tensor]
+
+    def sent(self, M: int, N: int, K: int, q: int, d: int) -> Fraction:
+        layer = 3 * (q - 1) * (Fraction(M * N, q * q * d) + Fraction(N * K, q * q))
+        return layer + Fraction(2 * (d - 1) * N * K, d * q * q)
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        return f"T{sides[0]}x{sides[0]}x{sides[1]}"

@@ -1,0 +1,67 @@
+"""Three-dimensional tensor parallelism on a q x q x q mesh, in one step.
+
+Source: Agarwal et al., 1995; for transformers Bian et al., arXiv 2105.14450.
+
+Every tensor rests in q^3 blocks. Each phase gathers its two operands along one axis each,
+multiplies, and scatters the sum along the third; dO is gathered once for backward and gradient.
+`ThreeD` keeps the I and W that forward gathered; `ThreeDRegathered` gathers them again, for less
+memory. O rests as the I of an operator whose axes j and l are exchanged (`ThreeDExchanged`).
+
+Sent per device, p = q^3:  2 (q - 1) (MN + NK + MK) / p  elements, and
+                           (q - 1) (MN + NK) / p  more where I and W are gathered again.
+Held per device:           1 / p of each tensor at rest; 1 / q^2 of I and W from forward on where
+                           they are kept, and of the operands of a phase while it runs.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from primepar.schedule.primitive import Primitive, Slices, Value
+
+
+class ThreeD(Primitive):
+    """M=i, N=l, K=j in every phase; I rests as [(i, j), l], W as [l, (j, i)], O as [(i, l), j]."""
+
+    axes = ("i", "j", "l")
+    label = "C"
+    keeps = ("I", "W")
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:  # noqa: E741
+        return dict(M=i, N=l, K=j)
+
+    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:  # noqa: E741
+        return {
+            "I": dict(M=(i, j), N=l),
+            "W": dict(N=l, K=(j, i)),
+            "O": dict(M=(i, l), K=j),
+        }[tensor]
+
+    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+        again = 0 if self.keeps else M * N + N * K
+        return Fraction((s - 1) * (2 * (M * N + N * K + M * K) + again), s**3)
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        return f"{self.label}{sides[0]}x{sides[0]}x{sides[0]}"
+
+
+class ThreeDRegathered(ThreeD):
+    """`ThreeD` that keeps no copy: I and W are gathered again for gradient and backward."""
+
+    label = "Cr"
+    keeps = ()
+
+
+class ThreeDExchanged(ThreeD):
+    """`ThreeD` with j and l exchanged: its I rests where the O of `ThreeD` does."""
+
+    label = "D"
+
+    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:  # noqa: E741
+        return super().forward(i, l, j, t, s)
+
+    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:  # noqa: E741
+        return super().home(tensor, i, l, j, s)
