@@ -7,6 +7,7 @@ The same lines are called with integers (lowering, emulation, execution) and wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 from primepar.errors import PrimeParError, PrimitiveError
@@ -61,6 +62,13 @@ class Primitive:
     def gradient(self, *args: Any, **kwargs: Any) -> Slices:
         """Slices of the gradient sub-operator."""
         return self.forward(*args, **kwargs)
+
+    def sent(self, *args: Any, **kwargs: Any) -> Fraction | None:
+        """Elements that leave each device in one training step of a linear operator, if known.
+
+        Takes M, N, K and the sides; all-reduce counts as a ring.
+        """
+        return None
 
     @property
     def axis_sides(self) -> dict[str, str]:
