@@ -62,7 +62,7 @@ class Schedules:
         self.backward = self._compile(
             ("backward", "gradient"),
             {*self.forward.borrowed, self.dO},
-            {self.dW, self.dI} if self.leave.still else {self.dW},
+            {self.dW, self.dI} if self.leave.passes else {self.dW},
         )
 
     def _name(self, tensor: str, held: Layout) -> str:

@@ -57,7 +57,8 @@ class Redistribution:
 
     Inward, a caller's block goes in and a block of the pool comes out, or, where `borrowed`, what
     went in or a view of it. `outward`, a block of the pool goes in and the caller keeps what comes
-    out. Raises `SequenceError` or `ShapeError`.
+    out; where it `passes`, the block that goes in is the one that comes out, and must be the
+    caller's already. Raises `SequenceError` or `ShapeError`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Redistribution:
         self._cut = _pieces(source, grid, mesh.rank, fine, tensor)
         self._join = _pieces(target, grid, mesh.rank, fine, tensor)
         self._cuts, self._joins = len(self._cut) > 1, len(self._join) > 1
+        self.passes = not self._cuts and self._cut.keys() == self._join.keys()
         self._result = divided(shape, target.grid, tensor)
         self._new = self.pool.fresh if outward else self.pool.acquire
         program = redistribution(source, target, tensor)
