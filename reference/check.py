@@ -152,10 +152,14 @@ def _memories(case: _Case, seed: int) -> list[Memory]:
 
 
 def _array(case: _Case, name: str, rank: int, seed: int) -> Array:
-    """Array of an initial block: cut from its dense tensor, else random, equal on all replicas."""
+    """Array of an initial block: cut from its dense tensor, else random, equal on all replicas.
+
+    What an output block held before is zeros, so that what the program adds can be compared.
+    """
     parsed, home = parse_block(name), home_of(name)
     if parsed is not None and _inside(case.grid, parsed.tensor, parsed.index):
-        dense = case.given.get(parsed.tensor)
+        before = {tensor: np.zeros_like(dense) for tensor, dense in case.expected.items()}
+        dense = {**case.given, **before}.get(parsed.tensor)
         if dense is not None:
             return cut(dense, parsed.tensor, parsed.index, case.grid)
     shape = (2,) * (len(parsed.index) if parsed else 1)
@@ -176,11 +180,12 @@ def _differences(case: _Case, tensor: str, run: Emulation) -> Iterator[str]:
         name = block_name(tensor, index)
         finished = [
             (rank, held[name])
-            for rank, held in enumerate(run.blocks)
+            for memories in (run.blocks, run.hosts)
+            for rank, held in enumerate(memories)
             if name in held and is_finished(case.program, name, held[name])
         ]
         if not finished:
-            yield f"expected a finished {name} on some device at the end, got it on none"
+            yield f"expected a finished {name} in some memory at the end, got it in none"
         for rank, block in finished:
             if not np.array_equal(block.array, cut(dense, tensor, index, case.grid)):
                 yield f"expected {name} as one device computes it, got another on device {rank}"

@@ -49,6 +49,8 @@ class Emulation:
     """What a run left: blocks with their provenance, events, and two counts per rank."""
 
     blocks: list[dict[str, Block]]
+    hosts: list[dict[str, Block]]
+    """What was evicted and not fetched."""
     events: list[Event]
     """In order of start; the times are units of the logical clock."""
     sent: list[Fraction]
@@ -100,10 +102,13 @@ class _Run:
     def emulation(self) -> Emulation:
         self._schedule()
         check_coverage(self.program, self.computed, self.places)
-        blocks = [device.contents() for device in self.devices]
-        check_final(self.program, blocks, self.places)
+        contents = [device.contents() for device in self.devices]
+        blocks, hosts = [here for here, _ in contents], [host for _, host in contents]
+        check_final(self.program, blocks, hosts, self.places)
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
-        return Emulation(blocks, self.events, self.sent, [each.peak for each in self.devices])
+        return Emulation(
+            blocks, hosts, self.events, self.sent, [each.peak for each in self.devices]
+        )
 
     def _schedule(self) -> None:
         """Give every rank its turn until all are through, or a whole round moves nobody."""

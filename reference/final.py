@@ -39,20 +39,48 @@ def check_coverage(program: Program, computed: Computed, places: Places) -> None
             )
 
 
-def check_final(program: Program, blocks: Sequence[Mapping[str, Block]], places: Places) -> None:
-    """Raise `IncompleteError` unless every block of `final` is in its place and finished."""
+def check_final(
+    program: Program,
+    blocks: Sequence[Mapping[str, Block]],
+    hosts: Sequence[Mapping[str, Block]],
+    places: Places,
+) -> None:
+    """Raise `IncompleteError` unless every block of `final` is in its place and finished.
+
+    Without `final` every output block of the grid must be finished anywhere, a host included.
+    """
+    if program.final is None:
+        for phase in program.grid or {}:
+            for name in dict.fromkeys(term.home for term in grid_terms(program, phase)):
+                _check_somewhere(program, name, [*blocks, *hosts], places)
     for rank, names in enumerate(program.final or ()):
         for name in names:
             if name not in blocks[rank]:
-                holders = [other for other, held in enumerate(blocks) if name in held]
-                there = f"on device {', '.join(map(str, holders))}" if holders else "on no device"
                 raise IncompleteError(
                     f"{places.device(rank)}: expected {name} in its memory at the end, "
-                    f"got it {there}"
+                    f"got it {_holders(name, blocks)}"
                 )
             wanting = _wanting(program, name, blocks[rank][name])
             if wanting:
                 raise IncompleteError(f"{places.device(rank)}: at the end {wanting}")
+
+
+def _check_somewhere(
+    program: Program, name: str, memories: Sequence[Mapping[str, Block]], places: Places
+) -> None:
+    wanting = [_wanting(program, name, held[name]) for held in memories if name in held]
+    if all(wanting):
+        method = f"{places.sequence}: " if places.sequence else ""
+        raise IncompleteError(
+            f"{method}at the end {wanting[0]}"
+            if wanting
+            else f"{method}expected {name} in some memory at the end, got it in none"
+        )
+
+
+def _holders(name: str, blocks: Sequence[Mapping[str, Block]]) -> str:
+    ranks = [str(rank) for rank, held in enumerate(blocks) if name in held]
+    return f"on device{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else "on no device"
 
 
 def is_finished(program: Program, name: str, block: Block) -> bool:
