@@ -61,19 +61,19 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
 def _lengths(name: str, primitive: Primitive, side: str | None) -> tuple[int, ...]:
     names = primitive.side_names
     if not names:
-        expected, example = f"no length, as {name} has no side", "leave it out"
+        expected, example = f"no length, as {name} has no side", "leave --side out"
     else:
         several = len(names) > 1
         expected = (
             f"the length{'s' * several} of side{'s' * several} {', '.join(names)}, "
             f"{'each ' * several}1 or more"
         )
-        example = f"--side {','.join(str(2 + place) for place in range(len(names)))}"
+        example = f"write --side {','.join(str(2 + place) for place in range(len(names)))}"
     if side is None and names:
-        raise TargetError(f"{name}: expected {expected}, got none: add {example}")
+        raise TargetError(f"{name}: expected {expected}, got none: {example}")
     parts = [] if side is None else [part.strip() for part in side.split(",")]
     if len(parts) != len(names) or not all(map(_is_length, parts)):
-        raise TargetError(f"--side: expected {expected}, got {side!r}: like {example}")
+        raise TargetError(f"--side: expected {expected}, got {side!r}: {example}")
     return tuple(map(int, parts))
 
 

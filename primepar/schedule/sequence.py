@@ -19,6 +19,8 @@ from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_
 from primepar.schedule.primitive import Primitive, call_map
 
 Coordinates = tuple[int, ...]
+MOST_SLICES = 1_000_000
+"""An index beyond is a mistake in the map, and not worth counting up to."""
 
 
 def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
@@ -68,7 +70,14 @@ class Element:
     @cached_property
     def steps(self) -> int:
         """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
-        steps = self.primitive.steps(*self.sides)
+        try:
+            steps = self.primitive.steps(*self.sides)
+        except Exception as error:
+            raise PrimitiveError(
+                f"{type(self.primitive).__name__}.steps: expected a method that can be called as "
+                f"steps(self, {', '.join(self.primitive.side_names)}), "
+                f"got {type(error).__name__}: {error}"
+            ) from None
         if not isinstance(steps, int) or steps < 1:
             raise PrimitiveError(
                 f"{type(self.primitive).__name__}.steps: expected a positive integer, got {steps!r}"
@@ -88,14 +97,16 @@ class Element:
         digits = call_map(self.primitive, phase, device, step, self.sides)
         for dim, index in digits.items():
             for digit in index:
-                if not isinstance(digit, int) or digit < 0:
+                if not isinstance(digit, int) or not 0 <= digit < MOST_SLICES:
                     place = ", ".join(
                         f"{axis}={at}"
                         for axis, at in zip(self.primitive.axis_sides, device, strict=True)
                     )
+                    large = isinstance(digit, int) and digit >= MOST_SLICES
+                    bound = f"below {MOST_SLICES}" if large else "that is 0 or more"
                     raise PrimitiveError(
                         f"{type(self.primitive).__name__}.{phase}: expected a slice index of {dim} "
-                        f"that is 0 or more, got {digit!r} at {place or 'the device'}, t={step}, "
+                        f"{bound}, got {digit!r} at {place or 'the device'}, t={step}, "
                         f"sides {self.sides}: wrap it with % of the side"
                     )
         return {dim: tuple(int(digit) for digit in index) for dim, index in digits.items()}
