@@ -173,17 +173,20 @@ def _used_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies in every host memory before the program: nothing where `initial` is told."""
+    """What lies in every host memory before the program: nothing where `initial` is told.
+
+    Else a block whose first instruction on this rank fetches it.
+    """
     if program.initial is not None:
         return ((),) * program.ranks
-    hosts = []
-    for instructions in program.programs:
-        evicted: set[str] = set()
-        first: dict[str, None] = {}
-        for instruction in instructions:
-            if isinstance(instruction, Fetch) and instruction.block not in evicted:
-                first[instruction.block] = None
-            elif isinstance(instruction, Evict):
-                evicted.add(instruction.block)
-        hosts.append(tuple(first))
-    return tuple(hosts)
+    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
+
+
+def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
+    known: set[str] = set()
+    first: dict[str, None] = {}
+    for instruction in program.programs[rank]:
+        if isinstance(instruction, Fetch) and instruction.block not in known:
+            first[instruction.block] = None
+        known.update(uses(instruction, rank), writes(instruction, rank))
+    return tuple(first)

@@ -78,8 +78,8 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
     """Run a program on emulated devices, and compare what its grid computes with one device.
 
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
-    grid there is nothing to compare, and the run itself is the check. Raises `ShapeError` or
-    `ProgramError` if grid and shape do not fit.
+    grid they are vectors of two, there is nothing to compare, and the run itself is the check.
+    Raises `ShapeError` or `ProgramError` if grid and shape do not fit.
     """
     return _report(target, program, None, seed, None)
 
@@ -162,9 +162,8 @@ def _array(case: _Case, name: str, rank: int, seed: int) -> Array:
         dense = {**case.given, **before}.get(parsed.tensor)
         if dense is not None:
             return cut(dense, parsed.tensor, parsed.index, case.grid)
-    shape = (2,) * (len(parsed.index) if parsed else 1)
     rng = np.random.default_rng([seed, crc32((home or f"{name} {rank}").encode())])
-    return rng.integers(-4, 5, shape).astype(np.float64)
+    return rng.integers(-4, 5, 2).astype(np.float64)
 
 
 def _inside(grid: Mapping[Dim, int], tensor: str, index: Index) -> bool:
