@@ -20,6 +20,7 @@ from primepar.schedule.operators import (
 from primepar.schedule.program import Compute, Program
 from primepar.verify.program_solver import Solver
 from primepar.verify.program_values import (
+    GONE,
     ON_HOST,
     TWO_OPERANDS,
     Claim,
@@ -34,29 +35,37 @@ def first_broken(claims: list[Claim], solver: Solver) -> str | None:
 
     Raises `UndecidedError` if Z3 cannot tell.
     """
-    wrong = [claim.got != claim.want for claim in claims if claim.got is not None]
-    if len(wrong) == len(claims) and solver.model([z3.Or(wrong)]) is None:
+    claim = _first_wrong(claims, solver)
+    if claim is None:
         return None
-    for claim in claims:
-        if claim.got is None:
-            return _absent(claim)
-        if solver.model([claim.got != claim.want]) is not None:
-            return _other_data(claim)
-    return None
+    return _absent(claim) if claim.got is None else _other_data(claim)
+
+
+def _first_wrong(claims: list[Claim], solver: Solver) -> Claim | None:
+    """The first claim that does not hold, by halving."""
+    wrong = [z3.BoolVal(True) if claim.got is None else claim.got != claim.want for claim in claims]
+    if solver.model([z3.Or(wrong)]) is None:
+        return None
+    low, high = 0, len(claims)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if solver.model([z3.Or(wrong[low:middle])]) is None:
+            low = middle
+        else:
+            high = middle
+    return claims[low]
 
 
 def _absent(claim: Claim) -> str:
     if claim.purpose == TWO_OPERANDS:
-        return f"{claim.where}: expected exactly two operands to read, see {claim.block}"
+        return f"{claim.where}: expected to read {claim.block}, and {TWO_OPERANDS}: list these two"
     if claim.purpose == ON_HOST:
-        return (
-            f"{claim.where}: expected {claim.block} in this rank's host memory, got none there: "
-            "evict it before"
-        )
-    return (
-        f"{claim.where}: expected {claim.block} in this rank's memory, got none there: "
-        "receive or compute it before, or list it in initial"
-    )
+        place, mend = "host memory", "evict it before"
+    elif claim.purpose == GONE:
+        place, mend = "memory", "free or evict it later"
+    else:
+        place, mend = "memory", "receive or compute it before, or list it in initial"
+    return f"{claim.where}: expected {claim.block} in this rank's {place}, got none there: {mend}"
 
 
 def _other_data(claim: Claim) -> str:
@@ -64,7 +73,7 @@ def _other_data(claim: Claim) -> str:
     mend = f"read {want}" if claim.block != want else f"bring {want} here before"
     return (
         f"{claim.where}: expected the data of {want} in {claim.block} for the {claim.purpose}, "
-        f"got {content(claim.got)}: {mend}"
+        f"got that of {content(claim.got)}: {mend}"
     )
 
 
@@ -127,6 +136,35 @@ class Sums:
         before = [self._run.datum(block)] if block in self._run.from_before else []
         return z3.Sum([*before, *self._products.get(block, []), z3.RealVal(0)])
 
+    def unfinished(self, where: str, block: str, got: Value, solver: Solver) -> str | None:
+        """What is wrong with a block at the end, None if it is the finished sum."""
+        want = self.want(block)
+        if got is None:
+            return (
+                f"{where}: expected the finished sum, got no such block: "
+                "keep it on this rank, or send it here"
+            )
+        if solver.model([got != want]) is None:
+            return None
+        for term in _symbols(got, want):
+            times, due = _times(got, term), _times(want, term)
+            if times != due:
+                return f"{where}: {self._miscounted(block, term, times, due)}"
+        return f"{where}: expected the sum of its products, got {content(got)}: reduce it by sum"
+
+    def _miscounted(self, block: str, term: Value, times: str, due: str) -> str:
+        often = {"0": "never", "1": "once", "2": "twice"}
+        expected = f"expected {term} {often[due]}, got it {often.get(times, f'{times} times')}"
+        if times == "0":
+            for made in self._run.made:
+                if made.product is not None and made.product.eq(term):
+                    return f"{expected}: bring it here from {made.where}"
+            return f"{expected}: compute it"
+        for made in self._run.made:
+            if made.block == block and _times(made.value, term) not in ("0", due):
+                return f"{expected}: mend {made.where}"
+        return f"{expected}: mend what is received under this name"
+
 
 def _sub_operators(program: Program, phase: Phase) -> Iterator[dict[Dim, int]]:
     """Those of the grid; where the phase has none, those that the program computes."""
@@ -161,7 +199,7 @@ def complete(program: Program, run: SymbolicRun, solver: Solver) -> str | None:
             got = run.device[rank].get(block)
             if got is None and block.startswith("dW") and _holders(run, block):
                 continue
-            wrong = _unfinished(f"rank {rank}, final {block}", got, sums.want(block), solver)
+            wrong = sums.unfinished(f"rank {rank}, final {block}", block, got, solver)
             if wrong is not None:
                 return wrong
     return None
@@ -172,7 +210,7 @@ def _complete_somewhere(run: SymbolicRun, sums: Sums, solver: Solver) -> str | N
         wrong: list[str] = []
         for rank in _holders(run, block):
             got = run.device[rank][block]
-            what = _unfinished(f"rank {rank}, {block} at the end", got, sums.want(block), solver)
+            what = sums.unfinished(f"rank {rank}, {block} at the end", block, got, solver)
             if what is None:
                 break
             wrong.append(what)
@@ -186,32 +224,6 @@ def _holders(run: SymbolicRun, block: str) -> list[int]:
     return [rank for rank, memory in enumerate(run.device) if block in memory]
 
 
-def _unfinished(where: str, got: Value | None, want: Value, solver: Solver) -> str | None:
-    if got is None:
-        return (
-            f"{where}: expected the finished sum, got no such block: "
-            "keep it on this rank, or send it here"
-        )
-    if solver.model([got != want]) is None:
-        return None
-    for term in _symbols(got, want):
-        times, due = _times(got, term), _times(want, term)
-        if times != due:
-            return f"{where}: {_miscounted(str(term), times, due)}"
-    return f"{where}: expected the sum of its products, got {content(got)}: reduce it by sum"
-
-
-def _miscounted(term: str, times: str, due: str) -> str:
-    often = {"0": "no", "1": "one", "2": "two"}
-    got, expected = often.get(times, times), often.get(due, due)
-    mend = (
-        "add it here, or reduce over the ranks that have it"
-        if times == "0"
-        else "keep it out of this block" if due == "0" else "add or reduce it once only"
-    )  # fmt: skip
-    return f"expected {expected} {term}, got {got}: {mend}"
-
-
 def aligned(program: Program, run: SymbolicRun) -> list[Claim]:
     """Claims on the blocks of `final` that are not sums, and on where the weight gradient ends."""
     claims: list[Claim] = []
@@ -219,14 +231,20 @@ def aligned(program: Program, run: SymbolicRun) -> list[Claim]:
         for block in blocks:
             got: Any = run.device[rank].get(block)
             where = f"rank {rank}, final {block}"
-            name = parse_block(block)
-            if is_output(run.outputs, block):
+            if got is None:
                 holders = _holders(run, block)
-                if got is None and block.startswith("dW") and holders:
-                    claims.append(Claim("alignment", where, block, None, None, str(holders[0])))
-            elif got is None or (name is not None and not name.scratch):
+                if not is_output(run.outputs, block) or (block.startswith("dW") and holders):
+                    there = f"it on rank {holders[0]}" if holders else "it on no rank"
+                    claims.append(Claim("alignment", where, block, None, None, there))
+            elif _is_datum(run, block):
                 claims.append(Claim("alignment", where, block, got, run.datum(block)))
     return claims
+
+
+def _is_datum(run: SymbolicRun, block: str) -> bool:
+    """Whether a block's name says what it must hold, and that is no sum of the program."""
+    name = parse_block(block)
+    return name is not None and not name.scratch and not is_output(run.outputs, block)
 
 
 def first_misaligned(claims: list[Claim], solver: Solver) -> str | None:
@@ -234,16 +252,12 @@ def first_misaligned(claims: list[Claim], solver: Solver) -> str | None:
 
     Raises `UndecidedError` if Z3 cannot tell.
     """
-    for claim in claims:
-        if claim.got is None:
-            there = f"it on rank {claim.purpose}" if claim.purpose else "none there"
-            return f"{claim.where}: expected it at the end, got {there}: bring it here"
-    if solver.model([z3.Or([claim.got != claim.want for claim in claims])]) is None:
+    claim = _first_wrong(claims, solver)
+    if claim is None:
         return None
-    for claim in claims:
-        if solver.model([claim.got != claim.want]) is not None:
-            return (
-                f"{claim.where}: expected its own data at the end, got {content(claim.got)}: "
-                f"bring {claim.block} here"
-            )
-    return None
+    if claim.got is None:
+        return f"{claim.where}: expected it at the end, got {claim.purpose}: bring it here"
+    return (
+        f"{claim.where}: expected its own data at the end, got {content(claim.got)}: "
+        f"bring {claim.block} here"
+    )

@@ -69,24 +69,24 @@ def touched(instruction: Instruction, rank: int) -> Touched:
 
 
 def races(flow: Flow) -> list[Race]:
-    """All races of a program, smallest instruction index first."""
-    found = [race for operations in flow.operations for race in _of_rank(operations)]
-    found += [_leak(post, flow) for post in flow.leaked]
-    return sorted(found)
+    """All races, smallest instruction index first; then what is never waited for."""
+    leaked = set(flow.leaked)
+    found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
+    return sorted(found) + sorted(_leak(post) for post in leaked)
 
 
-def _of_rank(operations: list[Operation]) -> Iterator[Race]:
+def _of_rank(operations: list[Operation], leaked: set[Post]) -> Iterator[Race]:
     flying: dict[str, list[Post]] = {}
     for operation in operations:
         if isinstance(operation.instruction, Wait):
             _land(flying, operation.awaits)
             continue
         reads, writes = touched(operation.instruction, operation.rank)
-        yield from _clashes(operation, reads, "read", flying)
-        yield from _clashes(operation, writes, "written", flying)
+        touches = [(block, "read") for block in reads] + [(block, "written") for block in writes]
+        yield from _clashes(operation, touches, flying, leaked)
         for post in operation.starts:
-            block = (post.message.block,)
-            yield from _clashes(operation, block, "read" if post.sends else "written", flying)
+            touch = (post.message.block, "read" if post.sends else "written")
+            yield from _clashes(operation, [touch], flying, leaked)
             flying.setdefault(post.message.block, []).append(post)
         _land(flying, operation.awaits)
 
@@ -97,29 +97,31 @@ def _land(flying: dict[str, list[Post]], posts: tuple[Post, ...]) -> None:
 
 
 def _clashes(
-    operation: Operation, blocks: tuple[str, ...], how: str, flying: dict[str, list[Post]]
+    operation: Operation,
+    touches: list[tuple[str, str]],
+    flying: dict[str, list[Post]],
+    leaked: set[Post],
 ) -> Iterator[Race]:
-    for block in blocks:
+    for block, how in touches:
         for post in flying.get(block, ()):
             if how == "written" or not post.sends:
-                yield Race(
-                    operation.index, operation.rank, block, _clash(operation, block, how, post)
+                sentence = (
+                    f"{place(operation)}: expected {block} to be left alone while {post} is in "
+                    f"flight, got it {how}: {_mend(operation, post, leaked)}"
                 )
+                yield Race(operation.index, operation.rank, block, sentence)
 
 
-def _clash(operation: Operation, block: str, how: str, post: Post) -> str:
+def _mend(operation: Operation, post: Post, leaked: set[Post]) -> str:
     if post.index == operation.index:
-        mend = "two messages of one group need two blocks"
-    else:
-        request = getattr(post.message, "request", "")
-        mend = f"move its wait for {request!r} before this instruction, or use another block"
-    return (
-        f"{place(operation)}: expected {block} to be left alone while {post} is in flight, "
-        f"got it {how}: {mend}"
-    )
+        return "two messages of one group need two blocks"
+    request = getattr(post.message, "request", "")
+    if post in leaked:
+        return f"add a wait for {request!r} before this instruction"
+    return f"move its wait for {request!r} before this instruction, or use another block"
 
 
-def _leak(post: Post, flow: Flow) -> Race:
+def _leak(post: Post) -> Race:
     request = getattr(post.message, "request", "")
     sentence = (
         f"{place(post)}: expected a wait for {request!r}, got none before the request is posted "

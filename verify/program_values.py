@@ -7,10 +7,10 @@ data that is there equals the data that is wanted. Nothing is decided here but w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import z3
 
@@ -41,7 +41,18 @@ Value = Any
 """A Z3 real: what one block holds."""
 
 ON_HOST = "in host memory"
-TWO_OPERANDS = "as one of two operands"
+TWO_OPERANDS = "nothing but two operands"
+GONE = "after it was freed"
+
+
+class Made(NamedTuple):
+    """A value that an instruction made and put into a block."""
+
+    where: str
+    block: str
+    value: Value
+    product: Value = None
+    """The product that it added, if it was one."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class SymbolicRun:
         self.program, self.flow = program, flow
         self.outputs = output_tensors(program)
         self.claims: list[Claim] = []
+        self.made: list[Made] = []
         self.device: list[dict[str, Value]] = [{} for _ in range(program.ranks)]
         self._host: list[dict[str, Value]] = [{} for _ in range(program.ranks)]
         self._known: list[set[str]] = [set() for _ in range(program.ranks)]
@@ -157,7 +169,8 @@ class SymbolicRun:
         if self.program.initial is None and block not in self._known[rank]:
             return self._bring(rank, block)
         if (rank, operation.index, block) not in self._racing:
-            self.claims.append(Claim(kind, place(operation), block, None, self.datum(block)))
+            why = GONE if block in self._known[rank] else ""
+            self.claims.append(Claim(kind, place(operation), block, None, self.datum(block), why))
         self._write(rank, block, self.datum(block))
         return memory[block]
 
@@ -173,13 +186,14 @@ class SymbolicRun:
     def _compute(self, operation: Operation, node: Compute) -> None:
         rank = operation.rank
         if node.phase is None or node.sub_operator is None:
-            value = z3.Sum([self._read(operation, block) for block in node.reads])
+            product, value = None, z3.Sum([self._read(operation, block) for block in node.reads])
         else:
             self._operands(operation, node.phase, node.sub_operator, node.reads)
-            value = product_symbol(node.phase, node.sub_operator)
+            product = value = product_symbol(node.phase, node.sub_operator)
         sum_so_far = self.device[rank].get(node.accumulates)
         total = value if sum_so_far is None else sum_so_far + value
         self._write(rank, node.accumulates, total)
+        self.made.append(Made(place(operation), node.accumulates, total, product))
 
     def _operands(
         self, operation: Operation, phase: Phase, sub_operator: dict[Any, int], reads: Sequence[str]
@@ -197,10 +211,8 @@ class SymbolicRun:
                 claim = Claim(kind, place(operation), block, got, self.datum(want), purpose)
                 self.claims.append(claim)
         if len(reads) != len(wanted):
-            block = wanted[-1] if len(reads) < len(wanted) else reads[-1]
-            self.claims.append(
-                Claim(kind, place(operation), block, None, self.datum(block), TWO_OPERANDS)
-            )
+            both = " and ".join(wanted)
+            self.claims.append(Claim(kind, place(operation), both, None, None, TWO_OPERANDS))
 
     def _kind(self, rank: int, phase: Phase) -> str:
         """Alignment in the first step of a phase that is not the rank's first, else placement.
@@ -214,26 +226,10 @@ class SymbolicRun:
         return "alignment" if aligning else "placement"
 
     def _finish_collective(self, operation: Operation, node: Collective) -> None:
-        rank = operation.rank
-        calls = {call.rank: self._given[call] for call in self.flow.meeting[operation]}
-        given = [calls[member] for member in node.group]
-        own = node.group.index(rank)
-        match node:
-            case AllReduce(block=block, reduction=reduction):
-                self._write(rank, block, _reduced(reduction, [values[0] for values in given]))
-            case Reduce(block=block, reduction=reduction, root=root):
-                if rank == root:
-                    self._write(rank, block, _reduced(reduction, [values[0] for values in given]))
-            case Broadcast(block=block, root=root):
-                self._write(rank, block, calls[root][0])
-            case AllGather(blocks=blocks):
-                for block, values in zip(blocks, given, strict=True):
-                    self._write(rank, block, values[0])
-            case ReduceScatter(block=block, reduction=reduction):
-                self._write(rank, block, _reduced(reduction, [values[own] for values in given]))
-            case AllToAll(into=into):
-                for block, values in zip(into, given, strict=True):
-                    self._write(rank, block, values[own])
+        given = {call.rank: self._given[call] for call in self.flow.meeting[operation]}
+        for block, value in _results(node, operation.rank, given):
+            self._write(operation.rank, block, value)
+            self.made.append(Made(place(operation), block, value))
 
 
 def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:
@@ -247,6 +243,27 @@ def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:
             return blocks
         case _:
             return ()
+
+
+def _results(
+    node: Collective, rank: int, given: dict[int, list[Value]]
+) -> Iterator[tuple[str, Value]]:
+    """Blocks that a member gets from a collective, with what they hold then."""
+    brought = [given[member] for member in node.group]
+    own = node.group.index(rank)
+    match node:
+        case AllReduce(block=block, reduction=reduction):
+            yield block, _reduced(reduction, [values[0] for values in brought])
+        case Reduce(block=block, reduction=reduction, root=root) if rank == root:
+            yield block, _reduced(reduction, [values[0] for values in brought])
+        case Broadcast(block=block, root=root):
+            yield block, given[root][0]
+        case AllGather(blocks=blocks):
+            yield from zip(blocks, (values[0] for values in brought), strict=True)
+        case ReduceScatter(block=block, reduction=reduction):
+            yield block, _reduced(reduction, [values[own] for values in brought])
+        case AllToAll(into=into):
+            yield from zip(into, (values[own] for values in brought), strict=True)
 
 
 def _reduced(reduction: str, values: list[Value]) -> Value:

@@ -161,7 +161,7 @@ class Waits:
 
 def _sentence(circle: list[int], collective: bool) -> str:
     mend = (
-        "call the collectives in one order on all of their ranks, and no message across them"
+        "make collective calls and messages in one order on all of their ranks"
         if collective
         else "start both directions of an exchange together, in a group or by isend and irecv "
         "before the waits"
