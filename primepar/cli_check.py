@@ -65,7 +65,8 @@ def _operator(shape: str) -> Linear:
 
 def _lines(report: CheckReport) -> Iterator[str]:
     sizes = " ".join(f"{dim}={size}" for dim, size in report.shape.items())
-    yield f"{report.target} on {report.ranks} emulated devices{', ' * bool(sizes)}{sizes}"
+    devices = f"{report.ranks} emulated device{'s' * (report.ranks != 1)}"
+    yield f"{report.target or 'all'} on {devices}{', ' * bool(sizes)}{sizes}"
     for tensor, equal in report.outputs.items():
         yield f"  {tensor:4} {_verdict(equal, 'equal', 'differs')}"
     if report.sent:

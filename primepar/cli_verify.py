@@ -97,7 +97,8 @@ def _as_json(report: Report) -> dict[str, object]:
 
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
-    yield f"{report.target}: {_styled(report.verdict)} {scope}"
+    reach = f" {scope}" if report.verdict == "proved" else ""
+    yield f"{report.target}: {_styled(report.verdict)}{reach}"
     for result in report.properties:
         verdict = _styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"

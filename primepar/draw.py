@@ -36,7 +36,7 @@ from primepar.schedule.program_file import instruction_text
 
 
 class Product(Struct, frozen=True):
-    """One product, or one addition where there is no phase."""
+    """One product of a phase."""
 
     writes: str
     reads: tuple[str, ...]
@@ -71,6 +71,8 @@ class Cell(Struct, frozen=True):
     phase: str
     step: int
     products: tuple[Product, ...] = ()
+    sums: tuple[str, ...] = ()
+    """Additions, other than of a product that waited for its partial sum."""
     messages: tuple[Message, ...] = ()
     collectives: tuple[Collective, ...] = ()
 
@@ -132,7 +134,7 @@ def _turns(
             cell, waited = Cell(rank, cell.phase, 0), False
         cell = _with(cell, node)
         waited = waited or isinstance(node, Wait | Send | Recv | Group)
-    if cell.products or cell.messages or cell.collectives:
+    if cell.products or cell.messages or cell.collectives or cell.sums:
         yield cell
 
 
@@ -152,6 +154,8 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             sub_operator: dict[Dim, int] = node.sub_operator or {}
             product = Product(block.rstrip("'"), reads, sub_operator)
             return replace(cell, phase=phase, products=(*cell.products, product))
+        case Compute(reads=reads) if not all(block.endswith("'") for block in reads):
+            return replace(cell, sums=(*cell.sums, _squeezed(instruction_text(node))))
         case ISend() | IRecv() | Send() | Recv():
             return replace(cell, messages=(*cell.messages, _message(node)))
         case Group(body=body):
@@ -213,6 +217,7 @@ def cell_lines(cell: Cell) -> list[str]:
     for messages in by_tensor.values():
         ends = sorted(messages, key=lambda message: not message.leaves)
         lines.append("  " + "  ".join(map(_message_text, ends)))
+    lines += cell.sums
     return lines + [f"  {collective.text}" for collective in cell.collectives]
 
 
