@@ -329,3 +329,13 @@ def test_a_report_is_the_json_that_the_command_prints() -> None:
         b'{"target":"x","verdict":"proved","properties":[{"name":"races","verdict":"proved",'
         b'"seconds":0.5,"counterexample":null,"reason":null}]}'
     )
+
+
+def test_a_long_circle_is_named_by_its_first_ranks_and_drawn_whole() -> None:
+    ring = [[send((rank + 1) % 12, "X"), recv((rank - 1) % 12, "Y")] for rank in range(12)]
+    lines = only_counterexample(verify_program(program(*ring))).splitlines()
+    assert lines[0] == (
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more wait for one another in a circle: start both "
+        "directions of an exchange together, in a group or by isend and irecv before the waits"
+    )
+    assert len(lines) == 1 + 12 + 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from primepar.schedule.operators import PRODUCTS, parse_block
+from primepar.schedule.operators import PRODUCTS, block_name, parse_block, tensor_dims
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -20,9 +20,13 @@ from primepar.schedule.program import (
     Broadcast,
     Collective,
     Compute,
+    Group,
+    Instruction,
     Program,
+    Recv,
     Reduce,
     ReduceScatter,
+    Send,
 )
 
 Content = frozenset[tuple[Any, int]]
@@ -119,3 +123,24 @@ def agree(nodes: Sequence[Collective]) -> bool:
         if hasattr(node, name)
     ]
     return len(claims) == 1 and all(lists)
+
+
+def operands(node: Compute) -> list[str]:
+    """Blocks that the sub-operator of a product multiplies."""
+    slices, phase = node.sub_operator or {}, node.phase or "forward"
+    return [
+        block_name(tensor, tuple(slices[dim] for dim in tensor_dims(tensor) if dim in slices))
+        for tensor in PRODUCTS[phase].reads
+    ]
+
+
+def body(node: Instruction) -> tuple[Send | Recv, ...]:
+    """Messages that a blocking instruction starts together."""
+    if isinstance(node, Group):
+        return node.body
+    return (node,) if isinstance(node, Send | Recv) else ()
+
+
+def members(node: Collective) -> tuple[str, tuple[int, ...]]:
+    """Communicator and ranks within which collectives meet in order."""
+    return node.communicator, tuple(sorted(node.group))

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from primepar.schedule.operators import PRODUCTS, block_name, tensor_dims
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -28,8 +27,11 @@ from primepar.verify.explorer_contents import (
     Call,
     Content,
     agree,
+    body,
     gets,
     gives,
+    members,
+    operands,
     own_data,
     results,
 )
@@ -155,7 +157,7 @@ class Machine:
             case ISend() | IRecv():
                 self._post(rank, node, node.request)
             case Send() | Recv() | Group():
-                for part, message in enumerate(_body(node)):
+                for part, message in enumerate(body(node)):
                     self._post(rank, message, part)
             case Alloc(block=block):
                 self._touch(rank, (), (block,))
@@ -179,7 +181,7 @@ class Machine:
         if isinstance(node, Collective):
             return self._meet(rank, node)
         names: list[str | int] = (
-            [node.request] if isinstance(node, Wait) else list(range(len(_body(node))))
+            [node.request] if isinstance(node, Wait) else list(range(len(body(node))))
         )
         if any(name not in own.flying for name in names):
             return False
@@ -248,32 +250,31 @@ class Machine:
 
     def _compute(self, rank: int, node: Compute) -> None:
         own = self.ranks[rank]
-        kind, terms = "placement", Counter[Any]()
-        if node.phase is not None and node.phase != own.phase:
-            own.aligning, own.phase = own.phase is not None, node.phase
-        if node.phase is not None and own.aligning:
-            kind = "alignment"
         self._touch(rank, (*node.reads, node.accumulates), (node.accumulates,))
-        read = [self._read(rank, block, kind, self._races(rank, block, False))
-                for block in node.reads]  # fmt: skip
+        kind = self._kind(own, node)
+        excused = [self._races(rank, block, False) for block in node.reads]
+        pairs = zip(node.reads, excused, strict=True)
+        read = [self._read(rank, block, kind, free) for block, free in pairs]
+        total = Counter(dict(own.memory.get(node.accumulates, ())))
         if node.phase is None or node.sub_operator is None:
             for content in read:
-                terms.update(dict(content))
+                total.update(dict(content))
         else:
-            slices = dict(node.sub_operator)
-            wanted = [
-                own_data(self.program, block_name(tensor, tuple(
-                    slices[dim] for dim in tensor_dims(tensor) if dim in slices)))
-                for tensor in PRODUCTS[node.phase].reads
-            ]  # fmt: skip
-            excused = [self._races(rank, block, False) for block in node.reads]
-            right = [free or got == want for free, got, want in
-                     zip(excused, read, wanted, strict=False)]  # fmt: skip
-            if not all(right) or len(read) != len(wanted):
-                self.failed |= {kind}
-            terms[(node.phase, tuple(sorted(slices.items())))] = 1
-        terms.update(dict(own.memory.get(node.accumulates, frozenset())))
-        self._write(rank, node.accumulates, frozenset(terms.items()))
+            wanted = [own_data(self.program, block) for block in operands(node)]
+            matches = zip(excused, read, wanted, strict=False)
+            right = all(free or got == want for free, got, want in matches)
+            self.failed |= set() if right and len(read) == len(wanted) else {kind}
+            total[(node.phase, tuple(sorted(node.sub_operator.items())))] += 1
+        self._write(rank, node.accumulates, frozenset(total.items()))
+
+    @staticmethod
+    def _kind(own: _Rank, node: Compute) -> str:
+        """What a wrong operand breaks: alignment in the first step of a later phase."""
+        if node.phase is None:
+            return "placement"
+        if node.phase != own.phase:
+            own.aligning, own.phase = own.phase is not None, node.phase
+        return "alignment" if own.aligning else "placement"
 
     # Collectives
 
@@ -284,11 +285,11 @@ class Machine:
         given = [
             self._read(rank, block, "placement", self._races(rank, block, False)) for block in reads
         ]
-        self.calls.setdefault(_members(node), {}).setdefault(rank, []).append((node, given))
+        self.calls.setdefault(members(node), {}).setdefault(rank, []).append((node, given))
 
     def _meet(self, rank: int, node: Collective) -> bool:
         """Return from a collective if all members have made the same call."""
-        calls = self.calls[_members(node)]
+        calls = self.calls[members(node)]
         number = len(calls[rank])
         met = {member: calls.get(member, [])[number - 1 : number] for member in node.group}
         if rank not in node.group or not all(met.values()):
@@ -299,13 +300,3 @@ class Machine:
         for block, content in zip(gets(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
         return True
-
-
-def _body(node: Instruction) -> tuple[Send | Recv, ...]:
-    if isinstance(node, Group):
-        return node.body
-    return (node,) if isinstance(node, Send | Recv) else ()
-
-
-def _members(node: Collective) -> tuple[str, tuple[int, ...]]:
-    return node.communicator, tuple(sorted(node.group))

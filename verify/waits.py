@@ -168,7 +168,9 @@ def _sentence(circle: list[int], collective: bool) -> str:
     )
     if len(circle) == 1:
         return f"rank {circle[0]} waits for itself: {mend}"
-    names = ", ".join(map(str, circle[:-1])) + f" and {circle[-1]}"
+    shown = [str(rank) for rank in circle[:8]]
+    last = shown.pop() if len(circle) <= 8 else f"{len(circle) - 8} more"
+    names = f"{', '.join(shown)} and {last}"
     return f"ranks {names} wait for one another in a circle: {mend}"
 
 
