@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from primepar.distributed import (
     full_gradient,
     full_parameter,
     gather_tensor,
+    load_parameter,
     scatter_tensor,
 )
 from primepar.errors import PrimeParError
@@ -27,6 +27,7 @@ Arrays = dict[str, NDArray[Any]]
 M, N, K = 12, 24, 36
 CONFIG = GPTConfig(layers=2, hidden=24, heads=12, context=6, vocabulary=36)
 BATCH = 12
+NAMES = tuple(CONFIG.parameter_shapes)
 
 
 def whole_tensors() -> dict[str, torch.Tensor]:
@@ -69,21 +70,19 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
         "W": (layer.home, layer.weight),
     }
     gathered = {name: gather_tensor(mesh, *block) for name, block in blocks.items()}
-    arrays = {name: whole.numpy() for name, whole in gathered.items() if whole is not None}
-    return {"arrays": arrays, "sent": sent, "bytes": dict(mesh.traffic.bytes)}
+    return {"arrays": arrays(gathered), "sent": sent}
 
 
-def pools(sequence: str) -> dict[str, Any]:
-    """Buffers made and idle after each of five training steps, the last with an evaluation."""
+def pools(sequence: str, source: Layout | None = None) -> list[tuple[int, int]]:
+    """Buffers made and idle after each of five training steps with an evaluation between."""
     mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
-    layer = PartitionedLinear(mesh, whole_tensors()["W"])
+    layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
     counts = []
-    for step in range(5):
+    for _ in range(5):
         linear_step(layer)
-        if step == 4:
-            evaluate(layer)
+        evaluate(layer)
         counts.append((mesh.pool.created, mesh.pool.idle))
-    return {"counts": counts}
+    return counts
 
 
 def evaluate(layer: PartitionedLinear) -> torch.Tensor:
@@ -118,6 +117,7 @@ def order(sequence: str) -> dict[str, Any]:
     messages.append(message_of(output.sum().backward))
     layer(x)
     layer.return_home()
+    messages.append(message_of(linear_step, layer))
     return {"messages": messages, "home": torch.equal(layer.weight, home)}
 
 
@@ -138,37 +138,81 @@ def batch(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return whole[:, :-1], whole[:, 1:]
 
 
-def gpt(sequence: str, steps: int = 2) -> dict[str, Any]:
+def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
     """Loss and gradients of the first step, then some steps of SGD: losses, parameters, buffers."""
     mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
     model = GPT(CONFIG, mesh, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    losses, gradients, made, idle = [], {}, [], []
+    losses, counts = [], []
+    gradients: dict[str, torch.Tensor | None] = {}
     for step in range(steps):
         optimizer.zero_grad()
         loss = model.loss(*batch(step))
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
-        if step == 0:
-            gradients = {name: full_gradient(model, name) for name in CONFIG.parameter_shapes}
+        gradients = gradients or {name: full_gradient(model, name) for name in NAMES}
         optimizer.step()
-        made.append(mesh.pool.created)
-        idle.append(mesh.pool.idle)
+        counts.append((mesh.pool.created, mesh.pool.idle))
     with torch.no_grad():
         losses.append(model.loss(*batch(steps)).item())
-    parameters = {name: full_parameter(model, name) for name in CONFIG.parameter_shapes}
-    blocks = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    largest = max(value.numel() for value in model.parameters())
     return {
         "losses": losses,
-        "gradients": {k: v.numpy() for k, v in gradients.items() if v is not None},
-        "parameters": {k: v.detach().numpy() for k, v in parameters.items() if v is not None},
-        "blocks": blocks if len(blocks) and mesh.ranks <= 2 else {},
-        "made": made,
-        "idle": idle,
-        "largest": largest,
-        "sent": {kind: Fraction(count) for kind, count in mesh.traffic.elements.items()},
+        "gradients": arrays(gradients),
+        "parameters": arrays({name: full_parameter(model, name) for name in NAMES}),
+        "blocks": arrays(dict(model.named_parameters())),
+        "counts": counts,
     }
+
+
+def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
+    """Tensors that are there, as arrays of their own."""
+    return {
+        name: tensor.detach().numpy().copy()
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
+
+
+def refusals(sequence: str) -> list[str]:
+    """What a model that the mesh cannot run, and a batch that it cannot cut, are refused with."""
+    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    configs = [
+        GPTConfig(layers=1, hidden=9, heads=3, vocabulary=4),
+        GPTConfig(layers=1, hidden=6, heads=3, vocabulary=4),
+        GPTConfig(layers=1, hidden=4, heads=2, vocabulary=5),
+    ]
+    messages = [message_of(GPT, config, mesh) for config in configs]
+    model = GPT(GPTConfig(layers=1, hidden=4, heads=2, context=2, vocabulary=4), mesh)
+    tokens = torch.zeros((3, 2), dtype=torch.int64)
+    with torch.no_grad():
+        messages += [message_of(model.loss, tokens, tokens)]
+    tokens = torch.zeros((2, 3), dtype=torch.int64)
+    messages += [message_of(model.loss, tokens, tokens)]
+    messages += [message_of(model.get_submodule("blocks.0.fc1"), torch.zeros(1, 2, 5))]
+    messages += [message_of(full_gradient, model, "norm.weight")]
+    messages += [message_of(full_parameter, model, "norm.scale")]
+    messages += [message_of(load_parameter, model, "norm.weight", np.zeros(5))]
+    model.loss(tokens[:, :2], tokens[:, :2])
+    return [*messages, message_of(full_parameter, model, "head.weight")]
+
+
+def unfit(sequence: str) -> str:
+    """What a layer on a mesh that cannot run it is refused with."""
+    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
+
+
+def loaded(sequence: str) -> bool:
+    """Whether a parameter comes back whole as it was loaded; of use on rank 0 alone."""
+    model = GPT(CONFIG, Mesh(parse_sequence(sequence), dtype=torch.float64))
+    same = []
+    for name in NAMES:
+        shape = CONFIG.parameter_shapes[name]
+        whole = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+        load_parameter(model, name, whole)
+        gathered = full_parameter(model, name)
+        same.append(gathered is None or bool((gathered.detach().numpy() == whole).all()))
+    return all(same)
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:

@@ -29,7 +29,9 @@ def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
         store, ends, processes = str(Path(folder) / "store"), [], []
         for rank in range(size):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(there, store, rank, size, work, arguments))
+            process = context.Process(
+                target=_rank, args=(there, store, rank, size, work, arguments)
+            )
             process.start()
             there.close()
             ends.append(here)
@@ -67,9 +69,7 @@ def _rank(
 ) -> None:
     torch.set_num_threads(1)
     try:
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(store, size), rank=rank, world_size=size
-        )
+        dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
         result = work(*arguments)
         dist.barrier()
         end.send((False, result))

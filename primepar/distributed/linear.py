@@ -24,7 +24,7 @@ from primepar.distributed.redistribute import (
     resting,
     scatter_tensor,
 )
-from primepar.errors import SequenceError, ShapeError, TrainingOrderError
+from primepar.errors import ConfigError, SequenceError, ShapeError, TrainingOrderError
 from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.lowering import layout
 from primepar.schedule.operators import Phase, block_name
@@ -100,7 +100,7 @@ class PartitionedLinear(nn.Module):
     `weight_NK` is the whole weight, the same on every rank, of which each keeps its block. Takes
     this rank's block of the input in layout `source` over (M, N), by default that of the output,
     as `[..., N / slices]`, and returns its block of the output, `[..., K / slices]`. Raises
-    `SequenceError` or `ShapeError`, and `TrainingOrderError` for a forward before the backward of
+    `SequenceError`, `ShapeError` or `ConfigError`, and `TrainingOrderError` for a forward before the backward of
     the last training forward.
     """
 
@@ -144,6 +144,11 @@ class PartitionedLinear(nn.Module):
             raise ShapeError(
                 f"{self.name}: expected a block of {columns} columns (N={self.shape[0]} in "
                 f"{self.source.grid[1]} slices), got {tuple(x.shape)}: give this rank's block"
+            )
+        if x.dtype != self.mesh.dtype:
+            raise ConfigError(
+                f"{self.name}: expected an input of the mesh's {self.mesh.dtype}, got {x.dtype}: "
+                "convert it, or make the mesh with that dtype"
             )
         return x.reshape(-1, columns).contiguous()
 
