@@ -87,7 +87,9 @@ def gather(tensor: str, names: Names, memories: Sequence[Mapping[str, Array]], g
             array = memories[rank][name]
             replica = found.setdefault(parsed.index, array)
             if not np.array_equal(replica, array):
-                raise WrongDataError(f"expected equal replicas of {name}, got another on {rank}")
+                raise WrongDataError(
+                    f"expected equal replicas of {name}, got another on device {rank}"
+                )
     return _assemble(tensor, found, grid)
 
 

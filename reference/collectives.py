@@ -174,10 +174,11 @@ def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
 
 def claim(collective: Collective) -> str:
     """What all members must agree on, `reduce over 0,1 root=0 reduction=sum`."""
+    where = "" if collective.communicator == "world" else f" in {collective.communicator}"
     tag = collective.__struct_config__.tag
     rest = [
         f"{what}={getattr(collective, what)}"
         for what in ("root", "reduction")
         if hasattr(collective, what)
     ]
-    return " ".join([str(tag), "over", ",".join(map(str, collective.group)), *rest])
+    return " ".join([f"{tag}{where} over", ",".join(map(str, collective.group)), *rest])
