@@ -133,7 +133,10 @@ def _turns(
             yield cell
             cell, waited = Cell(rank, cell.phase, 0), False
         cell = _with(cell, node)
-        waited = waited or isinstance(node, Wait | Send | Recv | Group)
+        if isinstance(node, Wait | Send | Recv | Group):
+            waited = True
+        elif isinstance(node, Compute) and node.phase:
+            waited = False
     if cell.products or cell.messages or cell.collectives or cell.sums:
         yield cell
 
