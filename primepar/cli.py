@@ -10,6 +10,7 @@ import typer
 from primepar.cli_check import check
 from primepar.cli_list import list_
 from primepar.cli_show import show
+from primepar.cli_train import train
 from primepar.cli_verify import verify
 from primepar.errors import PrimeParError
 
@@ -23,15 +24,22 @@ app.command("list", epilog="Example: primepar list")(list_)
 app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
 app.command("check", epilog="Example: primepar check primepar --side 3")(check)
 app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
+app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
+    train
+)
 
 
 def main() -> None:
     """Run the command line: bad input ends in one line on stderr, never in a traceback."""
     try:
-        app()
+        app(prog_name="primepar")
     except PrimeParError as error:
         typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
         sys.exit(error.exit_code)
+    except MemoryError:
+        typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
+                   "ones: take smaller ones", err=True)  # fmt: skip
+        sys.exit(PrimeParError.exit_code)
 
 
 def _print_version(asked: bool) -> None:
