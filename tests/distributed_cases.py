@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from primepar.distributed import (
@@ -28,6 +29,13 @@ M, N, K = 12, 24, 36
 CONFIG = GPTConfig(layers=2, hidden=24, heads=12, context=6, vocabulary=36)
 BATCH = 12
 NAMES = tuple(CONFIG.parameter_shapes)
+
+
+def mesh_of(sequence: str) -> Mesh:
+    """A mesh in float64, on this rank's GPU where NCCL joins the ranks."""
+    on_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
+    return Mesh(parse_sequence(sequence), device, torch.float64)
 
 
 def whole_tensors() -> dict[str, torch.Tensor]:
@@ -58,7 +66,7 @@ def linear_step(layer: PartitionedLinear) -> tuple[torch.Tensor, torch.Tensor]:
 
 def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
     """One training step of one layer: every tensor gathered to rank 0, and what was sent."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
     output, dI = linear_step(layer)
     sent = dict(mesh.traffic.elements)
@@ -75,7 +83,7 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
 
 def pools(sequence: str, source: Layout | None = None) -> list[tuple[int, int]]:
     """Buffers made and idle after each of five training steps with an evaluation between."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
     counts = []
     for _ in range(5):
@@ -95,7 +103,7 @@ def evaluate(layer: PartitionedLinear) -> torch.Tensor:
 
 def evaluation(sequence: str) -> dict[str, Any]:
     """An evaluation keeps the weight where it is, and gives what training gives."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"])
     before = layer.weight.data_ptr()
     evaluated = evaluate(layer)
@@ -106,7 +114,7 @@ def evaluation(sequence: str) -> dict[str, Any]:
 
 def order(sequence: str) -> dict[str, Any]:
     """The messages of phases that come in the wrong order, and the way out of one of them."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"], name="blocks.0.fc1")
     whole = whole_tensors()
     home = layer.weight.detach().clone()
@@ -130,31 +138,31 @@ def message_of(work: Any, *arguments: Any) -> str:
     return "no error"
 
 
-def batch(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(step: int = 0, device: torch.device | str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and targets of one step."""
     generator = np.random.default_rng(step)
     tokens = generator.integers(0, CONFIG.vocabulary, (BATCH, CONFIG.context + 1))
-    whole = torch.from_numpy(tokens)
+    whole = torch.from_numpy(tokens).to(device)
     return whole[:, :-1], whole[:, 1:]
 
 
 def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
     """Loss and gradients of the first step, then some steps of SGD: losses, parameters, buffers."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     model = GPT(CONFIG, mesh, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses, counts = [], []
     gradients: dict[str, torch.Tensor | None] = {}
     for step in range(steps):
         optimizer.zero_grad()
-        loss = model.loss(*batch(step))
+        loss = model.loss(*batch(step, mesh.device))
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
         gradients = gradients or {name: full_gradient(model, name) for name in NAMES}
         optimizer.step()
         counts.append((mesh.pool.created, mesh.pool.idle))
     with torch.no_grad():
-        losses.append(model.loss(*batch(steps)).item())
+        losses.append(model.loss(*batch(steps, mesh.device)).item())
     return {
         "losses": losses,
         "gradients": arrays(gradients),
@@ -167,7 +175,7 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
     """Tensors that are there, as arrays of their own."""
     return {
-        name: tensor.detach().numpy().copy()
+        name: tensor.detach().cpu().numpy().copy()
         for name, tensor in tensors.items()
         if tensor is not None
     }
@@ -175,7 +183,7 @@ def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
 
 def refusals(sequence: str) -> list[str]:
     """What a model that the mesh cannot run, and a batch that it cannot cut, are refused with."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     configs = [
         GPTConfig(layers=1, hidden=9, heads=3, vocabulary=4),
         GPTConfig(layers=1, hidden=6, heads=3, vocabulary=4),
@@ -198,20 +206,20 @@ def refusals(sequence: str) -> list[str]:
 
 def unfit(sequence: str) -> str:
     """What a layer on a mesh that cannot run it is refused with."""
-    mesh = Mesh(parse_sequence(sequence), dtype=torch.float64)
+    mesh = mesh_of(sequence)
     return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
 
 
 def loaded(sequence: str) -> bool:
     """Whether a parameter comes back whole as it was loaded; of use on rank 0 alone."""
-    model = GPT(CONFIG, Mesh(parse_sequence(sequence), dtype=torch.float64))
+    model = GPT(CONFIG, mesh_of(sequence))
     same = []
     for name in NAMES:
         shape = CONFIG.parameter_shapes[name]
         whole = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
         load_parameter(model, name, whole)
         gathered = full_parameter(model, name)
-        same.append(gathered is None or bool((gathered.detach().numpy() == whole).all()))
+        same.append(gathered is None or bool((gathered.detach().cpu().numpy() == whole).all()))
     return all(same)
 
 

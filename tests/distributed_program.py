@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from distributed_cases import mesh_of
 from numpy.typing import NDArray
 
-from primepar.distributed import Executor, Mesh
+from primepar.distributed import Executor
 from primepar.distributed.compiler import Memory
-from primepar.partition import parse_sequence
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -107,15 +107,16 @@ def expected_blocks() -> list[dict[str, NDArray[np.float64]]]:
 
 def run_program(traced: bool) -> dict[str, Any]:
     """Run it twice on this rank, `a` being borrowed."""
-    mesh = Mesh(parse_sequence("P2x2"), dtype=torch.float64)
+    mesh = mesh_of("P2x2")
     execute = Executor(mesh, every_instruction(), Memory(mesh.pool, lambda _: (2,), {"a"}))
     if traced:
         mesh.start_trace()
-    given = {name: torch.from_numpy(array) for name, array in initial_blocks(mesh.rank).items()}
+    start = initial_blocks(mesh.rank).items()
+    given = {name: torch.from_numpy(array).to(mesh.device) for name, array in start}
     borrowed = given["a"].clone()
     blocks = execute(dict(given))
     return {
-        "blocks": {name: block.numpy().copy() for name, block in blocks.items()},
+        "blocks": {name: block.cpu().numpy().copy() for name, block in blocks.items()},
         "untouched": torch.equal(given["a"], borrowed),
         "sent": execute.elements,
         "events": mesh.stop_trace(),

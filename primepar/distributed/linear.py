@@ -100,8 +100,8 @@ class PartitionedLinear(nn.Module):
     `weight_NK` is the whole weight, the same on every rank, of which each keeps its block. Takes
     this rank's block of the input in layout `source` over (M, N), by default that of the output,
     as `[..., N / slices]`, and returns its block of the output, `[..., K / slices]`. Raises
-    `SequenceError`, `ShapeError` or `ConfigError`, and `TrainingOrderError` for a forward before the backward of
-    the last training forward.
+    `SequenceError`, `ShapeError` or `ConfigError` for what does not fit, and `TrainingOrderError`
+    for a forward before the backward of the last training forward.
     """
 
     def __init__(
