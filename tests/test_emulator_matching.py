@@ -276,3 +276,13 @@ def test_another_block_under_the_final_name_is_refused() -> None:
         IncompleteError,
         "device 0: at the end expected I[0,0], got I[0,1] under that name",
     )
+
+
+def test_what_a_sum_held_before_does_not_finish_it() -> None:
+    error = refusal((), (product(0), product(1)), initial=(("O[0,0]",), OPERANDS), grid=GRID,
+                    final=(("O[0,0]",), ()))  # fmt: skip
+    refused(
+        error,
+        IncompleteError,
+        "device 0: at the end expected the 2 terms of O[0,0], got it without forward M=0 N=0 K=0",
+    )
