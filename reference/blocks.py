@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from primepar.errors import IncompleteError, ProgramError, WrongDataError
+from primepar.errors import IncompleteError, MissingBlockError, ProgramError, WrongDataError
 from primepar.reference.block import Array
 from primepar.reference.collectives import gets, gives
 from primepar.schedule.operators import (
@@ -56,6 +56,14 @@ def _window(shape: tuple[int, ...], tensor: str, index: Index, grid: Grid) -> tu
         start = next(named) * length if dim in grid else 0
         window.append(slice(start, start + length))
     return tuple(window)
+
+
+def chosen(rank: int, memory: Mapping[str, Array], names: Sequence[str]) -> Memory:
+    """The named blocks of one rank's memory. Raises `MissingBlockError` if one is not there."""
+    for name in names:
+        if name not in memory:
+            raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
+    return {name: np.asarray(memory[name]) for name in names}
 
 
 def scatter(names: Names, grid: Grid, tensors: Mapping[str, Array]) -> list[Memory]:

@@ -117,6 +117,12 @@ class Meeting:
         """Members that have not called."""
         return tuple(rank for rank in self.first.group if rank not in self.given)
 
+    def __str__(self) -> str:
+        """How messages name what is waited for, `devices 1, 2 to call barrier over 0,1,2`."""
+        missing = self.missing()
+        devices = f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        return f"{devices} to call {claim(self.first)}"
+
 
 class Meetings:
     """All collective calls, matched in order per (communicator, group)."""
