@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from primepar.errors import PrimitiveError, SequenceError, TargetError
@@ -41,7 +42,7 @@ def load_primitive(text: str) -> Primitive:
         raise TargetError(f"{file}: expected a Python file, found none: check the path")
     try:
         namespace = runpy.run_path(str(path), run_name=path.stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = _last_line(error, str(path))
         raise PrimitiveError(
             f"{file}:{line}: expected a file that can be imported, "
@@ -56,12 +57,28 @@ def load_primitive(text: str) -> Primitive:
         defined = ", ".join(f"{file}:{key}" for key in found) or "no subclass of primepar.Primitive"
         raise TargetError(f"{text}: expected file.py:Class with a primitive, got {defined}")
     try:
-        return found[name]()
-    except TypeError as error:
-        raise PrimitiveError(f"{text}: expected a class without arguments, got {error}") from None
+        primitive = found[name]()
+    except Exception as error:
+        raise PrimitiveError(
+            f"{text}: expected a class that can be called without arguments, "
+            f"got {type(error).__name__}: {error}"
+        ) from None
+    _check_axes(text, primitive.axes)
+    return primitive
 
 
-def _last_line(error: Exception, path: str) -> int:
+def _check_axes(text: str, axes: object) -> None:
+    """Raise `PrimitiveError` unless axes are names, or a mapping from names to names of sides."""
+    names = [*axes, *axes.values()] if isinstance(axes, Mapping) else axes
+    if not isinstance(names, tuple | list) or not all(
+        isinstance(name, str) and name.isidentifier() for name in names
+    ):
+        raise PrimitiveError(
+            f'{text}: expected axes like ("r", "c") or {{"r": "q", "e": "d"}}, got {axes!r}'
+        )
+
+
+def _last_line(error: BaseException, path: str) -> int:
     """Line of `path` where the error arose."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0

@@ -98,18 +98,23 @@ def chrome_trace(events: Sequence[Event]) -> dict[str, object]:
 
 
 def messages(events: Iterable[Event]) -> list[tuple[Event, Event]]:
-    """Pair every send with its receive, in order per (source, destination, block)."""
-    sent: dict[tuple[int, int | None, str], list[Event]] = {}
+    """Pair every send with its receive, in order per (source, destination).
+
+    Of several that start together the one with the block of the same name is taken.
+    """
+    sent: dict[tuple[int, int | None], list[Event]] = {}
     ordered = sorted(events, key=lambda event: event.start)
     for event in ordered:
         if event.op.endswith("send"):
-            sent.setdefault((event.rank, event.peer, event.block), []).append(event)
+            sent.setdefault((event.rank, event.peer), []).append(event)
     pairs = []
     for event in ordered:
-        if event.op.endswith("recv") and event.peer is not None:
-            waiting = sent.get((event.peer, event.rank, event.block))
-            if waiting:
-                pairs.append((waiting.pop(0), event))
+        waiting = sent.get((event.peer, event.rank)) if event.peer is not None else None
+        if event.op.endswith("recv") and waiting:
+            first = [send for send in waiting if send.start == waiting[0].start]
+            pair = next((send for send in first if send.block == event.block), first[0])
+            waiting.remove(pair)
+            pairs.append((pair, event))
     return pairs
 
 
@@ -192,7 +197,9 @@ def _kind(event: Event) -> str:
         return event.phase if event.phase in _COLOURS else "other"
     if event.op.endswith("send"):
         return "send"
-    return "receive" if event.op.endswith("recv") else "collective"
+    if event.op.endswith("recv"):
+        return "receive"
+    return "other" if event.op in ("wait", "fetch", "evict") else "collective"
 
 
 def _bar(event: Event, x: float, y: float, scale: float, height: int) -> str:

@@ -2,8 +2,8 @@
 
 A block is an array with the set of its terms. A term is a datum, which was there before the
 program, or the product of one sub-operator. Each term of the linear operator has a home: the one
-block that it may be summed into. A datum whose name means nothing has none, and is known by its
-name and the rank where it began.
+block that it may be summed into, once. A datum whose name means nothing has none: it is known by
+its name and the rank where it began, and may be summed into anything, any number of times.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def combine(blocks: Sequence[Block], reduction: Reduction = "sum") -> Block:
     """Reduce blocks into one.
 
     Raises `WrongDataError` if they have other shapes, belong to different blocks, would count a
-    term twice, or are partial sums under `max` or `min`.
+    term that has a home twice, or have one and are reduced by `max` or `min`.
     """
     shapes = {block.array.shape for block in blocks if block.terms}
     if len(shapes) > 1:
@@ -157,7 +157,7 @@ def combine(blocks: Sequence[Block], reduction: Reduction = "sum") -> Block:
             f"expected terms of one block in a sum, got terms of {' and '.join(homes)}"
         )
     counts = Counter(term for block in blocks for term in block.terms)
-    twice = sorted(str(term) for term, count in counts.items() if count > 1)
+    twice = sorted(str(term) for term, count in counts.items() if count > 1 and term.home)
     if reduction == "sum" and twice:
         raise WrongDataError(f"expected every term once in a sum, got {twice[0]} a second time")
     if reduction != "sum" and homes:

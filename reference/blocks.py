@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from primepar.errors import IncompleteError, ProgramError, WrongDataError
+from primepar.errors import IncompleteError, MissingBlockError, ProgramError, WrongDataError
 from primepar.reference.block import Array
 from primepar.reference.collectives import gets, gives
 from primepar.schedule.operators import (
@@ -58,6 +58,14 @@ def _window(shape: tuple[int, ...], tensor: str, index: Index, grid: Grid) -> tu
     return tuple(window)
 
 
+def chosen(rank: int, memory: Mapping[str, Array], names: Sequence[str]) -> Memory:
+    """The named blocks of one rank's memory. Raises `MissingBlockError` if one is not there."""
+    for name in names:
+        if name not in memory:
+            raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
+    return {name: np.asarray(memory[name]) for name in names}
+
+
 def scatter(names: Names, grid: Grid, tensors: Mapping[str, Array]) -> list[Memory]:
     """Memories in which every rank holds the named blocks of those dense tensors that are given."""
     memories = []
@@ -87,7 +95,9 @@ def gather(tensor: str, names: Names, memories: Sequence[Mapping[str, Array]], g
             array = memories[rank][name]
             replica = found.setdefault(parsed.index, array)
             if not np.array_equal(replica, array):
-                raise WrongDataError(f"expected equal replicas of {name}, got another on {rank}")
+                raise WrongDataError(
+                    f"expected equal replicas of {name}, got another on device {rank}"
+                )
     return _assemble(tensor, found, grid)
 
 
@@ -173,17 +183,20 @@ def _used_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies in every host memory before the program: nothing where `initial` is told."""
+    """What lies in every host memory before the program: nothing where `initial` is told.
+
+    Else a block whose first instruction on this rank fetches it.
+    """
     if program.initial is not None:
         return ((),) * program.ranks
-    hosts = []
-    for instructions in program.programs:
-        evicted: set[str] = set()
-        first: dict[str, None] = {}
-        for instruction in instructions:
-            if isinstance(instruction, Fetch) and instruction.block not in evicted:
-                first[instruction.block] = None
-            elif isinstance(instruction, Evict):
-                evicted.add(instruction.block)
-        hosts.append(tuple(first))
-    return tuple(hosts)
+    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
+
+
+def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
+    known: set[str] = set()
+    first: dict[str, None] = {}
+    for instruction in program.programs[rank]:
+        if isinstance(instruction, Fetch) and instruction.block not in known:
+            first[instruction.block] = None
+        known.update(uses(instruction, rank), writes(instruction, rank))
+    return tuple(first)

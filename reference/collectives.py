@@ -117,6 +117,12 @@ class Meeting:
         """Members that have not called."""
         return tuple(rank for rank in self.first.group if rank not in self.given)
 
+    def __str__(self) -> str:
+        """How messages name what is waited for, `devices 1, 2 to call barrier over 0,1,2`."""
+        missing = self.missing()
+        devices = f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        return f"{devices} to call {claim(self.first)}"
+
 
 class Meetings:
     """All collective calls, matched in order per (communicator, group)."""
@@ -174,10 +180,11 @@ def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
 
 def claim(collective: Collective) -> str:
     """What all members must agree on, `reduce over 0,1 root=0 reduction=sum`."""
+    where = "" if collective.communicator == "world" else f" in {collective.communicator}"
     tag = collective.__struct_config__.tag
     rest = [
         f"{what}={getattr(collective, what)}"
         for what in ("root", "reduction")
         if hasattr(collective, what)
     ]
-    return " ".join([str(tag), "over", ",".join(map(str, collective.group)), *rest])
+    return " ".join([f"{tag}{where} over", ",".join(map(str, collective.group)), *rest])

@@ -32,9 +32,9 @@ class Device:
         """Most elements alive at once, buffers of posted receives included."""
         return max(accumulate(self.__ledger))
 
-    def contents(self) -> dict[str, Block]:
-        """What lies here after the last instruction."""
-        return dict(self.__memory)
+    def contents(self) -> tuple[dict[str, Block], dict[str, Block]]:
+        """What lies on the device and on its host after the last instruction."""
+        return dict(self.__memory), dict(self.__host)
 
     def holds(self, name: str) -> bool:
         """Whether a block of that name can be used here now."""

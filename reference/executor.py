@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-import numpy as np
-
-from primepar.errors import EmulationError, MeshError, MismatchError, MissingBlockError
+from primepar.errors import EmulationError, MeshError, MismatchError
 from primepar.reference.block import Array, Block, SubOperator, combine
-from primepar.reference.blocks import Memory, host_blocks, initial_blocks
-from primepar.reference.collectives import Meeting, Meetings, claim, gets, gives, results, sent
+from primepar.reference.blocks import Memory, chosen, host_blocks, initial_blocks
+from primepar.reference.collectives import Meetings, gets, gives, results, sent
 from primepar.reference.device import Device
 from primepar.reference.final import Computed, check_coverage, check_final
 from primepar.reference.messages import TRANSFER, Channels, Message, Post
@@ -49,6 +47,8 @@ class Emulation:
     """What a run left: blocks with their provenance, events, and two counts per rank."""
 
     blocks: list[dict[str, Block]]
+    hosts: list[dict[str, Block]]
+    """What was evicted and not fetched."""
     events: list[Event]
     """In order of start; the times are units of the logical clock."""
     sent: list[Fraction]
@@ -85,7 +85,7 @@ class _Run:
             )
         names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
         self.devices = [
-            Device(rank, _chosen(rank, memory, own), _chosen(rank, memory, host))
+            Device(rank, chosen(rank, memory, own), chosen(rank, memory, host))
             for rank, (own, host, memory) in enumerate(names)
         ]
         self.program = program
@@ -100,10 +100,13 @@ class _Run:
     def emulation(self) -> Emulation:
         self._schedule()
         check_coverage(self.program, self.computed, self.places)
-        blocks = [device.contents() for device in self.devices]
-        check_final(self.program, blocks, self.places)
+        contents = [device.contents() for device in self.devices]
+        blocks, hosts = [here for here, _ in contents], [host for _, host in contents]
+        check_final(self.program, blocks, hosts, self.places)
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
-        return Emulation(blocks, self.events, self.sent, [each.peak for each in self.devices])
+        return Emulation(
+            blocks, hosts, self.events, self.sent, [each.peak for each in self.devices]
+        )
 
     def _schedule(self) -> None:
         """Give every rank its turn until all are through, or a whole round moves nobody."""
@@ -245,7 +248,7 @@ class _Run:
         meeting = self.meetings.join(node, device.rank, given, start)
         self.moves += 1
         while meeting.done is None:
-            yield meeting.missing(), f"{_members(meeting)} to call {claim(node)}"
+            yield meeting.missing(), str(meeting)
         blocks = results(node, device.rank, meeting.given)
         for name, block in zip(gets(node, device.rank), blocks, strict=True):
             device.write(name, block)
@@ -296,15 +299,3 @@ class _Run:
                 sub_operator=dict(getattr(node, "sub_operator", None) or {}),
             )
         )
-
-
-def _members(meeting: Meeting) -> str:
-    missing = meeting.missing()
-    return f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-
-
-def _chosen(rank: int, memory: Mapping[str, Array], names: tuple[str, ...]) -> Memory:
-    for name in names:
-        if name not in memory:
-            raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
-    return {name: np.asarray(memory[name]) for name in names}

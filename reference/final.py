@@ -8,7 +8,7 @@ from itertools import product
 from primepar.errors import IncompleteError
 from primepar.reference.block import Block, Datum, SubOperator, Term, home_of
 from primepar.reference.places import Places
-from primepar.schedule.operators import PRODUCTS, Phase, parse_block
+from primepar.schedule.operators import PRODUCTS, Index, Phase, parse_block, tensor_dims
 from primepar.schedule.program import Program
 
 Computed = dict[SubOperator, list[tuple[int, int]]]
@@ -22,6 +22,17 @@ def grid_terms(program: Program, phase: Phase) -> list[SubOperator]:
     return [
         SubOperator.of(phase, dict(zip(grid, index, strict=True))) for index in product(*ranges)
     ]
+
+
+def block_terms(program: Program, phase: Phase, index: Index) -> set[Term]:
+    """Every sub-operator of a phase's grid that is summed into one block of its output."""
+    grid = (program.grid or {})[phase]
+    own = [dim for dim in tensor_dims(PRODUCTS[phase].writes) if dim in grid]
+    if len(own) != len(index) or any(i >= grid[dim] for dim, i in zip(own, index, strict=True)):
+        return set()
+    place = dict(zip(own, index, strict=True))
+    ranges = [(place[dim],) if dim in place else range(count) for dim, count in grid.items()]
+    return {SubOperator.of(phase, dict(zip(grid, at, strict=True))) for at in product(*ranges)}
 
 
 def check_coverage(program: Program, computed: Computed, places: Places) -> None:
@@ -39,20 +50,48 @@ def check_coverage(program: Program, computed: Computed, places: Places) -> None
             )
 
 
-def check_final(program: Program, blocks: Sequence[Mapping[str, Block]], places: Places) -> None:
-    """Raise `IncompleteError` unless every block of `final` is in its place and finished."""
+def check_final(
+    program: Program,
+    blocks: Sequence[Mapping[str, Block]],
+    hosts: Sequence[Mapping[str, Block]],
+    places: Places,
+) -> None:
+    """Raise `IncompleteError` unless every block of `final` is in its place and finished.
+
+    Without `final` every output block of the grid must be finished anywhere, a host included.
+    """
+    if program.final is None:
+        for phase in program.grid or {}:
+            for name in dict.fromkeys(term.home for term in grid_terms(program, phase)):
+                _check_somewhere(program, name, [*blocks, *hosts], places)
     for rank, names in enumerate(program.final or ()):
         for name in names:
             if name not in blocks[rank]:
-                holders = [other for other, held in enumerate(blocks) if name in held]
-                there = f"on device {', '.join(map(str, holders))}" if holders else "on no device"
                 raise IncompleteError(
                     f"{places.device(rank)}: expected {name} in its memory at the end, "
-                    f"got it {there}"
+                    f"got it {_holders(name, blocks)}"
                 )
             wanting = _wanting(program, name, blocks[rank][name])
             if wanting:
                 raise IncompleteError(f"{places.device(rank)}: at the end {wanting}")
+
+
+def _check_somewhere(
+    program: Program, name: str, memories: Sequence[Mapping[str, Block]], places: Places
+) -> None:
+    wanting = [_wanting(program, name, held[name]) for held in memories if name in held]
+    if all(wanting):
+        method = f"{places.sequence}: " if places.sequence else ""
+        raise IncompleteError(
+            f"{method}at the end {wanting[0]}"
+            if wanting
+            else f"{method}expected {name} in some memory at the end, got it in none"
+        )
+
+
+def _holders(name: str, blocks: Sequence[Mapping[str, Block]]) -> str:
+    ranks = [str(rank) for rank, held in enumerate(blocks) if name in held]
+    return f"on device{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else "on no device"
 
 
 def is_finished(program: Program, name: str, block: Block) -> bool:
@@ -63,15 +102,13 @@ def is_finished(program: Program, name: str, block: Block) -> bool:
 def _wanting(program: Program, name: str, block: Block) -> str:
     """What is wrong with a block that should be finished; nothing if its name means nothing."""
     home, parsed = home_of(name), parse_block(name)
-    if home is None or parsed is None or parsed.scratch or block.is_datum(home):
+    if home is None or parsed is None or parsed.scratch:
         return ""
     phase = next((p for p, made in PRODUCTS.items() if made.writes == parsed.tensor), None)
-    if phase is None:
-        return f"expected {name}, got {block} under that name"
-    if phase not in (program.grid or {}):
-        alright = block.homes == {home}
-        return "" if alright else f"expected terms of {home} in {name}, got {block}"
-    whole: set[Term] = {term for term in grid_terms(program, phase) if term.home == home}
+    if phase is None or phase not in (program.grid or {}):
+        finished = block.is_datum(home) if phase is None else block.homes == {home}
+        return "" if finished else f"expected {name}, got {block} under that name"
+    whole = block_terms(program, phase, parsed.index)
     missing = sorted(map(str, whole - block.terms))
     if missing:
         return f"expected the {len(whole)} terms of {name}, got it without {missing[0]}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from primepar.errors import WrongDataError
 from primepar.reference.block import Array, Block, SubOperator, home_of
-from primepar.schedule.operators import Linear, parse_block
+from primepar.schedule.operators import parse_block, tensor_dims
 from primepar.schedule.program import Program
 
 
@@ -59,7 +59,9 @@ def zeros(program: Program, name: str) -> Block:
     """Block of zeros; one without a known shape takes that of what is first added to it."""
     shape: tuple[int, ...] = ()
     parsed = parse_block(name)
-    if parsed is not None and program.shape is not None and program.grid:
-        grid = next(iter(program.grid.values()))
-        shape = Linear(**program.shape).block_shape(parsed.tensor, grid)
+    if parsed is not None and program.grid:
+        told, grid = program.shape or {}, next(iter(program.grid.values()))
+        dims = [dim for dim in tensor_dims(parsed.tensor) if dim in grid or dim != "B"]
+        if all(dim in told for dim in dims):
+            shape = tuple(told[dim] // grid.get(dim, 1) for dim in dims)
     return Block(np.zeros(shape), frozenset())

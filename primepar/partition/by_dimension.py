@@ -12,6 +12,7 @@ Held per device:  1 / d of the two tensors that have the dim, all of the third.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import ClassVar
 
 from primepar.schedule.primitive import Primitive, Slices, Value
@@ -26,6 +27,10 @@ class _ByDimension(Primitive):
 
     def forward(self, d: Value, t: Value, s: Value) -> Slices:
         return {self.dim: d}
+
+    def sent(self, M: int, N: int, K: int, d: int) -> Fraction:
+        reduced = {"B": N * K, "M": N * K, "N": M * K, "K": M * N}[self.dim]
+        return Fraction(2 * (d - 1) * reduced, d)
 
 
 class ByBatch(_ByDimension):

@@ -7,11 +7,13 @@ tensor. O and dI stay; I, W and dO hop to a neighbour while the product of the s
 one more hop at the end of backward, and dW one before its last product, so that both end where W
 starts the next forward.
 
-Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements.
+Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements, none if s = 1.
 Held per device:           1 / p of each tensor, and one more block of each that is moving.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from primepar.schedule.primitive import Primitive, Slices, Value, where
 
@@ -31,6 +33,11 @@ class PrimePar(Primitive):
     def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
         last = where(t == s - 1, 1, 0)
         return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
+
+    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+        if s == 1:
+            return Fraction(0)
+        return Fraction(2 * (s - 1) * (M * N + M * K) + 2 * s * N * K, s * s)
 
     def text(self, sides: tuple[int, ...]) -> str:
         return f"P{sides[0]}x{sides[0]}"

@@ -7,6 +7,7 @@ The same lines are called with integers (lowering, emulation, execution) and wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 from primepar.errors import PrimeParError, PrimitiveError
@@ -67,6 +68,13 @@ class Primitive:
     each rests between phases. Without it a tensor rests where its last step left it."""
     keeps: tuple[str, ...] = ()
     """Operands whose copies, brought in forward, are kept for the later phases."""
+
+    def sent(self, *args: Any, **kwargs: Any) -> Fraction | None:
+        """Elements that leave each device in one training step of a linear operator, if known.
+
+        Takes M, N, K and the sides; all-reduce counts as a ring.
+        """
+        return None
 
     @property
     def axis_sides(self) -> dict[str, str]:

@@ -48,7 +48,7 @@ def _mend(message: str) -> str:
     """msgspec's message with what to write instead, where that is not in it already."""
     message = " ".join(message.split())
     if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):
-        return f"{message}: write one of {_OPS}"
+        return f"{message}: write one of {'send, recv' if '.body[' in message else _OPS}"
     if "truncated" in message or "malformed" in message:
         return f"expected JSON, got broken text: {message}"
     return message

@@ -21,6 +21,8 @@ from primepar.schedule.primitive import Primitive, call_home, call_map
 Coordinates = tuple[int, ...]
 HOMES = ("I", "W", "O")
 """Tensors with a home; a gradient rests with its tensor."""
+MOST_SLICES = 1_000_000
+"""An index beyond is a mistake in the map, and not worth counting up to."""
 
 
 def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
@@ -70,7 +72,14 @@ class Element:
     @cached_property
     def steps(self) -> int:
         """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
-        steps = self.primitive.steps(*self.sides)
+        try:
+            steps = self.primitive.steps(*self.sides)
+        except Exception as error:
+            raise PrimitiveError(
+                f"{type(self.primitive).__name__}.steps: expected a method that can be called as "
+                f"steps(self, {', '.join(self.primitive.side_names)}), "
+                f"got {type(error).__name__}: {error}"
+            ) from None
         if not isinstance(steps, int) or steps < 1:
             raise PrimitiveError(
                 f"{type(self.primitive).__name__}.steps: expected a positive integer, got {steps!r}"
@@ -113,14 +122,16 @@ class Element:
     ) -> dict[str, Index]:
         for dim, index in digits.items():
             for digit in index:
-                if not isinstance(digit, int) or digit < 0:
+                if not isinstance(digit, int) or not 0 <= digit < MOST_SLICES:
                     place = ", ".join(
                         f"{axis}={at}"
                         for axis, at in zip(self.primitive.axis_sides, device, strict=True)
                     )
+                    large = isinstance(digit, int) and digit >= MOST_SLICES
+                    bound = f"below {MOST_SLICES}" if large else "that is 0 or more"
                     raise PrimitiveError(
                         f"{type(self.primitive).__name__}.{what}: expected a slice index of {dim} "
-                        f"that is 0 or more, got {digit!r} at {place or 'the device'}{when}, "
+                        f"{bound}, got {digit!r} at {place or 'the device'}{when}, "
                         f"sides {self.sides}: wrap it with % of the side"
                     )
         return {dim: tuple(map(int, index)) for dim, index in digits.items()}

@@ -1,0 +1,102 @@
+"""Tutorials as pages of the site: every cell is run, and what it prints and draws stands below it.
+
+Run by `make docs` before mkdocs. A tutorial that fails fails here, with its own traceback. The
+pages and pictures go to docs/tutorials/, which is made anew each time and is not kept in git.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from textwrap import indent
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIALS = ROOT / "tutorials"
+PAGES = ROOT / "docs" / "tutorials"
+CELL = re.compile(r"^# %% ?(?P<title>[^\n]*)\n", flags=re.MULTILINE)
+PROSE = "[markdown]"
+USER_CODE = re.compile(r"^# USER CODE BEGIN\n(.*?)^# USER CODE END\n", re.MULTILINE | re.DOTALL)
+
+
+def cells(source: str) -> Iterator[tuple[str, int, str]]:
+    """Cut a percent script into (title, line where it starts, text); prose has the title PROSE."""
+    marks = list(CELL.finditer(source))
+    ends = [mark.start() for mark in marks[1:]] + [len(source)]
+    for mark, end in zip(marks, ends, strict=True):
+        text = source[mark.end() : end].strip("\n")
+        if mark["title"] == PROSE:
+            text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
+        yield mark["title"], source.count("\n", 0, mark.end()), text
+
+
+def shown(title: str, code: str) -> str:
+    """Return a code cell as Markdown, folded if it has a title."""
+    block = f"```python\n{code}\n```"
+    return f'??? quote "{title}"\n\n{indent(block, "    ")}' if title else block
+
+
+def render(script: Path, folder: Path) -> str:
+    """Run a tutorial in `folder`, where it draws, and return its page."""
+    names: dict[str, object] = {"__name__": "__main__", "__file__": str(script)}
+    parts: list[str] = []
+    drawn: set[Path] = set()
+    for title, line, text in cells(script.read_text(encoding="utf-8")):
+        if title == PROSE:
+            parts.append(text)
+            continue
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile("\n" * line + text, str(script), "exec"), names)
+        parts.append(shown(title, text))
+        new = sorted(set(folder.rglob("*.svg")) - drawn)
+        drawn.update(new)
+        parts += [show(picture) for picture in new]
+        if output := printed.getvalue().rstrip():
+            parts.append(f"```{{.text .output}}\n{output}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def show(picture: Path) -> str:
+    """Copy a picture beside the pages; return the line that shows it."""
+    shutil.copy(picture, PAGES / picture.name)
+    label = picture.stem.partition("_")[2].replace("_", " ")
+    return f"![{label}]({picture.name}){{ .schedule }}"
+
+
+def exercise(script: Path, solution: Path) -> str:
+    """Return an exercise as the end of its tutorial's page, the solution folded."""
+    parts = [
+        text if title == PROSE else shown(title, text)
+        for title, _, text in cells(script.read_text(encoding="utf-8"))
+    ]
+    answer = USER_CODE.search(solution.read_text(encoding="utf-8"))
+    assert answer is not None, f"{solution} has no region of user code"
+    parts.append(shown("One solution", answer[1].strip("\n")))
+    where = script.relative_to(ROOT)
+    parts.append(f"The exercise is `{where}`; `python {where}` checks what you wrote.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the page of every numbered tutorial that has an exercise."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    PAGES.mkdir()
+    os.environ["COLUMNS"] = "100"
+    for task in sorted((TUTORIALS / "exercises").glob("[0-9]*.py")):
+        (script,) = TUTORIALS.glob(f"{task.name[:2]}_*.py")
+        (solution,) = (TUTORIALS / "exercises" / "solutions").glob(f"{task.name[:2]}_*.py")
+        print(f"running {script.relative_to(ROOT)}", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
+            page = render(script, Path(folder)) + "\n" + exercise(task, solution)
+        (PAGES / f"{script.stem}.md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

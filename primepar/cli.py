@@ -1,0 +1,62 @@
+"""The command line `primepar`. Each command stands in a file of its own and loads what it needs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from primepar.cli_check import check
+from primepar.cli_list import list_
+from primepar.cli_show import show
+from primepar.cli_train import train
+from primepar.cli_verify import verify
+from primepar.errors import PrimeParError
+
+app = typer.Typer(
+    help="Partition primitives of tensor products: written once, emulated, proved and run.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("list", epilog="Example: primepar list")(list_)
+app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
+app.command("check", epilog="Example: primepar check primepar --side 3")(check)
+app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
+app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
+    train
+)
+
+
+def main() -> None:
+    """Run the command line: bad input ends in one line on stderr, never in a traceback."""
+    try:
+        app(prog_name="primepar")
+    except PrimeParError as error:
+        typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
+        sys.exit(error.exit_code)
+    except MemoryError:
+        typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
+                   "ones: take smaller ones", err=True)  # fmt: skip
+        sys.exit(PrimeParError.exit_code)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from primepar import __version__
+
+        typer.echo(f"primepar {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Hold the options that stand before a command."""

@@ -1,0 +1,86 @@
+"""`primepar check`: emulated devices against one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primepar.cli_options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.errors import ShapeError, TargetError
+from primepar.schedule import Linear, Program
+from primepar.targets import resolve
+
+if TYPE_CHECKING:
+    from primepar.reference.check import CheckReport
+
+
+def check(
+    target: TargetArgument,
+    side: SideOption = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M,N,K",
+            help="Elements of the operator's dims, or B,M,N,K; two for each slice if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random integers.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Compare emulated devices with one device, on integers and with ==.
+
+    Ends with 1 if a tensor differs, if the schedule is refused, or if other than the method's
+    formula leaves a device.
+    """
+    placed = on_mesh(target, resolve(target), side)
+    operator = None if shape is None else _operator(shape)
+    from primepar.reference.check import check as check_sequence
+    from primepar.reference.check import check_program
+
+    if not isinstance(placed, Program):
+        report = check_sequence(placed, operator, seed)
+    elif operator is None:
+        report = check_program(placed, target, seed)
+    else:
+        raise TargetError(
+            f"{target}: expected no --shape, as a program names its own, got --shape {shape}: "
+            'write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'
+        )
+    typer.echo(json_text(report) if json else "\n".join(_lines(report)), nl=not json)
+    raise typer.Exit(0 if report.equal else 1)
+
+
+def _operator(shape: str) -> Linear:
+    parts = [part.strip() for part in shape.split(",")]
+    if len(parts) not in (3, 4) or not all(p.isascii() and p.isdigit() for p in parts):
+        raise ShapeError(
+            f"--shape: expected M,N,K or B,M,N,K, got {shape!r}: write it like --shape 8,8,8"
+        )
+    *batch, M, N, K = map(int, parts)
+    return Linear(M, N, K, *batch)
+
+
+def _lines(report: CheckReport) -> Iterator[str]:
+    sizes = " ".join(f"{dim}={size}" for dim, size in report.shape.items())
+    devices = f"{report.ranks} emulated device{'s' * (report.ranks != 1)}"
+    yield f"{report.target or 'all'} on {devices}{', ' * bool(sizes)}{sizes}"
+    for tensor, equal in report.outputs.items():
+        yield f"  {tensor:4} {_verdict(equal, 'equal', 'differs')}"
+    if report.sent:
+        formula = "" if report.formula is None else f", {report.formula} by the formula"
+        yield f"  sent per device  {_range(report.sent)} elements{formula}"
+        yield f"  peak per device  {_range(report.peak)} elements"
+    if report.message:
+        yield f"  {_verdict(False, '', 'refused')}  {report.message}"
+
+
+def _verdict(good: bool, yes: str, no: str) -> str:
+    return typer.style(yes, fg="green") if good else typer.style(no, fg="red")
+
+
+def _range(numbers: tuple[int | float, ...]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -1,0 +1,99 @@
+"""What the commands share: their common options, the meshes of targets, and writing files."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primepar.errors import PrimeParError, TargetError
+from primepar.schedule import Primitive, Program, Sequence
+from primepar.targets import Target
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A registered name, file.py:Class, program.json, or a sequence like K,P2x2.",
+        show_default=False,
+    ),
+]
+SideOption = Annotated[
+    str | None,
+    typer.Option(
+        "--side",
+        metavar="S",
+        help="Length of the mesh's side; one length for each side where there are several: 2,3.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+MOST_DEVICES = 4096
+"""Largest mesh that is unrolled device by device."""
+
+
+def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
+    """Put a primitive on the mesh of `--side`; let a sequence or a program be.
+
+    Raises `TargetError` if the side is missing, is no length, or has nothing to be said of.
+    """
+    if isinstance(target, Primitive):
+        placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))
+    elif side is not None:
+        own = "sequence" if isinstance(target, Sequence) else "program"
+        raise TargetError(
+            f"{name}: expected no --side, as a {own} has its own mesh, got --side {side}: "
+            "leave it out"
+        )
+    else:
+        placed = target
+    if isinstance(placed, Sequence) and prod(placed.axis_lengths) > MOST_DEVICES:
+        raise TargetError(
+            f"{name}: expected at most {MOST_DEVICES} devices to unroll, got "
+            f"{prod(placed.axis_lengths)}: take a smaller mesh"
+        )
+    return placed
+
+
+def _lengths(name: str, primitive: Primitive, side: str | None) -> tuple[int, ...]:
+    names = primitive.side_names
+    if not names:
+        expected, example = f"no length, as {name} has no side", "leave --side out"
+    else:
+        several = len(names) > 1
+        expected = (
+            f"the length{'s' * several} of side{'s' * several} {', '.join(names)}, "
+            f"{'each ' * several}1 or more"
+        )
+        example = f"write --side {','.join(str(2 + place) for place in range(len(names)))}"
+    if side is None and names:
+        raise TargetError(f"{name}: expected {expected}, got none: {example}")
+    parts = [] if side is None else [part.strip() for part in side.split(",")]
+    if len(parts) != len(names) or not all(map(_is_length, parts)):
+        raise TargetError(f"--side: expected {expected}, got {side!r}: {example}")
+    return tuple(map(int, parts))
+
+
+def _is_length(part: str) -> bool:
+    return part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, replacing an old one in one go. Raises `PrimeParError` if it cannot."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PrimeParError(f"{path}: expected a place to write to, got {error.strerror}") from None
+
+
+def json_text(value: object) -> str:
+    """JSON for people and programs, with a newline at its end."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

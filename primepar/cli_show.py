@@ -1,0 +1,136 @@
+"""`primepar show`: the space-time grid of a schedule as text, picture or trace."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from primepar.cli_options import (
+    JsonOption,
+    SideOption,
+    TargetArgument,
+    json_text,
+    on_mesh,
+    write_text,
+)
+from primepar.draw import SpaceTime, grid_text, space_time
+from primepar.draw_svg import grid_svg
+from primepar.errors import TargetError
+from primepar.schedule import Linear, Program, Sequence, lower, program_text, save_program
+from primepar.schedule.operators import PHASES, Phase, parse_block
+from primepar.schedule.program_file import program_json
+from primepar.targets import resolve
+from primepar.trace import chrome_trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def show(
+    target: TargetArgument,
+    side: SideOption = None,
+    phase: Annotated[
+        Phase | None, typer.Option(help="Draw only this phase.", show_default=False)
+    ] = None,
+    program: Annotated[
+        bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the picture (.svg), the Chrome trace of an emulated run (.json) or, "
+            "with --program, the program (.json).",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw the space-time grid: what each device multiplies at each step, and what moves.
+
+    `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run.
+    """
+    _check_output(output, program)
+    placed = on_mesh(target, resolve(target), side)
+    lowered = _lowered(target, placed, phase)
+    if output is None:
+        grid = _grid(target, placed, lowered)
+        typer.echo(_text(grid, lowered, program, json), nl=False)
+    elif program:
+        save_program(lowered, output)
+    elif output.suffix == ".svg":
+        write_text(output, grid_svg(_grid(target, placed, lowered)))
+    else:
+        write_text(output, json_text(_trace(placed, lowered)))
+    if output is not None:
+        typer.echo(f"wrote {output}")
+
+
+def _check_output(output: Path | None, program: bool) -> None:
+    allowed = (".json",) if program else (".svg", ".json")
+    if output is not None and output.suffix not in allowed:
+        expected = ".json (the program)" if program else ".svg (the picture) or .json (the trace)"
+        raise TargetError(f"--output: expected a name that ends with {expected}, got {output}")
+
+
+def _lowered(name: str, placed: Sequence | Program, phase: Phase | None) -> Program:
+    if isinstance(placed, Sequence):
+        return lower(placed, phases=PHASES if phase is None else (phase,))
+    if phase is not None:
+        raise TargetError(
+            f"{name}: expected no --phase, as a program is shown as it stands, got --phase "
+            f"{phase}: leave it out"
+        )
+    return placed
+
+
+def _grid(name: str, placed: Sequence | Program, program: Program) -> SpaceTime:
+    devices = _count(placed.ranks, "device")
+    if isinstance(placed, Program):
+        return space_time(program, f"{name}: {devices}")
+    places = [
+        " ".join(f"{axis}={at}" for axis, at in zip(placed.axes, coordinates, strict=True))
+        for coordinates in placed.coordinates
+    ]
+    steps = _count(placed.steps, "step")
+    title = f"{placed}: {devices}, {steps} in each phase" if str(placed) else f"{devices}, {steps}"
+    return space_time(program, title, places, placed.steps)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:
+    if lowered:
+        return program_json(program) if json else program_text(program)
+    if json:
+        return json_text(grid)
+    return grid_text(grid, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:
+    """The Chrome trace of an emulated run on blocks of ones; a unit of its clock is a second."""
+    from primepar.reference.blocks import host_blocks, initial_blocks
+    from primepar.reference.executor import emulate
+
+    sequence = placed if isinstance(placed, Sequence) else None
+    names = zip(initial_blocks(program), host_blocks(program), strict=True)
+    memories = [{name: _ones(program, name) for name in (*own, *host)} for own, host in names]
+    return chrome_trace(emulate(program, memories, sequence).events)
+
+
+def _ones(program: Program, name: str) -> NDArray[Any]:
+    """The smallest array for a block; of an operator's tensor it has all of the tensor's dims."""
+    import numpy as np
+
+    parsed, shape = parse_block(name), program.shape or {}
+    if parsed is None:
+        return np.ones(1)
+    grid = next(iter((program.grid or {}).values()), {})
+    sizes = {dim: shape.get(dim, count) for dim, count in grid.items()}
+    return np.ones(Linear(**{"M": 1, "N": 1, "K": 1, **sizes}).block_shape(parsed.tensor, grid))

@@ -1,0 +1,93 @@
+"""`primepar train`: train a GPT on a mesh of processes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from primepar.distributed.settings import DeviceChoice, Dtype, Settings
+
+
+def train(
+    ranks: Annotated[
+        int | None, typer.Option(help="Start this many processes here, under mpirun.")
+    ] = None,
+    sequence: Annotated[
+        str | None,
+        typer.Option(
+            help="Partition sequence of every linear operator, like P2x2 or K,P2x2.",
+            show_default="P{s}x{s} on s * s processes",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = 0,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text to train on, read as bytes; its last tenth is held out.",
+            show_default="the standard library's sources",
+        ),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Type of weights and activations.")] = "float32",
+    device: Annotated[
+        DeviceChoice, typer.Option(help="auto is a GPU for each process where there is CUDA.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 8,
+    lr: Annotated[float, typer.Option(help="Learning rate of AdamW after the warm-up.")] = 1e-3,
+    warmup: Annotated[int, typer.Option(help="Steps of the warm-up.")] = 20,
+    layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 4,
+    hidden: Annotated[int, typer.Option(help="Width of the model.")] = 192,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
+    context: Annotated[int, typer.Option(help="Bytes in a sequence.")] = 128,
+    evaluate_every: Annotated[
+        int, typer.Option(help="Steps between evaluations; 0: only at the end.")
+    ] = 50,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the log here, as JSON lines.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write checkpoints into this folder.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Steps between checkpoints; 0: only at the end.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint, on any mesh.")
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the timeline of one step: .svg, or .json for Perfetto."
+        ),
+    ] = None,
+) -> None:
+    """Train a byte-level GPT, its linear operators partitioned over the processes.
+
+    Run it alone, with --ranks N, or under mpirun or torchrun. Ctrl-C ends it after the step.
+    """
+    from primepar.distributed.command import train as run
+
+    settings = Settings(
+        sequence=sequence,
+        steps=steps,
+        seed=seed,
+        data=data,
+        dtype=dtype,
+        device=device,
+        batch=batch,
+        lr=lr,
+        warmup=warmup,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        context=context,
+        evaluate_every=evaluate_every,
+        log=log,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        trace=trace,
+    )
+    raise typer.Exit(run(settings, ranks))

@@ -1,0 +1,129 @@
+"""`primepar verify`: the proof of a primitive for every side, or of one program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primepar.cli_options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.errors import TargetError
+from primepar.schedule import Primitive, Program, lower
+from primepar.targets import Target, resolve
+
+if TYPE_CHECKING:
+    from primepar.verify.report import PropertyResult, Report
+
+EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
+_COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow"}
+
+
+def verify(
+    target: TargetArgument,
+    side: SideOption = None,
+    all_sides: Annotated[
+        bool, typer.Option("--all-sides", help="Prove a primitive for every side (the default).")
+    ] = False,
+    buffered: Annotated[
+        bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which Z3 gives up on a question.")
+    ] = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
+
+    Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
+    """
+    found = resolve(target)
+    if isinstance(found, Primitive) and side is None:
+        report = _every_side(target, found, buffered, timeout)
+        scope = "for every side"
+    elif all_sides:
+        raise TargetError(
+            f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
+        )
+    else:
+        report = _one_mesh(target, found, side, buffered, timeout)
+        scope = f"for side {side}" if side else "as it stands"
+    if json:
+        typer.echo(json_text(_as_json(report)), nl=False)
+    else:
+        typer.echo("\n".join(_lines(report, scope, _replay(target, found, side, report))))
+    raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _named(target: str, side: str | None) -> str:
+    return f"{target} with --side {side}: leave one out" if side else f"{target}: leave it out"
+
+
+def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: float) -> Report:
+    from primepar.verify.primitive_proof import verify_primitive
+
+    if buffered:
+        raise TargetError(
+            f"--buffered: expected a program, a sequence or one --side, got {target} for every "
+            "side: what a map moves is posted at once and needs no buffer"
+        )
+    return verify_primitive(primitive, target, timeout)
+
+
+def _one_mesh(
+    target: str, found: Target, side: str | None, buffered: bool, timeout: float
+) -> Report:
+    from primepar.verify.program_proof import verify_program
+
+    placed = on_mesh(target, found, side)
+    program = placed if isinstance(placed, Program) else lower(placed)
+    return verify_program(program, target, buffered, timeout)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    """The report; a property has a `reason` only where there is one."""
+    properties = [
+        {
+            "name": result.name,
+            "verdict": result.verdict,
+            "seconds": round(result.seconds, 6),
+            "counterexample": result.counterexample,
+            **({"reason": result.reason} if result.reason else {}),
+        }
+        for result in report.properties
+    ]
+    return {"target": report.target, "verdict": report.verdict, "properties": properties}
+
+
+def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
+    reach = f" {scope}" if report.verdict == "proved" else ""
+    yield f"{report.target}: {_styled(report.verdict)}{reach}"
+    for result in report.properties:
+        verdict = _styled(result.verdict, 8)
+        yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
+        yield from (f"      {line}" for line in _detail(result).splitlines())
+    if report.verdict == "refuted":
+        yield f"  replay: {replay}"
+
+
+def _detail(result: PropertyResult) -> str:
+    return result.counterexample or result.reason or ""
+
+
+def _styled(verdict: str, width: int = 0) -> str:
+    return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
+
+
+def _replay(target: str, found: Target, side: str | None, report: Report) -> str:
+    """The command that meets the counterexample on emulated devices."""
+    if isinstance(found, Primitive) and side is None:
+        side = _smallest_sides(found, report)
+    return f"primepar check {target}" + (f" --side {side}" if side else "")
+
+
+def _smallest_sides(primitive: Primitive, report: Report) -> str:
+    """The sides that the first counterexample starts with, `s=2 (2x2 devices): ...`."""
+    refuted = (each.counterexample for each in report.properties if each.counterexample)
+    mesh = next(refuted, "").partition("(")[0]
+    return ",".join(re.findall(r"=(\d+)", mesh)[: len(primitive.side_names)])

@@ -1,0 +1,213 @@
+"""Checkpoints: one safetensors file of whole tensors, to which every rank writes its own slices.
+
+Names and shapes are the model's own, `model.<parameter>`, `exp_avg.<parameter>` and
+`exp_avg_sq.<parameter>`, whatever the mesh: a file saved under one sequence loads under another,
+and opens in whatever reads safetensors. All ranks must see one file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch.optim import AdamW
+
+from primepar.distributed.files import reason
+from primepar.distributed.gpt import GPT
+from primepar.distributed.launch import World
+from primepar.distributed.parameters import parameter_layout
+from primepar.distributed.redistribute import Slices, extent
+from primepar.errors import CheckpointError
+from primepar.models import GPTConfig
+
+FORMAT = "primepar-checkpoint"
+KINDS = ("model", "exp_avg", "exp_avg_sq")
+_DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this rank's block of a parameter lies in the whole, and whether this rank writes it."""
+
+    shape: tuple[int, ...]
+    slices: Slices
+    writes: bool
+
+
+def places(model: GPT) -> dict[str, Place]:
+    """Parameter name -> its place; of the ranks that hold one block the lowest writes it."""
+    rank = model.mesh.rank
+    found = {}
+    for name, shape in model.config.parameter_shapes.items():
+        layout = parameter_layout(model, name)
+        (index,) = layout.held[rank]
+        writes = layout.held.index((index,)) == rank
+        found[name] = Place(shape, extent(layout.grid, index, shape), writes)
+    return found
+
+
+def latest(folder: str) -> Path | None:
+    """The checkpoint of the highest step in a folder, None where there is none."""
+    files = Path(folder).iterdir() if Path(folder).is_dir() else ()
+    steps = {int(match[1]): path for path in files if (match := _NAME.fullmatch(path.name))}
+    return steps[max(steps)] if steps else None
+
+
+# Saving
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A safetensors file before its data: what stands first, and where each tensor begins."""
+
+    head: bytes
+    begins: dict[str, int]
+    size: int
+
+    @classmethod
+    def of(cls, config: GPTConfig, step: int, dtype: torch.dtype) -> Sketch:
+        """Lay the tensors of a run out one after another."""
+        saved = {"format": FORMAT, "version": "1", "step": str(step), "model": _words(config)}
+        entries: dict[str, Any] = {"__metadata__": saved}
+        begins, at = {}, 0
+        for kind in KINDS:
+            for name, shape in config.parameter_shapes.items():
+                begins[f"{kind}.{name}"], end = at, at + prod(shape) * dtype.itemsize
+                entry = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": (at, end)}
+                entries[f"{kind}.{name}"], at = entry, end
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        head = len(text).to_bytes(8, "little") + text
+        return cls(head, {key: len(head) + begin for key, begin in begins.items()}, len(head) + at)
+
+
+def save(folder: str, step: int, model: GPT, optimizer: AdamW, world: World) -> Path:
+    """Write the checkpoint of `step`; a collective call, after which the file is whole.
+
+    It gets its name when every rank has written its part. Raises `CheckpointError` where it
+    cannot be written.
+    """
+    path = Path(folder, f"step-{step:08d}.safetensors")
+    part = path.with_suffix(".part")
+    sketch = Sketch.of(model.config, step, model.mesh.dtype)
+    try:
+        _save(path, part, sketch, model, optimizer, world)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _save(
+    path: Path, part: Path, sketch: Sketch, model: GPT, optimizer: AdamW, world: World
+) -> None:  # fmt: skip
+    with world.agreement(f"{path} opened"), _writing(path):
+        if world.rank == 0:
+            _open(part, sketch)
+    with world.agreement(f"{path} filled"), _writing(path):
+        _fill(part, sketch, model, optimizer)
+    with world.agreement(f"{path} named"), _writing(path):
+        if world.rank == 0:
+            _name(part, path)
+
+
+def _open(part: Path, sketch: Sketch) -> None:
+    """Begin a file of its full size, so that a full disk is met here; drop what a kill left."""
+    part.parent.mkdir(parents=True, exist_ok=True)
+    for left in part.parent.glob("step-*.part"):
+        left.unlink()
+    with part.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, sketch.size)
+        file.write(sketch.head)
+
+
+def _fill(part: Path, sketch: Sketch, model: GPT, optimizer: AdamW) -> None:
+    """Write the blocks that are this rank's to write."""
+    for name, place in places(model).items():
+        if place.writes:
+            for kind, block in _blocks(model, optimizer, name).items():
+                bits = block.detach().cpu().view(_BITS[block.element_size()]).numpy()
+                begin = sketch.begins[f"{kind}.{name}"]
+                whole = np.memmap(part, bits.dtype, "r+", begin, place.shape)
+                whole[place.slices] = bits
+                whole.flush()
+
+
+def _blocks(model: GPT, optimizer: AdamW, name: str) -> dict[str, torch.Tensor]:
+    parameter = model.get_parameter(name)
+    return {"model": parameter, **{key: optimizer.state[parameter][key] for key in KINDS[1:]}}
+
+
+def _name(part: Path, path: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: expected to write a checkpoint, got {reason(error)}: choose another "
+            "--checkpoint folder or make room"
+        ) from None
+
+
+# Loading
+
+
+def load(path: Path, model: GPT, optimizer: AdamW) -> int:
+    """Fill the model and its optimizer with this rank's slices, and return the step.
+
+    Raises `CheckpointError` if the file is cut short, no checkpoint, or of another model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            step = _checked(path, file.metadata() or {}, model.config)
+            for name, place in places(model).items():
+                parameter = model.get_parameter(name)
+                own = {key: file.get_slice(f"{key}.{name}")[place.slices] for key in KINDS}
+                own = {key: block.to(parameter) for key, block in own.items()}
+                with torch.no_grad():
+                    parameter.copy_(own.pop("model"))
+                optimizer.state[parameter] = {"step": torch.tensor(float(step)), **own}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: expected a whole checkpoint, got {' '.join(str(error).split())}: delete it "
+            "to resume from the one before"
+        ) from None
+    return step
+
+
+def _checked(path: Path, saved: dict[str, str], config: GPTConfig) -> int:
+    if saved.get("format") != FORMAT or saved.get("version") != "1":
+        raise CheckpointError(
+            f"{path}: expected {FORMAT} version 1, got {saved.get('format', 'no format')} version "
+            f"{saved.get('version', 'none')}: give a folder that primepar train wrote"
+        )
+    if saved["model"] != _words(config):
+        raise CheckpointError(
+            f"{path}: expected a checkpoint of the model {_words(config)}, got one of "
+            f"{saved['model']}: give the options of that run"
+        )
+    return int(saved["step"])
+
+
+def _words(config: GPTConfig) -> str:
+    """The sizes as the options give them."""
+    names = ("layers", "hidden", "heads", "context")
+    return " ".join(f"--{name} {getattr(config, name)}" for name in names)

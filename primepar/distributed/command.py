@@ -1,0 +1,158 @@
+"""The body of `primepar train`: from settings to a finished run.
+
+What can be refused without torch is refused before it loads, and before processes meet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primepar.distributed.data import Text, load_text
+from primepar.distributed.files import reason, replace
+from primepar.distributed.launch import Launch, World, check_installed, joined
+from primepar.distributed.log import EndRow, Log, StartRow
+from primepar.distributed.progress import Reporter
+from primepar.distributed.relaunch import mpirun_line, run
+from primepar.distributed.settings import Settings
+from primepar.distributed.stopping import Stopping, exit_code
+from primepar.errors import CheckpointError, ConfigError, LaunchError
+from primepar.schedule import Sequence
+from primepar.trace import Event, chrome_trace, timeline_svg
+
+if TYPE_CHECKING:
+    from primepar.distributed.trainer import Trainer
+
+
+def train(settings: Settings, ranks: int | None = None) -> int:
+    """Train in the processes that mpirun or torchrun started, or start `ranks` of them.
+
+    Returns the exit code. Raises a `PrimeParError`, on one rank only.
+    """
+    launch = Launch.of(os.environ)
+    with launch.one_voice():
+        if ranks is not None and launch.launcher != "alone":
+            raise LaunchError(
+                f"--ranks: expected a process started alone, got one of {launch.size} that "
+                f"{launch.launcher} started: leave --ranks out"
+            )
+        mpi = ranks is not None or launch.launcher == "mpirun"
+        check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
+        line = None if ranks is None else mpirun_line(ranks, settings.arguments())
+        sequence = settings.mesh(launch.size if ranks is None else ranks)
+        text = load_text(settings.data, settings.batch, settings.context)
+        _check_folders(settings)
+    if line is not None:
+        print(line, flush=True)
+        return run(line)
+    killed = launch.launcher == "mpirun"
+    with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
+        return _train(settings, launch, world, sequence, text, stopping)
+
+
+def _check_folders(settings: Settings) -> None:
+    for name in ("log", "trace"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).parent.is_dir():
+            raise ConfigError(
+                f"--{name} {path}: expected a folder that is there, got {Path(path).parent}: "
+                "make it first"
+            )
+
+
+def _train(
+    settings: Settings,
+    launch: Launch,
+    world: World,
+    sequence: Sequence,
+    text: Text,
+    stopping: Stopping,
+) -> int:
+    with world.agreement("setup"):
+        trainer = _prepare(settings, launch, world, sequence, text)
+    with trainer.log, trainer.reporter:
+        _open(trainer, sequence)
+        number, events = trainer.run(stopping)
+        name = signal.Signals(number).name if number else None
+        trainer.log.write(EndRow(trainer.done, name))
+        if name:
+            trainer.reporter.say(f"stopped by {name} after step {trainer.done}")
+        with world.agreement("trace"):
+            _write_trace(trainer, events)
+        trainer.model.mesh.barrier()
+    return exit_code(number)
+
+
+def _prepare(
+    settings: Settings, launch: Launch, world: World, sequence: Sequence, text: Text
+) -> Trainer:
+    """Everything that a run needs, each rank with its own part of it."""
+    import torch
+
+    from primepar.distributed import checkpoint
+    from primepar.distributed.gpt import GPT
+    from primepar.distributed.mesh import Mesh
+    from primepar.distributed.trainer import Trainer, make_optimizer
+
+    mesh = Mesh(sequence, world.device, getattr(torch, settings.dtype))
+    model = GPT(settings.model, mesh, settings.seed)
+    model.check_batch(settings.batch)
+    optimizer = make_optimizer(model, settings.lr)
+    saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
+    done = checkpoint.load(saved, model, optimizer) if saved else 0
+    if done >= settings.steps:
+        raise ConfigError(
+            f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
+        )
+    log = Log(settings.log if world.rank == 0 else None, done if saved else None)
+    reporter = Reporter(launch, done, settings.steps)
+    return Trainer(settings, world, model, optimizer, text, log, reporter, done)
+
+
+def _saved(settings: Settings, latest: Path | None) -> Path | None:
+    """The checkpoint to go on from. Raises `CheckpointError` if there is none, or one too many."""
+    if settings.resume and latest is None:
+        raise CheckpointError(
+            f"{settings.checkpoint}: expected a checkpoint to resume from, found none: leave "
+            "--resume out to begin a new run"
+        )
+    if latest is not None and not settings.resume:
+        raise CheckpointError(
+            f"{settings.checkpoint}: expected a folder without checkpoints for a new run, got "
+            f"{latest.name}: add --resume to go on from it, or choose another folder"
+        )
+    return latest
+
+
+def _open(trainer: Trainer, sequence: Sequence) -> None:
+    settings, world = trainer.settings, trainer.world
+    parameters = settings.model.parameters
+    trainer.log.write(StartRow(settings, str(sequence), world.size, parameters, trainer.done))
+    processes = f"{world.size} process{'es' * (world.size > 1)}"
+    trainer.reporter.say(
+        f"{parameters} parameters in {settings.dtype}, sequence {sequence}, {processes} on "
+        f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
+    )
+
+
+def _write_trace(trainer: Trainer, events: list[Event]) -> None:
+    """Write the traced step of all ranks as a picture or as a Chrome trace."""
+    from primepar.distributed.trainer import gathered
+
+    path = trainer.settings.trace
+    if path is None:
+        return
+    everyone = gathered(trainer.world, events)
+    if trainer.world.rank == 0 and everyone:
+        svg = path.endswith(".svg")
+        drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))
+        try:
+            replace(path, drawn.encode())
+        except OSError as error:
+            raise ConfigError(
+                f"--trace {path}: expected a file that can be written, got "
+                f"{reason(error)}: give another place"
+            ) from None

@@ -1,0 +1,68 @@
+"""Sends and receives: posted one by one on gloo, a whole run of them as one batch on NCCL.
+
+The order of posting selects the partner, as in the IR. NCCL ignores tags; gloo gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from primepar.distributed.mesh import Mesh
+from primepar.schedule.program import IRecv, ISend, Recv, Send
+
+Message = Send | Recv | ISend | IRecv
+Blocks = dict[str, torch.Tensor]
+
+
+class Pending:
+    """Works of one post; waiting twice is harmless, as one work may stand for many messages."""
+
+    def __init__(self, works: Sequence[dist.Work | None]) -> None:
+        self._works = [work for work in works if work is not None]
+
+    def wait(self) -> None:
+        """Return when all of them are done (on CUDA: the stream waits, not the host)."""
+        for work in self._works:
+            work.wait()
+        self._works = []
+
+
+def post(mesh: Mesh, messages: Sequence[Message]) -> Callable[[Blocks], Pending]:
+    """What posts a run of messages, in order, and gives one `Pending` for all of them."""
+    if mesh.backend == "nccl":
+        return _together(mesh, messages)
+    calls = [_call(mesh, message) for message in messages]
+    return lambda blocks: Pending([call(blocks) for call in calls])
+
+
+def _call(mesh: Mesh, message: Message) -> Callable[[Blocks], dist.Work | None]:
+    group = mesh.world(message.communicator)
+    name, peer, tag = message.block, message.peer, message.tag
+    if isinstance(message, Send | ISend):
+        return lambda blocks: dist.isend(blocks[name], peer, group, tag)
+    return lambda blocks: dist.irecv(blocks[name], peer, group, tag)
+
+
+def _together(mesh: Mesh, messages: Sequence[Message]) -> Callable[[Blocks], Pending]:
+    """A batch per communicator: torch refuses one over several groups."""
+    groups: dict[str, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(message.communicator, []).append(message)
+
+    def operation(blocks: Blocks, message: Message, group: dist.ProcessGroup) -> Any:
+        call = dist.isend if isinstance(message, Send | ISend) else dist.irecv
+        return dist.P2POp(call, blocks[message.block], message.peer, group, message.tag)
+
+    def batches(blocks: Blocks) -> Pending:
+        works: list[dist.Work | None] = []
+        for communicator, batch in groups.items():
+            group = mesh.world(communicator)
+            operations = [operation(blocks, message, group) for message in batch]
+            works += dist.batch_isend_irecv(operations)
+        return Pending(works)
+
+    return batches

@@ -1,0 +1,88 @@
+"""What a run did and when: an event for each product and each message of this rank."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from primepar.distributed.collectives import elements_sent
+from primepar.distributed.frame import Frame, Step
+from primepar.distributed.mesh import Mesh
+from primepar.schedule.program import (
+    Alloc,
+    Collective,
+    Compute,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Recv,
+    Send,
+    Wait,
+)
+from primepar.trace import Event
+
+Message = Send | Recv | ISend | IRecv
+
+
+class Recorder:
+    """Runs steps and appends an event for each: a posted message from its post to its wait."""
+
+    def __init__(self, mesh: Mesh, events: list[Event]) -> None:
+        self.mesh, self.events = mesh, events
+        self._posted: dict[str, tuple[Message, float, int]] = {}
+
+    def run(self, steps: list[Step], frame: Frame) -> None:
+        """Run all steps in order."""
+        for step in steps:
+            start = self._now()
+            step.run(frame)
+            posts = [node for node in step.instructions if isinstance(node, ISend | IRecv)]
+            for node in posts:
+                self._posted[node.request] = (node, start, self._size(frame, node.block))
+            if step.instructions and not posts:
+                self.mesh.synchronize()
+                self._done(step.instructions[0], start, frame)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.mesh.origin
+
+    @staticmethod
+    def _size(frame: Frame, name: str) -> int:
+        return frame.blocks[name].numel()
+
+    def _done(self, node: Instruction, start: float, frame: Frame) -> None:
+        if isinstance(node, Wait):
+            self._message(*self._posted.pop(node.request))
+        elif isinstance(node, Group):
+            for message in node.body:
+                self._message(message, start, self._size(frame, message.block))
+        elif isinstance(node, Send | Recv):
+            self._message(node, start, self._size(frame, node.block))
+        elif isinstance(node, Compute):
+            dims = {str(dim): at for dim, at in (node.sub_operator or {}).items()}
+            self._append(
+                node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
+            )
+        elif isinstance(node, Collective):
+            sent = elements_sent(node, self.mesh.rank, lambda name: self._size(frame, name))
+            self._append(node, start, elements=round(sent))
+        elif not isinstance(node, Alloc | Free):
+            self._append(node, start)
+
+    def _message(self, node: Message, start: float, size: int) -> None:
+        sent = size if isinstance(node, Send | ISend) else 0
+        self._append(node, start, peer=node.peer, elements=sent)
+
+    def _append(self, node: Instruction, start: float, **fields: Any) -> None:
+        self.events.append(
+            Event(
+                rank=self.mesh.rank,
+                track="compute" if isinstance(node, Compute) else "communication",
+                op=str(node.__struct_config__.tag),
+                start=start,
+                end=self._now(),
+                **{"block": str(getattr(node, "block", "")), **fields},
+            )
+        )

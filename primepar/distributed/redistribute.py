@@ -1,0 +1,169 @@
+"""A tensor from one layout to another, and between its whole and its blocks.
+
+Every device holds one block of a tensor at rest; two layouts of other grids meet in the blocks of
+their common grid, so a block is cut before the hops and put together after them.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+
+from primepar.distributed.buffers import BufferPool, Shape
+from primepar.distributed.compiler import Memory
+from primepar.distributed.executor import Executor
+from primepar.distributed.mesh import Mesh
+from primepar.errors import SequenceError, ShapeError
+from primepar.schedule import Layout, redistribution
+from primepar.schedule.layout import common_grid
+from primepar.schedule.operators import Index, block_name
+from primepar.schedule.program import Instruction, ISend
+
+Slices = tuple[slice, ...]
+
+
+def resting(layout: Layout, tensor: str) -> Layout:
+    """The same layout. Raises `SequenceError` unless every device holds one block."""
+    for rank, blocks in enumerate(layout.held):
+        if len(blocks) != 1:
+            raise SequenceError(
+                f"tensor {tensor}: expected one block on every device between two phases, "
+                f"got {len(blocks)} on device {rank}: choose a sequence that leaves one"
+            )
+    return layout
+
+
+def extent(grid: tuple[int, ...], index: Index, shape: Shape) -> Slices:
+    """Where a block lies in a tensor of `shape`."""
+    sizes = [size // slices for size, slices in zip(shape, grid, strict=True)]
+    return tuple(slice(at * size, (at + 1) * size) for at, size in zip(index, sizes, strict=True))
+
+
+def divided(shape: Shape, grid: tuple[int, ...], what: str) -> Shape:
+    """Shape of one block. Raises `ShapeError` where the grid does not divide `shape`."""
+    for dim, (size, slices) in enumerate(zip(shape, grid, strict=True)):
+        if size % slices:
+            padded = -(-size // slices) * slices
+            raise ShapeError(
+                f"{what}: expected dim {dim} to be a multiple of its {slices} slices, got {size}: "
+                f"pad it to {padded}"
+            )
+    return tuple(size // slices for size, slices in zip(shape, grid, strict=True))
+
+
+class Redistribution:
+    """Takes this rank's block of a tensor of `shape` from layout `source` to `target`.
+
+    Inward, a caller's block goes in and a block of the pool comes out, or, where `borrowed`, what
+    went in or a view of it. `outward`, a block of the pool goes in and the caller keeps what comes
+    out; where it `passes`, the block that goes in is the one that comes out, and must be the
+    caller's already. Raises `SequenceError` or `ShapeError`.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        source: Layout,
+        target: Layout,
+        tensor: str,
+        shape: Shape,
+        *,
+        outward: bool = False,
+    ) -> None:
+        grid = common_grid(resting(source, tensor), resting(target, tensor))
+        fine = divided(shape, grid, tensor)
+        self.still, self.pool, self.outward = source == target, mesh.pool, outward
+        self._cut = _pieces(source, grid, mesh.rank, fine, tensor)
+        self._join = _pieces(target, grid, mesh.rank, fine, tensor)
+        self._cuts, self._joins = len(self._cut) > 1, len(self._join) > 1
+        self.passes = not self._cuts and self._cut.keys() == self._join.keys()
+        self._result = divided(shape, target.grid, tensor)
+        self._new = self.pool.fresh if outward else self.pool.acquire
+        program = redistribution(source, target, tensor)
+        in_rows = source.grid[1:] == grid[1:]
+        self._copied = self._to_copy(program.programs[mesh.rank], in_rows)
+        pools = set(self._cut) if outward and not self._cuts else self._copied
+        leaving = self._join if outward and not self._joins else ()
+        memory = Memory(self.pool, lambda _: fine, set(self._cut) - pools, leaving)
+        self._run = Executor(mesh, program, memory, "redistribution")
+        self.borrowed = not outward and (
+            self.still or (not self._joins and set(self._join) <= self._run.borrowed)
+        )
+
+    def _to_copy(self, instructions: tuple[Instruction, ...], in_rows: bool) -> set[str]:
+        """Pieces of a cut block that are sent or stay, and cannot do so as views of it."""
+        if not self._cuts:
+            return set()
+        sent = {node.block for node in instructions if isinstance(node, ISend)}
+        stays = set() if self._joins or (in_rows and not self.outward) else set(self._join)
+        return set(self._cut) & ((set() if in_rows else sent) | stays)
+
+    def __call__(self, block: torch.Tensor) -> torch.Tensor:
+        """Redistribute a contiguous block; a collective call."""
+        if self.still:
+            return block
+        blocks = {name: block[place] for name, place in self._cut.items()}
+        for name in self._copied:
+            stays = name in self._join and not self._joins
+            room = (self._new if stays else self.pool.acquire)(tuple(blocks[name].shape))
+            blocks[name] = room.copy_(blocks[name])
+        self._run(blocks)
+        result = self._joined(blocks) if self._joins else blocks.popitem()[1]
+        if self.outward and self._cuts:
+            self.pool.release(block)
+        return result
+
+    def _joined(self, blocks: dict[str, torch.Tensor]) -> torch.Tensor:
+        whole = self._new(self._result)
+        for name, place in self._join.items():
+            whole[place] = blocks[name]
+            if name not in self._run.borrowed:
+                self.pool.release(blocks[name])
+        return whole
+
+
+def _pieces(
+    layout: Layout, grid: tuple[int, ...], rank: int, fine: Shape, tensor: str
+) -> dict[str, Slices]:
+    """The fine blocks of the one block that `rank` holds, and where each lies in it."""
+    factors = tuple(most // few for most, few in zip(grid, layout.grid, strict=True))
+    shape = tuple(size * factor for size, factor in zip(fine, factors, strict=True))
+    inside = product(*map(range, factors))
+    names = (block_name(tensor, index) for index in layout.refined(grid).held[rank])
+    return {name: extent(factors, at, shape) for name, at in zip(names, inside, strict=True)}
+
+
+def scatter_tensor(mesh: Mesh, layout: Layout, whole: torch.Tensor) -> torch.Tensor:
+    """This rank's block of a whole tensor, copied to the mesh's device in the mesh's dtype.
+
+    Raises `ShapeError` where the layout's grid does not divide the tensor.
+    """
+    shape = tuple(whole.shape)
+    divided(shape, layout.grid, "tensor")
+    (index,) = resting(layout, "tensor").held[mesh.rank]
+    block = whole[extent(layout.grid, index, shape)]
+    return block.to(mesh.device, mesh.dtype, copy=True).contiguous()
+
+
+def gather_tensor(mesh: Mesh, layout: Layout, block: torch.Tensor) -> torch.Tensor | None:
+    """The whole tensor on rank 0, None elsewhere; a collective call."""
+    everything = tuple(product(*map(range, layout.grid)))
+    on_root = Layout(layout.grid, (everything, *((),) * (mesh.ranks - 1)))
+    names = {block_name("O", index): index for index in everything}
+    (own,) = layout.held[mesh.rank]
+    memory = Memory(
+        BufferPool(block.device, block.dtype),
+        lambda _: tuple(block.shape),
+        borrowed=[block_name("O", own)],
+        leaving=names,
+    )
+    run = Executor(mesh, redistribution(layout, on_root), memory, "gather")
+    blocks = run({block_name("O", own): block.detach().contiguous()})
+    if mesh.rank:
+        return None
+    shape = tuple(size * slices for size, slices in zip(block.shape, layout.grid, strict=True))
+    whole = block.new_empty(shape, requires_grad=False)
+    for name, index in names.items():
+        whole[extent(layout.grid, index, shape)] = blocks[name].detach()
+    return whole

@@ -1,0 +1,137 @@
+"""What a training run is told: one frozen struct, from the command line and into the log.
+
+This module needs no torch: everything that can be said about bad settings is said before it loads.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from primepar.errors import ConfigError, MeshError
+from primepar.models import GPTConfig
+from primepar.partition import parse_sequence
+from primepar.schedule import Linear, Sequence
+
+Dtype = Literal["float32", "float64", "bfloat16"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+_AT_LEAST: dict[str, float] = {
+    "steps": 1,
+    "seed": 0,
+    "batch": 1,
+    "warmup": 0,
+    "evaluate_every": 0,
+    "checkpoint_every": 0,
+}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Settings of `primepar train`; raises `ConfigError` where one is out of range or alone."""
+
+    sequence: str | None = None
+    steps: int = 100
+    seed: int = 0
+    data: str | None = None
+    dtype: Dtype = "float32"
+    device: DeviceChoice = "auto"
+    batch: int = 8
+    lr: float = 1e-3
+    warmup: int = 20
+    layers: int = GPTConfig.layers
+    hidden: int = GPTConfig.hidden
+    heads: int = GPTConfig.heads
+    context: int = GPTConfig.context
+    evaluate_every: int = 50
+    log: str | None = None
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{_option(name)}: expected {least} or more, got {getattr(self, name)}"
+                )
+        if not 0 < self.lr < float("inf"):
+            raise ConfigError(f"--lr: expected a positive number, got {self.lr}")
+        for name in ("resume", "checkpoint_every"):
+            if getattr(self, name) and self.checkpoint is None:
+                raise ConfigError(
+                    f"{_option(name)}: expected a folder of checkpoints, got none: "
+                    "add --checkpoint DIR"
+                )
+        if self.trace is not None and not self.trace.endswith((".svg", ".json")):
+            raise ConfigError(
+                f"--trace: expected a name that ends with .svg (a picture) or .json "
+                f"(a Chrome trace), got {self.trace!r}"
+            )
+        self.model  # noqa: B018  its own checks
+
+    @property
+    def model(self) -> GPTConfig:
+        """Sizes of the model, over bytes."""
+        return GPTConfig(self.layers, self.hidden, self.heads, self.context)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step: dim M of every linear operator."""
+        return self.batch * self.context
+
+    def mesh(self, processes: int) -> Sequence:
+        """Sequence over exactly `processes` devices that fits the model.
+
+        By default P{s}x{s} on s * s processes. Raises `MeshError`, or `ShapeError` where a linear
+        operator's shape is not a multiple of the slices.
+        """
+        sequence = parse_sequence(self._sequence_text(processes))
+        if sequence.ranks != processes:
+            raise MeshError(
+                f"sequence {sequence}: expected {sequence.ranks} processes, got {processes}: start "
+                f"{sequence.ranks} (--ranks {sequence.ranks}, or mpirun -n {sequence.ranks}), or "
+                f"choose a sequence of {processes}, --sequence {examples(processes)}"
+            )
+        for n, k in self.model.linear_shapes.values():
+            Linear(self.tokens, n, k).check_divides(sequence.grid)
+        return sequence
+
+    def _sequence_text(self, processes: int) -> str:
+        if self.sequence is not None:
+            return self.sequence
+        side = isqrt(processes)
+        if side * side != processes:
+            raise MeshError(
+                f"processes: expected a square number for the default sequence, got {processes}: "
+                f"choose one of {processes} devices, --sequence {examples(processes)}"
+            )
+        return f"P{side}x{side}"
+
+    def arguments(self) -> list[str]:
+        """The options that give these settings again, defaults left out."""
+        words: list[str] = []
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                words += [_option(field.name)] + ([] if value is True else [str(value)])
+        return words
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def examples(devices: int) -> str:
+    """A few sequences over exactly `devices` devices, the way a message lists them."""
+    names = [f"{label}{devices}" for label in "KNM"]
+    side = isqrt(devices)
+    if side * side == devices:
+        names.insert(0, f"P{side}x{side}")
+    factor = next((f for f in range(2, side + 1) if devices % f == 0), None)
+    if factor is not None:
+        names.append(f"M{factor},K{devices // factor}")
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,35 @@
+"""Runs the command line in this process, as `primepar` would."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+from unittest.mock import patch
+
+from primepar.cli import main
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: str) -> Done:
+    """Run `primepar` with these arguments on a terminal of 100 columns."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch("sys.argv", ["primepar", *arguments]),
+        patch.dict("os.environ", {"COLUMNS": "100"}),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return Done(code, out.getvalue(), err.getvalue())

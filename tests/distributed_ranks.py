@@ -1,0 +1,109 @@
+"""Runs a function on real processes of one world; a server with torch loaded forks them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SECONDS = 240
+
+
+def on_ranks(
+    size: int, work: Callable[..., Any], *arguments: Any, backend: str = "gloo"
+) -> list[Any]:
+    """Call `work(*arguments)` on `size` processes of one world, and return what each returns.
+
+    With NCCL each has a GPU, or all share one. `work` is a function of an importable module.
+    Raises `RuntimeError` with the first traceback, and leaves no process behind.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["primepar.distributed"])
+    with tempfile.TemporaryDirectory() as folder:
+        store, ends, processes = str(Path(folder) / "store"), [], []
+        for rank in range(size):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_rank, args=(there, store, backend, rank, size, work, arguments)
+            )
+            process.start()
+            there.close()
+            ends.append(here)
+            processes.append(process)
+        try:
+            return _results(ends)
+        finally:
+            for process in processes:
+                process.join(0.5)
+                process.kill()
+                process.join()
+
+
+def _results(ends: list[Connection]) -> list[Any]:
+    """Poll all ranks together: the first to fail tells why the others wait."""
+    results: dict[int, Any] = {}
+    deadline = time.monotonic() + SECONDS
+    while len(results) < len(ends):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"ranks {sorted(set(range(len(ends))) - set(results))} hang")
+        for rank, end in enumerate(ends):
+            if rank not in results and end.poll(0.01):
+                failed, results[rank] = received(end)
+                if failed:
+                    raise RuntimeError(f"rank {rank}: {results[rank]}")
+    return [results[rank] for rank in range(len(ends))]
+
+
+def received(end: Connection) -> tuple[bool, Any]:
+    """Whether a rank failed, and its traceback or its result."""
+    try:
+        answer: tuple[bool, Any] = end.recv()
+    except EOFError:
+        return True, "died"
+    return answer
+
+
+def _rank(
+    end: Connection,
+    store: str,
+    backend: str,
+    rank: int,
+    size: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    torch.set_num_threads(1)
+    try:
+        device = use_gpu(rank, size) if backend == "nccl" else None
+        dist.init_process_group(
+            backend, f"file://{store}", rank=rank, world_size=size, device_id=device
+        )
+        result = work(*arguments)
+        dist.barrier()
+        end.send((False, result))
+    except BaseException:
+        end.send((True, traceback.format_exc()))
+        raise SystemExit(1) from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def use_gpu(rank: int, size: int) -> torch.device:
+    """This rank's GPU. NCCL takes one GPU twice only from what it holds for two hosts."""
+    gpus = torch.cuda.device_count()
+    if gpus < size:
+        os.environ["NCCL_HOSTID"] = f"primepar-{rank}"
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    device = torch.device("cuda", rank % gpus)
+    torch.cuda.set_device(device)
+    return device

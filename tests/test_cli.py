@@ -1,0 +1,263 @@
+"""The commands do what they say, and end with the code that says how it went."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from command import run
+from conftest import Golden
+
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.schedule import load_program, lower
+
+WRONG = """
+from primepar import Primitive
+
+class Wrong(Primitive):
+    axes = ("r", "c")
+
+    def forward(self, r, c, t, s):
+        return dict(M=r, N=(r + c) % s, K=c)
+"""
+ALONE = """{"format": "primepar-program", "version": 1, "ranks": 2,
+ "programs": [[{"op": "send", "peer": 1, "block": "A"}], []]}"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> str:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    return f"{tmp_path}/wrong.py:Wrong"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> str:
+    path = tmp_path / "alone.json"
+    path.write_text(ALONE)
+    return str(path)
+
+
+def words(text: str) -> list[str]:
+    """What a grid says after its title, without the places on the mesh and the rules."""
+    return re.sub(r"[rc]=\d|---+", "", text.partition("\n")[2]).split()
+
+
+# list
+
+
+def test_list_says_the_maps_axes_and_source_of_every_primitive(golden: Golden) -> None:
+    done = run("list")
+    assert (done.code, done.err) == (0, "")
+    golden("cli/list", done.out)
+
+
+def test_list_as_json_has_every_registered_name() -> None:
+    entries = json.loads(run("list", "--json").out)
+    assert [entry["name"] for entry in entries] == list(PRIMITIVES)
+    assert entries[-1]["maps"]["forward"] == "M=r, N=(r + c + t) % s, K=c"
+    assert entries[-1]["axes"] == {"r": "s", "c": "s"}
+    assert entries[-1]["source"].startswith("Wang et al., PrimePar, ASPLOS 2024")
+
+
+# show
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("show_primepar_2", ("primepar", "--side", "2")),
+        ("show_primepar_3_forward", ("primepar", "--side", "3", "--phase", "forward")),
+        ("show_K_P2x2", ("K,P2x2",)),
+        ("show_by_input_3", ("by-input", "--side", "3")),
+        ("show_program_P2x2", ("P2x2", "--program", "--phase", "forward")),
+    ],
+)
+def test_show_draws_the_grid(golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
+    done = run("show", *arguments)
+    assert (done.code, done.err) == (0, "")
+    golden(f"cli/{name}", done.out)
+
+
+def test_show_draws_what_is_wrong_too(wrong: str) -> None:
+    done = run("show", wrong, "--side", "2")
+    assert done.code == 0
+    assert done.out.count("O[0,0] += I[0,0] * W[0,0]") == 2
+
+
+def test_show_as_json_has_a_cell_for_every_device_and_step() -> None:
+    grid = json.loads(run("show", "primepar", "--side", "2", "--json").out)
+    assert [len(column) for column in grid["cells"]] == [4] * 6
+    assert grid["cells"][0][0]["products"] == [
+        {
+            "writes": "O[0,0]",
+            "reads": ["I[0,0]", "W[0,0]"],
+            "sub_operator": {"M": 0, "N": 0, "K": 0},
+        }
+    ]
+    assert {"op": "isend", "block": "I[0,0]", "peer": 1} in grid["cells"][0][0]["messages"]
+
+
+def test_a_program_that_show_saves_is_the_lowered_one_and_is_proved(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    done = run("show", "P2x2", "--program", "-o", str(path))
+    assert done == (0, f"wrote {path}\n", "")
+    assert load_program(path) == lower(parse_sequence("P2x2"))
+    assert run("verify", str(path)).code == 0
+    assert words(run("show", str(path)).out) == words(run("show", "P2x2").out)
+
+
+def test_show_writes_a_picture_and_a_trace(tmp_path: Path) -> None:
+    for name in ("grid.svg", "run.json"):
+        done = run("show", "P2x2", "-o", str(tmp_path / name))
+        assert done == (0, f"wrote {tmp_path / name}\n", "")
+    assert (tmp_path / "grid.svg").read_text().startswith("<svg ")
+    assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.svg", "run.json"]
+
+
+# check
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5])
+def test_check_finds_primepar_equal_on_every_side(side: int) -> None:
+    report = json.loads(run("check", "primepar", "--side", str(side), "--json").out)
+    assert report["outputs"] == {"O": True, "dI": True, "dW": True}
+    assert set(report["sent"]) == {report["formula"]}
+
+
+def test_check_prints_what_is_equal_sent_and_alive() -> None:
+    done = run("check", "primepar", "--side", "2", "--shape", "4,8,2")
+    assert done == (
+        0,
+        "P2x2 on 4 emulated devices, M=4 N=8 K=2\n"
+        "  O    equal\n"
+        "  dI   equal\n"
+        "  dW   equal\n"
+        "  sent per device  36 elements, 36 by the formula\n"
+        "  peak per device  38 elements\n",
+        "",
+    )
+
+
+def test_check_runs_a_sequence_with_a_batch_and_a_program(tmp_path: Path) -> None:
+    assert run("check", "B,K", "--shape", "2,4,4,4").code == 0
+    run("show", "K,P2x2", "--program", "-o", str(tmp_path / "p.json"))
+    assert run("check", str(tmp_path / "p.json")).code == 0
+
+
+def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str) -> None:
+    done = run("check", wrong, "--side", "2")
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == (
+        "  refused  Wrong2, device 0 (r=0, c=0), programs[0][1], forward, t=0: expected every term "
+        "once in a sum, got forward M=0 N=0 K=0 a second time"
+    )
+
+
+# verify
+
+
+def test_verify_proves_primepar_for_every_side() -> None:
+    done = run("verify", "primepar")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "primepar: proved for every side"
+
+
+def test_verify_json_has_the_agreed_form() -> None:
+    report = json.loads(run("verify", "primepar", "--json").out)
+    assert (report["target"], report["verdict"]) == ("primepar", "proved")
+    names = [each["name"] for each in report["properties"]]
+    assert names == ["coverage", "placement", "completion", "alignment", "deadlock-freedom"]
+    for each in report["properties"]:
+        assert set(each) - {"reason"} == {"name", "verdict", "seconds", "counterexample"}
+        assert (each["verdict"], each["counterexample"]) == ("proved", None)
+
+
+@pytest.mark.parametrize("arguments", [("primepar", "--side", "3"), ("K,P2x2",), ("B,M,N",)])
+def test_verify_proves_one_mesh(arguments: tuple[str, ...]) -> None:
+    done = run("verify", *arguments, "--json")
+    assert done.code == 0
+    assert len(json.loads(done.out)["properties"]) == 6
+
+
+def test_what_verify_refutes_is_replayed_by_the_command_that_it_prints(wrong: str) -> None:
+    done = run("verify", wrong)
+    assert done.code == 1
+    assert done.out.splitlines()[0] == f"{wrong}: refuted"
+    replay = f"primepar check {wrong} --side 2"
+    assert done.out.splitlines()[-1] == f"  replay: {replay}"
+    assert run(*replay.split()[1:]).code == 1
+
+
+def test_a_message_without_a_partner_is_refuted(alone: str) -> None:
+    done = run("verify", alone)
+    assert done.code == 1
+    assert done.out.splitlines()[2:] == [
+        "      rank 0, instruction 0 (send A -> 1): expected a recv from rank 0 on rank 1 to "
+        "match, got none that is left: add it there, or remove this one",
+        "  races             proved      0.000 s",
+        f"  replay: primepar check {alone}",
+    ]
+    assert run("check", alone).code == 1
+
+
+def test_verify_ends_with_3_where_time_is_too_short() -> None:
+    done = run("verify", "primepar", "--timeout", "0.001", "--json")
+    report = json.loads(done.out)
+    assert (done.code, report["verdict"]) == (3, "unknown")
+    assert all(each["reason"] for each in report["properties"] if each["verdict"] == "unknown")
+
+
+def test_buffered_is_the_weaker_question(tmp_path: Path) -> None:
+    path = tmp_path / "cross.json"
+    ends = [
+        [
+            {"op": "send", "peer": 1 - rank, "block": "A"},
+            {"op": "recv", "peer": 1 - rank, "block": "B"},
+        ]
+        for rank in (0, 1)
+    ]
+    path.write_text(
+        json.dumps({"format": "primepar-program", "version": 1, "ranks": 2, "programs": ends})
+    )
+    assert run("verify", str(path)).code == 1
+    assert run("verify", str(path), "--buffered").code == 0
+
+
+# all
+
+
+def test_every_command_has_an_example_in_its_help() -> None:
+    for command in ("list", "show", "check", "verify", "train"):
+        done = run(command, "--help")
+        assert done.code == 0
+        assert f"primepar {command}" in done.out.partition("Example:")[2]
+
+
+def test_no_arguments_show_the_help_and_version_is_the_package_s() -> None:
+    import primepar
+
+    assert "Usage: primepar" in run().out
+    assert run("--version") == (0, f"primepar {primepar.__version__}\n", "")
+
+
+def test_an_interrupt_ends_quietly_with_130() -> None:
+    with patch("primepar.cli_show.resolve", side_effect=KeyboardInterrupt):
+        assert run("show", "primepar", "--side", "2") == (130, "", "")
+
+
+def test_list_show_and_check_load_neither_torch_nor_z3() -> None:
+    script = (
+        "import sys; sys.argv = ['primepar', 'check', 'primepar', '--side', '2']\n"
+        "from primepar.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "print([name for name in ('torch', 'z3', 'mpi4py', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

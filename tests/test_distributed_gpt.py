@@ -1,0 +1,136 @@
+"""The partitioned GPT on real processes against the same model on one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import distributed_cases as cases
+import numpy as np
+import pytest
+from distributed_ranks import on_ranks
+
+from primepar.partition import parse_sequence
+from primepar.reference.transformer import Transformer
+
+SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "P3x3", "M2,P2x2", "K,P2x2")
+REPLICAS = {"K2": (), "N2": ("embedding.token", "norm.weight"), "M2": cases.NAMES}
+CLOSE = 1e-11
+
+
+def size_of(sequence: str) -> int:
+    return parse_sequence(sequence).ranks
+
+
+@cache
+def results(size: int) -> list[dict[tuple[str, str], Any]]:
+    """Everything that one world of `size` processes is asked, rank by rank."""
+    asked = [("gpt", sequence) for sequence in SEQUENCES if size_of(sequence) == size]
+    if size == 2:
+        asked += [("refusals", "K2"), ("refusals", "M2")]
+    if size == 4:
+        asked += [("loaded", "P2x2")]
+    answers = on_ranks(size, cases.several, [(work, (sequence,)) for work, sequence in asked])
+    return [dict(zip(asked, answer, strict=True)) for answer in answers]
+
+
+@cache
+def one_process() -> dict[str, Any]:
+    return cases.gpt("")
+
+
+def difference(got: cases.Arrays, expected: cases.Arrays) -> float:
+    """Largest difference of two sets of arrays, each relative to the largest of its entries."""
+    assert got.keys() == expected.keys()
+    return max(
+        float(np.abs(got[name] - array).max() / np.abs(array).max())
+        for name, array in expected.items()
+    )
+
+
+def test_one_process_is_the_numpy_transformer() -> None:
+    tokens_BT, targets_BT = cases.batch()
+    model = Transformer.initial(cases.CONFIG, seed=3)
+    loss, gradients = model.loss_and_gradients(tokens_BT.numpy(), targets_BT.numpy())
+    assert one_process()["losses"][0] == pytest.approx(loss, rel=1e-12)
+    assert difference(one_process()["gradients"], gradients) < CLOSE
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_every_gradient_equals_that_of_one_process(sequence: str) -> None:
+    got = results(size_of(sequence))[0]["gpt", sequence]
+    assert difference(got["gradients"], one_process()["gradients"]) < CLOSE
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_training_goes_as_on_one_process(sequence: str) -> None:
+    got = results(size_of(sequence))[0]["gpt", sequence]
+    assert got["losses"] == pytest.approx(one_process()["losses"], rel=CLOSE)
+    assert difference(got["parameters"], one_process()["parameters"]) < CLOSE
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_every_rank_reports_the_same_loss(sequence: str) -> None:
+    losses = [result["gpt", sequence]["losses"] for result in results(size_of(sequence))]
+    assert losses == [losses[0]] * len(losses)
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_training_step_makes_no_buffer_after_the_first(sequence: str) -> None:
+    for result in results(size_of(sequence)):
+        counts = result["gpt", sequence]["counts"]
+        assert counts == [counts[0]] * len(counts)
+
+
+@pytest.mark.parametrize(("sequence", "names"), REPLICAS.items())
+def test_replicas_stay_identical(sequence: str, names: tuple[str, ...]) -> None:
+    first, other = (result["gpt", sequence]["blocks"] for result in results(2))
+    assert [name for name in names if not np.array_equal(first[name], other[name])] == []
+
+
+def test_no_rank_of_primepar_holds_more_than_its_share() -> None:
+    linears = [f"{name}.weight" for name in cases.CONFIG.linear_shapes]
+    for result in results(4):
+        blocks = result["gpt", "P2x2"]["blocks"]
+        shares = {name: blocks[name].size * 4 for name in linears}
+        assert shares == {
+            name: int(np.prod(cases.CONFIG.parameter_shapes[name])) for name in linears
+        }
+
+
+def test_a_parameter_comes_back_as_it_was_loaded() -> None:
+    assert [result["loaded", "P2x2"] for result in results(4)] == [True] * 4
+
+
+def test_what_the_mesh_cannot_run_is_refused() -> None:
+    messages = results(2)[0]["refusals", "K2"]
+    assert messages == REFUSALS
+    assert results(2)[1]["refusals", "K2"] == messages
+
+
+def test_a_batch_that_would_cut_a_sequence_is_refused() -> None:
+    assert results(2)[0]["refusals", "M2"][3] == (
+        "ShapeError: batch: expected a positive multiple of the 2 slices of M in sequence 'M2', "
+        "got 3: take 4"
+    )
+
+
+REFUSALS = [
+    "ConfigError: hidden: expected a multiple of 2 for sequence 'K2', got 9: "
+    "take 10, or another sequence",
+    "ConfigError: heads: expected a multiple of 2 for sequence 'K2', got 3: "
+    "take 4, or another sequence",
+    "ConfigError: vocabulary: expected a multiple of 2 for sequence 'K2', got 5: "
+    "take 6, or another sequence",
+    "no error",
+    "ShapeError: tokens: expected at most context=2 positions, got 3: cut the sequences",
+    "ShapeError: blocks.0.fc1: expected a block of 2 columns (N=4 in 2 slices), got (1, 2, 5): "
+    "give this rank's block",
+    "ConfigError: parameter 'norm.weight': expected a gradient, got none: "
+    "call loss(...).backward() first",
+    "ConfigError: parameter 'norm.scale': expected a name of GPTConfig.parameter_shapes, "
+    "like 'blocks.0.qkv.weight'",
+    "ShapeError: parameter 'norm.weight': expected shape (4,), got (5,)",
+    "TrainingOrderError: parameter 'head.weight': expected its block at home, got it away between "
+    "forward and backward: call backward() first",
+]

@@ -1,0 +1,185 @@
+"""The partitioned linear operator and the executor, on real processes against one device."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import distributed_cases as cases
+import numpy as np
+import pytest
+import torch
+from distributed_program import RANKS, expected_blocks, run_program
+from distributed_ranks import on_ranks
+
+from primepar.distributed import Mesh, PartitionedLinear
+from primepar.errors import ConfigError, MeshError, ShapeError
+from primepar.partition import parse_sequence
+from primepar.schedule import Layout
+
+SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
+ROWS = Layout((4, 1), (((0, 0),), ((1, 0),), ((2, 0),), ((3, 0),)))
+COLUMNS = Layout((1, 4), (((0, 3),), ((0, 2),), ((0, 1),), ((0, 0),)))
+COPIES = Layout((1, 1), (((0, 0),),) * 4)
+PAIRS = Layout((2, 1), (((0, 0),), ((0, 0),), ((1, 0),), ((1, 0),)))
+SOURCES = {"rows": ROWS, "columns": COLUMNS, "copies": COPIES, "pairs": PAIRS}
+
+
+def size_of(sequence: str) -> int:
+    return parse_sequence(sequence).ranks
+
+
+@cache
+def results(size: int) -> list[dict[tuple[str, ...], Any]]:
+    """Everything that one world of `size` processes is asked, rank by rank."""
+    chosen = [sequence for sequence in SEQUENCES if size_of(sequence) == size]
+    works = ("linear", "pools", "evaluation", "order") if size <= 4 else ("linear", "pools")
+    asked: dict[tuple[str, ...], tuple[Any, ...]] = {
+        (work, sequence): (sequence,) for sequence in chosen for work in works
+    }
+    if size == 4:
+        for name, source in SOURCES.items():
+            asked["linear", name] = asked["pools", name] = ("P2x2", source)
+    if size == 2:
+        asked["unfit", "B2"] = ("B2",)
+    answers = on_ranks(size, cases.several, [(key[0], given) for key, given in asked.items()])
+    return [dict(zip(asked, answer, strict=True)) for answer in answers]
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_output_and_gradients_equal_one_device(sequence: str) -> None:
+    arrays = results(size_of(sequence))[0]["linear", sequence]["arrays"]
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: array.tolist() for name, array in cases.dense_tensors().items()
+    }
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_input_may_come_from_any_layout_and_its_gradient_goes_back_there(source: str) -> None:
+    arrays = results(4)[0]["linear", source]["arrays"]
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        name: array.tolist() for name, array in cases.dense_tensors().items()
+    }
+
+
+@pytest.mark.parametrize(("sequence", "side"), [("P2x2", 2), ("P3x3", 3)])
+def test_every_rank_of_primepar_sends_what_the_formula_says(sequence: str, side: int) -> None:
+    mn, mk, nk = cases.M * cases.N, cases.M * cases.K, cases.N * cases.K
+    formula = Fraction(2 * (side - 1) * (mn + mk) + 2 * side * nk, side**2)
+    sent = [result["linear", sequence]["sent"]["linear"] for result in results(side**2)]
+    assert sent == [formula] * side**2
+
+
+@pytest.mark.parametrize(
+    ("sequence", "reduced"),
+    [("K2", cases.M * cases.N), ("N2", cases.M * cases.K), ("M2", cases.N * cases.K)],
+)
+def test_a_split_dim_costs_one_all_reduce(sequence: str, reduced: int) -> None:
+    sent = [result["linear", sequence]["sent"]["linear"] for result in results(2)]
+    assert sent == [Fraction(2 * reduced, 2)] * 2
+
+
+@pytest.mark.parametrize("case", [*SEQUENCES, *SOURCES])
+def test_no_buffer_is_made_after_the_first_step(case: str) -> None:
+    size = 4 if case in SOURCES else size_of(case)
+    for result in results(size):
+        counts = result["pools", case]
+        assert counts == [counts[0]] * len(counts)
+
+
+def test_two_buffers_for_each_tensor_that_moves_are_enough() -> None:
+    made = [result["pools", "P2x2"][-1][0] for result in results(4)]
+    moving = ("I", "W", "dO", "dW", "dI on its way back")
+    assert max(made) <= 2 * len(moving)
+
+
+@pytest.mark.parametrize("sequence", ["P1x1", "K2", "N2", "M2", "P2x2", "K,N2"])
+def test_an_evaluation_leaves_the_weight_at_home(sequence: str) -> None:
+    for result in results(size_of(sequence)):
+        assert result["evaluation", sequence] == {"stayed": True, "equal": True}
+
+
+@pytest.mark.parametrize("sequence", ["K2", "P2x2"])
+def test_phases_out_of_order_are_refused_and_the_weight_can_be_called_home(sequence: str) -> None:
+    second_forward = (
+        "TrainingOrderError: blocks.0.fc1: expected backward() after each forward that records "
+        "gradients, got another forward while the weight is away: call backward() first, or "
+        "return_home() on every rank to give that forward up"
+    )
+    second_backward = (
+        "TrainingOrderError: blocks.0.fc1: expected one backward() for each forward, got another "
+        "one: its input is gone from the devices, call the forward again"
+    )
+    messages = [second_forward, second_forward, second_backward, "no error"]
+    for result in results(size_of(sequence)):
+        assert result["order", sequence] == {"messages": messages, "home": True}
+
+
+def test_a_split_batch_is_refused() -> None:
+    assert results(2)[0]["unfit", "B2"] == (
+        "SequenceError: sequence 'B2': expected no split of B, as rows of all sequences of a "
+        "batch are one dim here: write M for B"
+    )
+
+
+def test_a_world_of_another_size_is_refused() -> None:
+    with pytest.raises(MeshError) as error:
+        Mesh(parse_sequence("P2x2"))
+    assert str(error.value) == (
+        "sequence 'P2x2': expected 4 processes, got 1: start it with mpirun -n 4"
+    )
+
+
+def test_an_input_that_is_no_block_of_the_layer_is_refused() -> None:
+    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.zeros(6, 4))
+    with pytest.raises(ShapeError) as error:
+        layer(torch.zeros(2, 5))
+    assert str(error.value) == (
+        "linear: expected a block of 6 columns (N=6 in 1 slices), got (2, 5): "
+        "give this rank's block"
+    )
+
+
+def test_an_input_of_another_dtype_is_refused() -> None:
+    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.zeros(6, 4))
+    with pytest.raises(ConfigError) as error:
+        layer(torch.zeros(2, 6, dtype=torch.float64))
+    assert str(error.value) == (
+        "linear: expected an input of the mesh's torch.float32, got torch.float64: "
+        "convert it, or make the mesh with that dtype"
+    )
+
+
+def test_a_changed_input_is_no_longer_differentiated() -> None:
+    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.ones(6, 4))
+    x = torch.ones(2, 6)
+    output = layer(x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@cache
+def program_results() -> list[dict[str, Any]]:
+    return on_ranks(RANKS, run_program, True)
+
+
+def test_every_instruction_does_what_the_program_says() -> None:
+    for result, expected in zip(program_results(), expected_blocks(), strict=True):
+        assert result["blocks"].keys() == expected.keys()
+        for name, block in expected.items():
+            np.testing.assert_array_equal(result["blocks"][name], block, name)
+
+
+def test_a_borrowed_block_is_never_written() -> None:
+    assert [result["untouched"] for result in program_results()] == [True] * RANKS
+
+
+def test_the_events_of_a_run_account_for_what_was_sent() -> None:
+    for rank, result in enumerate(program_results()):
+        events = result["events"]
+        assert sum(event.elements for event in events) == result["sent"]
+        assert {event.rank for event in events} == {rank}
+        assert all(0 <= event.start <= event.end for event in events)
+        assert {event.op for event in events if event.track == "compute"} == {"compute"}

@@ -1,0 +1,164 @@
+"""The explorer and the proofs give the same verdicts; neither knows the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from mutants import Ones, mutant
+
+from primepar.errors import EmulationError
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.reference import emulate
+from primepar.schedule import Program, Sequence, lower
+from primepar.verify.explorer import Exploration, explore
+from primepar.verify.program_proof import verify_program
+from primepar.verify.report import Report
+
+SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2")
+SEEDS = range(600)
+CHUNK = 50
+
+
+def refuted(report: Report) -> set[str]:
+    return {result.name for result in report.properties if result.verdict == "refuted"}
+
+
+def program(*ranks: list[dict[str, Any]]) -> Program:
+    head = {"format": "primepar-program", "version": 1, "ranks": len(ranks)}
+    return msgspec.convert({**head, "programs": ranks}, Program)
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_a_registered_primitive_is_right_for_both(name: str, side: int) -> None:
+    lowered = lower(Sequence.of(PRIMITIVES[name](), side))
+    assert verify_program(lowered).verdict == "proved"
+    assert explore(lowered).failed == frozenset()
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_a_sequence_is_right_for_both(text: str) -> None:
+    lowered = lower(parse_sequence(text))
+    assert verify_program(lowered).verdict == "proved"
+    assert explore(lowered).failed == frozenset()
+
+
+def disagreement(report: Report, seen: Exploration) -> str:
+    """Where the two differ; nothing if they agree.
+
+    Behind a deadlock the explorer does not look for races, and with a race the data depends on
+    when a message is carried over, so there only the verdicts that are left are compared.
+    """
+    proved, failed = refuted(report), set(seen.failed)
+    if {result.name for result in report.properties} != seen.asked:
+        return "asked"
+    for name in ("coverage", "deadlock-freedom"):
+        if (name in proved) != (name in failed):
+            return name
+    if bool(proved) != bool(failed):
+        return "verdict"
+    if "races" not in proved | failed:
+        return "" if proved == failed else "properties"
+    if "deadlock-freedom" not in proved and ("races" in proved) != ("races" in failed):
+        return "races"
+    return ""
+
+
+@pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
+def test_mutants_are_refuted_by_both_or_by_neither(start: int) -> None:
+    found = {}
+    for seed in SEEDS[start : start + CHUNK]:
+        program, buffered = mutant(seed), seed % 7 == 0
+        report = verify_program(program, buffered=buffered)
+        found[seed] = disagreement(report, explore(program, buffered=buffered))
+    assert {seed: what for seed, what in found.items() if what} == {}
+
+
+def test_mutants_are_of_every_kind() -> None:
+    kinds = [explore(mutant(seed)).failed for seed in SEEDS]
+    right = sum(not failed for failed in kinds)
+    assert 100 < right < 400
+    for name in ("coverage", "placement", "completion", "alignment", "deadlock-freedom", "races"):
+        assert sum(name in failed for failed in kinds) > 30
+
+
+def emulates(program: Program) -> bool:
+    try:
+        emulate(program, [Ones() for _ in range(program.ranks)])
+    except EmulationError:
+        return False
+    return True
+
+
+def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
+    """Only those with `final` and names that mean something: of the others it asks other things."""
+    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3}
+    asked = {seed: program for seed, program in programs.items() if program.final is not None}
+    proved = {seed for seed, program in asked.items() if not refuted(verify_program(program))}
+    assert {seed for seed, program in asked.items() if emulates(program)} == proved
+    assert 50 < len(proved) < len(asked) - 50
+
+
+def test_without_races_all_interleavings_end_alike_as_the_proof_takes_for_granted() -> None:
+    looked_at = 0
+    for seed in SEEDS[:150]:
+        program = mutant(seed)
+        once = explore(program)
+        if sum(map(len, program.programs)) > 14 or "races" in once.failed:
+            continue
+        every = explore(program, every=True)
+        assert (every.finished, every.ends) == (True, 1), seed
+        assert (every.failed, every.stuck) == (once.failed, once.stuck), seed
+        looked_at += 1
+    assert looked_at > 50
+
+
+def test_a_block_overwritten_in_flight_ends_in_two_ways() -> None:
+    overwritten = program(
+        [
+            {"op": "isend", "peer": 1, "block": "X", "request": "a"},
+            {"op": "compute", "reads": ["Y"], "accumulates": "X"},
+            {"op": "wait", "request": "a"},
+        ],
+        [{"op": "recv", "peer": 0, "block": "Z"}],
+    )
+    every = explore(overwritten, every=True)
+    assert (every.ends, every.failed) == (2, frozenset({"races"}))
+
+
+def test_an_exploration_says_where_ranks_hang_and_whether_it_looked_at_all() -> None:
+    dead = program(
+        [
+            {"op": "send", "peer": 1, "block": "X"},
+            {"op": "recv", "peer": 1, "block": "Y"},
+        ],
+        [
+            {"op": "barrier", "group": [1]},
+            {"op": "send", "peer": 0, "block": "Y"},
+            {"op": "recv", "peer": 0, "block": "X"},
+        ],
+    )
+    seen = explore(dead, every=True)
+    assert (seen.stuck, seen.failed) == (((0, 0), (1, 1)), frozenset({"deadlock-freedom"}))
+    assert seen.finished
+    assert not explore(dead, every=True, limit=2).finished
+    assert explore(dead, buffered=True).failed == frozenset()
+
+
+def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
+    code = (
+        "import sys, primepar.verify.explorer; "
+        "print(*sorted(m for m in sys.modules if m == 'z3' or m.startswith('primepar.verify.')))"
+    )
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == [
+        "primepar.verify.explorer",
+        "primepar.verify.explorer_contents",
+        "primepar.verify.explorer_judge",
+        "primepar.verify.explorer_machine",
+    ]

@@ -1,0 +1,167 @@
+"""Programs survive their file, people can read them, and the shipped schema is current."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Golden
+
+import primepar.schedule
+from primepar.errors import ProgramError
+from primepar.partition import parse_sequence
+from primepar.schedule import Linear, Program, load_program, lower, program_text, save_program
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Compute,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Send,
+    Wait,
+    schema,
+)
+from primepar.schedule.program_file import program_json
+
+SCHEMA = Path(primepar.schedule.__file__).with_name("program.schema.json")
+EVERY_INSTRUCTION: tuple[Instruction, ...] = (
+    Compute(("I[0]", "W[0]"), "O[0]", "forward", {"M": 0}),
+    Compute(("A", "B"), "C"),
+    Send(1, "A", tag=3),
+    Recv(1, "A", communicator="rows"),
+    ISend(1, "A", request="a"),
+    IRecv(1, "B", request="b"),
+    Wait("a"),
+    Group((Send(1, "A"), Recv(1, "B"))),
+    AllReduce((0, 1), block="A"),
+    Reduce((0, 1), block="A", root=1, reduction="max"),
+    Broadcast((0, 1), block="A", root=0),
+    AllGather((0, 1), block="A", blocks=("A", "B")),
+    ReduceScatter((0, 1), blocks=("A", "B"), block="C"),
+    AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
+    Barrier((0, 1)),
+    Alloc("A"),
+    Free("A"),
+    Fetch("A"),
+    Evict("A"),
+)
+
+
+def every_instruction() -> Program:
+    return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()))
+
+
+@pytest.mark.parametrize("text", ["P2x2", "K,P3x3", "B,M", ""])
+def test_a_lowered_program_survives_its_file(tmp_path: Path, text: str) -> None:
+    program = lower(parse_sequence(text), Linear(12, 12, 12, B=2 if "B" in text else 1))
+    save_program(program, tmp_path / "p.json")
+    assert load_program(tmp_path / "p.json") == program
+
+
+def test_every_instruction_survives_its_file(tmp_path: Path) -> None:
+    save_program(every_instruction(), tmp_path / "p.json")
+    assert load_program(tmp_path / "p.json") == every_instruction()
+
+
+def test_a_file_has_one_instruction_in_a_line() -> None:
+    lines = program_json(every_instruction()).splitlines()
+    assert sum('"op"' in line for line in lines) == len(EVERY_INSTRUCTION)
+
+
+def test_the_text_says_every_instruction(golden: Golden) -> None:
+    golden("program/every_instruction", program_text(every_instruction()))
+
+
+def test_the_text_of_a_program_says_what_lies_where(golden: Golden) -> None:
+    golden("program/P2x2", program_text(lower(parse_sequence("P2x2"))))
+
+
+def test_saving_replaces_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("old")
+    save_program(every_instruction(), path)
+    assert load_program(path) == every_instruction()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_saved_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("old")
+
+    def full(source: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ProgramError) as caught:
+        save_program(every_instruction(), path)
+    assert str(caught.value) == f"{path}: expected a place to write to, got No space left on device"
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def node(instruction: dict[str, object], ranks: int = 2) -> str:
+    fields = {"format": "primepar-program", "version": 1, "ranks": ranks}
+    return json.dumps({**fields, "programs": [[instruction], *[[]] * (ranks - 1)]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "Expected `object`, got `array`"),
+        ('{"format": "program"}', "Invalid enum value 'program' - at `$.format`"),
+        ('{"steps": 1}', "Object contains unknown field `steps`"),
+        (node({"op": "wait"}), "Object missing required field `request` - at `$.programs[0][0]`"),
+        (node({"op": "wait", "request": 1}), "Expected `str`, got `int` - at "
+         "`$.programs[0][0].request`"),
+        (node({"op": "free", "block": ""}), "Expected `str` of length >= 1 - at "
+         "`$.programs[0][0].block`"),
+        (node({"op": "send", "peer": -1, "block": "A"}), "Expected `int` >= 0 - at "
+         "`$.programs[0][0].peer`"),
+        (node({"op": "send", "peer": 2, "block": "A"}), "expected ranks below 2, got 2 in "
+         "programs[0][0]"),
+        (node({"op": "barrier", "group": [0, 0]}), "expected every rank of a group once, got "
+         "[0, 0] - at `$.programs[0][0]`"),
+        (node({"op": "broadcast", "group": [0], "block": "A", "root": 1}), "expected a root out of "
+         "the group [0], got 1 - at `$.programs[0][0]`"),
+        (node({"op": "compute", "reads": ["A"], "accumulates": "B", "phase": "forward"}),
+         "expected phase and sub_operator together, or neither for an addition - at "
+         "`$.programs[0][0]`"),
+        (node({"op": "group", "body": [{"op": "wait", "request": "a"}]}), "Invalid value 'wait' - "
+         "at `$.programs[0][0].body[0].op`: write one of send, recv"),
+    ],
+)  # fmt: skip
+def test_what_is_no_program_is_refused_with_its_json_path(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(ProgramError) as caught:
+        load_program(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_the_shipped_schema_is_current() -> None:
+    mend = "write it anew: python -m primepar.schedule > primepar/schedule/program.schema.json"
+    assert json.loads(SCHEMA.read_text()) == schema(), mend
+
+
+def test_the_schema_knows_every_instruction() -> None:
+    definitions = json.loads(SCHEMA.read_text())["$defs"]
+    known = {tag for each in definitions.values()
+             for tag in each["properties"].get("op", {}).get("enum", ())}  # fmt: skip
+    assert known == {str(node.__struct_config__.tag) for node in EVERY_INSTRUCTION}

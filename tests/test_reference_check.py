@@ -1,0 +1,265 @@
+"""Emulated devices compute what one device computes, exactly, and send what the formula says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primepar import Primitive
+from primepar.errors import DeadlockError, MissingBlockError, ProgramError, ShapeError
+from primepar.partition import PRIMITIVES, ByInput, parse_sequence
+from primepar.reference import EmulatedLinear, check, check_program, emulate, emulated_step
+from primepar.reference.check import formula
+from primepar.reference.dense import linear_step
+from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.operators import DIMS
+from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.program import AllReduce, Program
+
+MIXED = (
+    "", "K,P2x2", "N,P2x2", "M,P2x2", "B,P2x2", "P2x2,N", "P2x2,M", "P2x2,B", "P2x2,P2x2",
+    "P2x2,P3x3", "M,K", "K,N", "B,M,N,K", "K3,P2x2", "N,N", "N3,M2,K2", "K,P2x2,N",
+)  # fmt: skip
+
+
+# One device and many
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+def test_every_primitive_equals_one_device_and_its_formula(name: str, side: int) -> None:
+    report = check(Sequence.of(PRIMITIVES[name](), side))
+    assert report.message is None
+    assert report.outputs == {"O": True, "dI": True, "dW": True}
+    assert set(report.sent) == {report.formula}
+    assert report.equal
+
+
+@pytest.mark.parametrize("text", MIXED)
+def test_every_sequence_equals_one_device(text: str) -> None:
+    report = check(parse_sequence(text))
+    assert report.message is None
+    assert report.outputs == {"O": True, "dI": True, "dW": True}
+
+
+@settings(max_examples=20)
+@given(
+    text=st.lists(st.sampled_from(["B2", "M2", "N3", "K2", "P2x2", "M3"]), max_size=2),
+    factors=st.tuples(*[st.integers(1, 3)] * 4),
+    seed=st.integers(0, 99),
+)
+def test_every_shape_that_the_grid_divides_is_equal(
+    text: list[str], factors: tuple[int, ...], seed: int
+) -> None:
+    sequence = parse_sequence(",".join(text))
+    sizes = dict(zip(DIMS, factors, strict=True))
+    shape = {dim: sizes[dim] * count for dim, count in sequence.grid.items()}
+    report = check(sequence, Linear(**shape), seed)
+    assert report.message is None
+    assert report.outputs == {"O": True, "dI": True, "dW": True}
+
+
+def test_the_oracle_is_the_sum_over_the_shared_dim() -> None:
+    rng = np.random.default_rng(0)
+    I_MN, W_NK, dO_MK = (rng.integers(-4, 5, shape) for shape in ((2, 3), (3, 4), (2, 4)))
+    step = linear_step(I_MN, W_NK, dO_MK)
+    assert step.O[1, 2] == sum(I_MN[1, n] * W_NK[n, 2] for n in range(3))
+    assert step.dI[1, 2] == sum(dO_MK[1, k] * W_NK[2, k] for k in range(4))
+    assert step.dW[2, 3] == sum(I_MN[m, 2] * dO_MK[m, 3] for m in range(2))
+
+
+def test_the_oracle_sums_the_weight_gradient_over_the_batch() -> None:
+    rng = np.random.default_rng(0)
+    I_BMN, W_NK, dO_BMK = (rng.integers(-4, 5, shape) for shape in ((2, 2, 3), (3, 4), (2, 2, 4)))
+    merged = linear_step(I_BMN.reshape(4, 3), W_NK, dO_BMK.reshape(4, 4))
+    batched = linear_step(I_BMN, W_NK, dO_BMK)
+    assert np.array_equal(batched.O.reshape(4, 4), merged.O)
+    assert np.array_equal(batched.dI.reshape(4, 3), merged.dI)
+    assert np.array_equal(batched.dW, merged.dW)
+
+
+def test_a_shape_that_the_side_does_not_divide_says_how_to_pad() -> None:
+    with pytest.raises(ShapeError) as caught:
+        check(parse_sequence("P3x3"), Linear(M=9, N=7, K=9))
+    assert str(caught.value) == (
+        "dim N: expected a positive multiple of its 3 slices, got 7: pad N with 2 zeros to 9"
+    )
+
+
+# Traffic
+
+
+@given(side=st.integers(1, 4), factors=st.tuples(*[st.integers(1, 5)] * 3))
+@settings(max_examples=20)
+def test_primepar_sends_its_formula_for_every_shape(
+    side: int, factors: tuple[int, int, int]
+) -> None:
+    M, N, K = (side * factor for factor in factors)
+    sequence = Sequence.of(PRIMITIVES["primepar"](), side)
+    linear = EmulatedLinear(sequence, Linear(M, N, K))
+    linear.forward(np.ones((M, N)), np.ones((N, K)))
+    linear.backward(np.ones((M, K)))
+    counted = [sum(run.sent[rank] for run in linear.runs) for rank in range(sequence.ranks)]
+    p = side * side
+    expected = Fraction(2 * (side - 1) * (M * N + M * K) + 2 * side * N * K, p) * (side > 1)
+    assert counted == [expected] * p
+    assert formula(sequence, Linear(M, N, K)) == expected
+
+
+def test_a_ring_all_reduce_that_does_not_divide_is_counted_as_a_fraction() -> None:
+    sequence = parse_sequence("N3")
+    assert formula(sequence, Linear(M=2, N=3, K=2)) == Fraction(16, 3)
+    assert check(sequence, Linear(M=2, N=3, K=2)).equal
+
+
+def test_a_sequence_of_several_primitives_has_no_formula() -> None:
+    assert check(parse_sequence("K,P2x2")).formula is None
+
+
+def test_a_primitive_that_does_not_send_its_formula_is_unequal() -> None:
+    class Boaster(ByInput):
+        def sent(self, M: int, N: int, K: int, d: int) -> Fraction:
+            return Fraction(1)
+
+    report = check(Sequence.of(Boaster(), 2))
+    assert not report.equal
+    assert report.outputs == {"O": True, "dI": True, "dW": True}
+    assert report.message == "expected 1 elements to leave each device, got 4 from device 0"
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+def test_primepar_holds_one_block_of_each_tensor_and_one_more_of_two_that_move(side: int) -> None:
+    elements = 2 * 2
+    assert set(check(Sequence.of(PRIMITIVES["primepar"](), side)).peak) == {(6 + 2) * elements}
+
+
+# Wrong maps and programs
+
+
+class Wanderer(Primitive):
+    """Its dW ends where its W does not start."""
+
+    axes = ("d",)
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(N=d)
+
+    def gradient(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(N=(d + 1) % s)
+
+
+class Lacking(Primitive):
+    """Its second step needs blocks that no device has at the first."""
+
+    axes = ("r", "c")
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=t, K=c)
+
+
+def test_a_tensor_that_ends_elsewhere_is_named_with_method_and_device() -> None:
+    report = check(Sequence.of(Wanderer(), 2))
+    assert not report.equal
+    assert report.message == (
+        "Wanderer2, device 0 (d=0): expected dW[0,0] in its memory at the end, got it on device 1"
+    )
+
+
+def test_a_block_that_is_nowhere_is_named_with_phase_and_step() -> None:
+    report = check(Sequence.of(Lacking(), 2))
+    assert not report.equal
+    assert report.message == (
+        "Lacking2, device 0 (r=0, c=0), programs[0][3], forward, t=1: expected I[0,1] in this "
+        "device's memory, got O[0,0], dO[0,0]: receive or compute it before this instruction"
+    )
+
+
+def test_a_deadlock_names_the_method() -> None:
+    sequence = parse_sequence("N2")
+    program = lower(sequence, Linear(M=2, N=2, K=2), ("forward",))
+    broken = msgspec.structs.replace(program, programs=(program.programs[0], ()))
+    memories = [{name: np.ones((2, 1)) for name in names} for names in program.initial or ()]
+    memories[0]["W[0,0]"] = np.ones((1, 2))
+    with pytest.raises(DeadlockError) as caught:
+        emulate(broken, memories, sequence)
+    assert str(caught.value) == (
+        "N2: expected every device to end, got 1 that wait for ever: device 0 at programs[0][1] "
+        "waits for device 1 to call all_reduce over 0,1 reduction=sum; device 1 is through"
+    )
+
+
+def test_a_program_with_a_grid_is_compared_with_one_device() -> None:
+    report = check_program(lower(parse_sequence("P2x2")), "mine.json")
+    assert report.equal
+    assert (report.target, report.ranks) == ("mine.json", 4)
+    assert report.shape == {"M": 4, "N": 4, "K": 4}
+    assert report.outputs == {"O": True, "dI": True, "dW": True}
+    assert report.sent == (32, 32, 32, 32)
+
+
+def test_a_program_without_a_grid_is_run() -> None:
+    barrier = (AllReduce((0, 1), block="x"),) * 2
+    report = check_program(Program("primepar-program", 1, 2, (barrier, barrier)))
+    assert report.equal
+    assert (report.shape, report.outputs, report.sent) == ({}, {}, (4, 4))
+
+
+def test_a_program_that_lacks_its_reduction_is_unequal() -> None:
+    program = lower(parse_sequence("N2"), phases=("forward",))
+    programs = tuple(nodes[:-1] for nodes in program.programs)
+    report = check_program(msgspec.structs.replace(program, programs=programs))
+    assert not report.equal
+    assert report.message == (
+        "device 0: at the end expected the 2 terms of O[0,0], got it without forward M=0 N=1 K=0"
+    )
+
+
+def test_two_phases_that_cut_a_dim_differently_are_refused() -> None:
+    program = Program(
+        "primepar-program", 1, 1, ((),),
+        grid={"forward": {"M": 1, "N": 2, "K": 1}, "gradient": {"M": 1, "N": 3, "K": 1}},
+    )  # fmt: skip
+    with pytest.raises(ProgramError) as caught:
+        check_program(program)
+    assert str(caught.value) == (
+        "$.grid.gradient.N: expected 2 slices as in the phase before, got 3: "
+        "a block must mean the same data in every phase"
+    )
+
+
+def test_a_report_is_json() -> None:
+    report = check(parse_sequence("P2x2"))
+    assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+
+
+# One operator, forward before its gradient is known
+
+
+def test_the_blocks_stay_on_the_devices_between_forward_and_backward() -> None:
+    rng = np.random.default_rng(1)
+    I_MN, W_NK, dO_MK = (rng.normal(size=shape) for shape in ((4, 6), (6, 8), (4, 8)))
+    step = emulated_step(parse_sequence("P2x2"), Linear(M=4, N=6, K=8), I_MN, W_NK, dO_MK)
+    dense = linear_step(I_MN, W_NK, dO_MK)
+    assert all(np.allclose(*pair, rtol=1e-13) for pair in zip(step, dense, strict=True))
+
+
+def test_backward_before_forward_is_refused() -> None:
+    linear = EmulatedLinear(parse_sequence("P2x2"), Linear(M=2, N=2, K=2))
+    with pytest.raises(MissingBlockError) as caught:
+        linear.backward(np.ones((2, 2)))
+    assert str(caught.value) == "memories[0]: expected an array for I[0,1], got none"
+
+
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    linear = EmulatedLinear(parse_sequence("P2x2"), Linear(M=2, N=2, K=2))
+    with pytest.raises(ShapeError) as caught:
+        linear.forward(np.ones((2, 2)), np.ones((2, 4)))
+    assert str(caught.value) == "W: expected shape (2, 2) (N, K), got (2, 4)"

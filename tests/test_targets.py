@@ -1,0 +1,113 @@
+"""A TARGET is a registered name, a sequence, a class in a file, or a program file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from primepar.errors import PrimitiveError, TargetError
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.schedule import Primitive, Sequence, lower, save_program
+from primepar.targets import resolve
+
+MINE = """
+from dataclasses import dataclass
+from primepar import Primitive
+
+@dataclass
+class Helper:
+    side: int
+
+class Rows(Primitive):
+    axes = ("d",)
+    def steps(self, s): return Helper(1).side
+    def forward(self, d, t, s): return dict(M=d)
+
+class Argument(Rows):
+    def __init__(self, side): pass
+
+class Raises(Rows):
+    def __init__(self): raise RuntimeError("no")
+
+class OneName(Rows):
+    axes = ("d")
+
+class Row(Rows):
+    axes = "row"
+
+class Number(Rows):
+    axes = 2
+
+class Sides(Rows):
+    axes = {"d": 2}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path}/mine.py"
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_a_registered_name_is_its_primitive(name: str) -> None:
+    assert type(resolve(name)) is PRIMITIVES[name]
+
+
+def test_a_sequence_is_read_as_the_paper_writes_it() -> None:
+    assert str(resolve("K,P2x2")) == "K2,P2x2"
+    assert isinstance(resolve("K"), Sequence)
+
+
+def test_a_class_in_a_file_is_loaded(mine: str) -> None:
+    found = resolve(f"{mine}:Rows")
+    assert isinstance(found, Primitive)
+    assert found.forward(2, 0, 4) == {"M": 2}
+
+
+def test_a_program_file_is_loaded(tmp_path: Path) -> None:
+    program = lower(parse_sequence("P2x2"))
+    save_program(program, tmp_path / "p.json")
+    assert resolve(str(tmp_path / "p.json")) == program
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Argument", "expected a class that can be called without arguments, got TypeError: "
+         "Argument.__init__() missing 1 required positional argument: 'side'"),
+        ("Raises", "expected a class that can be called without arguments, got RuntimeError: no"),
+        ("OneName", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'd'"""),
+        ("Row", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'row'"""),
+        ("Number", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 2"""),
+        ("Sides", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got {'d': 2}"""),
+    ],
+)  # fmt: skip
+def test_a_class_that_is_no_primitive_is_refused(mine: str, name: str, message: str) -> None:
+    with pytest.raises(PrimitiveError) as caught:
+        resolve(f"{mine}:{name}")
+    assert str(caught.value) == f"{mine}:{name}: {message}"
+
+
+@pytest.mark.parametrize("suffix", ["", ":", ":None", ":Helper", ":Primitive"])
+def test_a_class_that_is_not_there_is_answered_with_those_that_are(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("from primepar import Primitive\nclass Rows(Primitive): ...\nclass Helper: ...")
+    with pytest.raises(TargetError) as caught:
+        resolve(f"{path}{suffix}")
+    assert str(caught.value) == (
+        f"{path}{suffix}: expected file.py:Class with a primitive, got {path}:Rows"
+    )
+
+
+def test_a_file_without_a_primitive_says_so(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("")
+    with pytest.raises(TargetError) as caught:
+        resolve(f"{tmp_path}/none.py:Rows")
+    assert str(caught.value) == (
+        f"{tmp_path}/none.py:Rows: expected file.py:Class with a primitive, got no subclass of "
+        "primepar.Primitive"
+    )

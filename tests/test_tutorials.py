@@ -1,0 +1,163 @@
+"""Tutorials and the solutions of their exercises run; unsolved and wrong ones are refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIALS = sorted((ROOT / "tutorials").glob("0[1-9]_*.py"))
+EXERCISES = sorted((ROOT / "tutorials" / "exercises").glob("[0-9]*.py"))
+USER_CODE = re.compile(r"^# USER CODE BEGIN\n.*?^# USER CODE END\n", re.MULTILINE | re.DOTALL)
+SOLUTIONS = ROOT / "tutorials" / "exercises" / "solutions"
+
+WRONG = [
+    ("01", "class Cube(Primitive):\n    axes = ('i', 'j', 'l')\n    def steps(self, s):\n"
+           "        return 1\n    def forward(self, i, j, l, t, s):\n"
+           "        return dict(M=i, N=j, K=j)\n",
+     "8 devices do only 4 different sub-operators"),
+    ("02", "fc1, fc2 = 'K4', 'K4'\n",
+     "12 blocks have to be moved between the operators in forward"),
+    ("02", "fc1, fc2 = 'N4', 'K4'\n",
+     "a device does not hold a quarter of the hidden activations"),
+    ("02", "fc1, fc2 = 'K2', 'N2'\n", "fc1 is for 2 devices, not four"),
+    ("03", "from primepar.partition import PrimePar as Mirror\n",
+     "with side 3 device 0 walks along N in the order [0, 1, 2]"),
+    ("04", "def order(rank, n, send, receive):\n    return [receive, receive]\n",
+     "device 0 of 2 has to make each of the two calls once"),
+    ("04", "def order(rank, n, send, receive):\n"
+           "    return [receive, send] if rank == 0 else [send, receive]\n",
+     "4 devices need 4 units of time"),
+]  # fmt: skip
+
+
+def the(kind: list[Path], number: str) -> Path:
+    """Return the one file of a kind that starts with a number."""
+    (path,) = (path for path in kind if path.name.startswith(number))
+    return path
+
+
+def solved(exercise: Path, user_code: str, folder: Path) -> Path:
+    """Write a copy of an exercise with other user code; return its path."""
+    source = exercise.read_text(encoding="utf-8")
+    assert len(USER_CODE.findall(source)) == 1
+    copy = folder / exercise.name
+    copy.write_text(USER_CODE.sub(lambda _: user_code, source), encoding="utf-8")
+    return copy
+
+
+def run(script: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Run a script by itself in a folder of its own, as from a shell."""
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def test_every_tutorial_has_an_exercise_and_every_exercise_a_solution() -> None:
+    numbers = [path.name[:2] for path in TUTORIALS]
+    assert numbers == ["01", "02", "03", "04"]
+    assert [path.name[:2] for path in EXERCISES] == numbers
+    names = [path.name for path in EXERCISES]
+    assert [path.name for path in sorted(SOLUTIONS.glob("*.py"))] == names
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_runs_alone_and_draws(
+    script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run(script, monkeypatch, tmp_path)
+    drawn = sorted((tmp_path / "out" / "tutorials").glob("*.svg"))
+    assert drawn
+    for picture in drawn:
+        assert picture.name.startswith(script.name[:3])
+        ElementTree.parse(picture)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda path: path.stem)
+def test_a_solution_is_accepted(
+    exercise: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = USER_CODE.search((SOLUTIONS / exercise.name).read_text(encoding="utf-8"))
+    assert answer is not None
+    run(solved(exercise, answer[0], tmp_path), monkeypatch, tmp_path)
+    assert capsys.readouterr().out.startswith("Right")
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda path: path.stem)
+def test_an_exercise_as_it_stands_is_refused(
+    exercise: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(exercise, monkeypatch, tmp_path)
+    assert str(caught.value).startswith("not yet: ")
+
+
+@pytest.mark.parametrize(("number", "user_code", "why"), WRONG)
+def test_a_wrong_answer_is_refused_and_told_why(
+    number: str, user_code: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exercise = solved(the(EXERCISES, number), user_code, tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run(exercise, monkeypatch, tmp_path)
+    assert str(caught.value) == f"not yet: {why}"
+
+
+def test_the_picture_in_the_readme_is_what_the_code_draws(tmp_path: Path) -> None:
+    drawn = tmp_path / "p2x2.svg"
+    program = Path(sys.executable).with_name("primepar")
+    subprocess.run([program, "show", "primepar", "--side", "2", "-o", drawn], check=True)
+    kept = ROOT / "docs" / "images" / "p2x2.svg"
+    mend = "primepar show primepar --side 2 -o docs/images/p2x2.svg"
+    assert drawn.read_text() == kept.read_text(), f"draw it anew: {mend}"
+
+
+def test_the_renderer_shows_prose_code_output_and_pictures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "01_small.py"
+    script.write_text(
+        "# %% [markdown]\n# # Title\n#\n# Prose.\n\n# %% Set-up\nx = 1\n\n# %%\nprint(x + 1)\n"
+        "open('01_a_picture.svg', 'w').write('<svg/>')\n"
+    )
+    renderer = load(ROOT / "docs" / "render_tutorials.py")
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    monkeypatch.setattr(renderer, "PAGES", pages)
+    monkeypatch.chdir(tmp_path)
+    page = renderer.render(script, tmp_path)
+    assert page == (
+        '# Title\n\nProse.\n\n??? quote "Set-up"\n\n    ```python\n    x = 1\n    ```\n\n'
+        "```python\nprint(x + 1)\nopen('01_a_picture.svg', 'w').write('<svg/>')\n```\n\n"
+        "![a picture](01_a_picture.svg){ .schedule }\n\n"
+        "```{.text .output}\n2\n```\n"
+    )
+    assert (pages / "01_a_picture.svg").read_text() == "<svg/>"
+
+
+def test_a_cell_that_fails_fails_the_rendering_at_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "01_small.py"
+    script.write_text("# %% [markdown]\n# Prose.\n\n# %%\n1 / 0\n")
+    renderer = load(ROOT / "docs" / "render_tutorials.py")
+    with pytest.raises(ZeroDivisionError) as caught:
+        renderer.render(script, tmp_path)
+    assert caught.traceback[-1].lineno + 1 == 5
+
+
+def load(path: Path) -> ModuleType:
+    """Import a script that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

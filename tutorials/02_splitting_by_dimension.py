@@ -1,0 +1,156 @@
+# %% [markdown]
+# # Splitting by dimension, and why it needs all-reduce
+#
+# Most training today splits each product along a single dim. Here are two devices and the same
+# product twice: first with `K` cut in two, then with `N` cut in two. What is different at the
+# end?
+
+# %% Set-up: imports and a function that draws
+from fractions import Fraction
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+from msgspec.structs import replace
+
+from primepar.draw import grid_text, space_time
+from primepar.draw_svg import grid_svg
+from primepar.errors import EmulationError
+from primepar.partition import parse_sequence
+from primepar.reference import check, emulate, scatter
+from primepar.schedule import Linear, Movement, lower
+from primepar.schedule.program import AllReduce
+
+OUT = Path("out/tutorials")
+OUT.mkdir(parents=True, exist_ok=True)
+
+
+def draw(text, phase, name):
+    sequence = parse_sequence(text)
+    grid = space_time(lower(sequence), text, steps=sequence.steps).only(phase)
+    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
+    print(grid_text(grid))
+
+
+# %%
+draw("K", "forward", "02_columns")
+
+# %%
+draw("N", "forward", "02_rows_of_the_weight")
+
+# %% [markdown]
+# With `K` cut, the devices make different columns of `O`. With `N` cut, both make *all* of `O`,
+# and both make it wrong: the sum over `N` has two slices, and each device has added up only
+# one.
+#
+# ## The sum in two parts
+#
+# In numbers: each part alone is not the product, their sum is.
+
+# %%
+rng = np.random.default_rng(0)
+shape = Linear(M=4, N=6, K=8)
+tensors = {
+    "I": rng.integers(-4, 5, (shape.M, shape.N)).astype(float),
+    "W": rng.integers(-4, 5, (shape.N, shape.K)).astype(float),
+}
+I_MN, W_NK = tensors["I"], tensors["W"]
+first = I_MN[:, :3] @ W_NK[:3]
+second = I_MN[:, 3:] @ W_NK[3:]
+for part in (first, second, first + second):
+    print(np.array_equal(part, I_MN @ W_NK))
+
+# %% [markdown]
+# Adding up a block that is spread over devices, so that each of them ends with the whole sum,
+# is an **all-reduce**. The library derives it: an output block that ends on several devices is
+# reduced over these devices.
+#
+# ## Leave it out
+#
+# What if somebody forgets it? We take the program of the forward phase, the list of
+# instructions of every device, strike out the all-reduce, and run both versions.
+
+# %%
+sequence = parse_sequence("N")
+program = lower(sequence, shape, phases=("forward",))
+forgetful = replace(
+    program,
+    programs=tuple(
+        tuple(node for node in rank if not isinstance(node, AllReduce)) for rank in program.programs
+    ),
+)
+for version in (program, forgetful):
+    memories = scatter(version.initial, sequence.grid, tensors)
+    try:
+        run = emulate(version, memories)
+        print("right:", np.array_equal(run.memories[0]["O[0,0]"], I_MN @ W_NK))
+    except EmulationError as error:
+        print(fill(f"{type(error).__name__}: {error}", 96))
+
+# %% [markdown]
+# The emulator did not compare numbers to find that. Its blocks carry with them which products
+# they are made of, and a block that ends without one of them is refused by name.
+#
+# ## Four dims, three phases
+#
+# Each product sums over other dims: forward over `N`, backward over `K`, gradient over `M` and
+# `B` (the batch). So wherever you cut, exactly one of the three must be reduced. We let the
+# movement that is derived from each map say which.
+
+# %%
+print("cut  reduced     whole on every device")
+for dim in "BMNK":
+    movement = Movement(parse_sequence(f"{dim}4"))
+    reduced = [
+        f"{moved.reductions[0].tensor} ({phase})"
+        for phase, moved in movement.phases.items()
+        if moved.reductions
+    ]
+    held = {"I": "forward", "W": "forward", "O": "forward"}
+    whole = [
+        tensor
+        for tensor, phase in held.items()
+        if len(frozenset().union(*movement.start(phase, tensor))) == 1
+    ]
+    print(f"{dim:4} {' '.join(reduced):13} {' '.join(whole)}")
+
+# %% [markdown]
+# Read it line by line:
+#
+# - `B` and `M`: **data parallelism**. Every device has all of `W` and some of the rows; the
+#   gradient of `W` is reduced.
+# - `N`: Megatron's *row-parallel* linear operator (its rows are those of `W`); the output is
+#   reduced.
+# - `K`: Megatron's *column-parallel* one; the gradient of the input is reduced.
+#
+# And the tensor that does not have the dim at all is whole on every device. That is the second
+# price.
+#
+# ## The price, counted
+#
+# A ring all-reduce over `d` devices sends `2 (d - 1) / d` elements for each element reduced:
+# each device passes on `d - 1` parts of size `1/d` while the sums are made, and `d - 1` again
+# while they are handed round. The emulator counts this.
+
+# %%
+shape = Linear(M=24, N=24, K=24)
+for text in ("K2", "K3", "K4", "N4", "M4"):
+    sent = check(parse_sequence(text), shape).sent[0]
+    ratio = Fraction(sent) / (24 * 24)
+    print(f"{text}: {float(sent):7.1f} elements sent by each device, {ratio} for each one reduced")
+
+# %% [markdown]
+# More devices do not make it cheaper. The size of the all-reduce stays, while the share of the
+# multiplications gets smaller with every device: at some number of devices the machines mostly
+# wait.
+#
+# ## Both at once
+#
+# Primitives can be put one inside the other. `M,K` cuts the rows over two groups and, within
+# each group, the columns over two devices. Two different groups now reduce two different
+# things:
+
+# %%
+for phase, moved in Movement(parse_sequence("M,K")).phases.items():
+    for reduction in moved.reductions:
+        print(f"{phase}: {reduction.tensor}{list(reduction.index)} over devices {reduction.ranks}")

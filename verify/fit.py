@@ -1,0 +1,227 @@
+"""Guesses from concrete sides: how many slices there are, and where each block comes from.
+
+Nothing here is trusted. A guess names what to prove, and Z3 proves it or does not: a wrong one
+costs a proof and never gives a wrong verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from primepar.schedule.movement import NEXT_USE
+from primepar.schedule.operators import PHASES, PRODUCTS, Index, Phase, tensor_dims
+from primepar.schedule.primitive import Primitive, call_map
+from primepar.schedule.sequence import Coordinates, Element
+from primepar.verify.symbol import Affine
+
+Offset = tuple[int, ...]
+"""How far away the sender is along each axis, each entry in (-length / 2, length / 2]."""
+Digits = tuple[tuple[int, ...], ...]
+"""A block, or all the blocks that share these digits: for each dim those that the map names."""
+
+MOST_DEVICES = 130
+
+
+class FitError(Exception):
+    """No simple rule explains what was seen on the concrete sides; the message says of what."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Where a tensor lies at one moment of a phase and at the next, within a phase or between two.
+
+    `proves` is the property that holds if it can be made; `may_hop` allows blocks to be sent.
+    """
+
+    proves: str
+    phase: Phase
+    tensor: str
+    following: Phase | None
+    next_tensor: str
+    may_hop: bool
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the blocks are sums that are not finished."""
+        return self.following is None and PRODUCTS[self.phase].writes == self.tensor
+
+
+def transitions() -> tuple[Transition, ...]:
+    """All that a primitive has: between steps for every tensor, and between phases."""
+    within = [
+        Transition(
+            "completion" if tensor == phase_product.writes else "placement",
+            phase, tensor, None, tensor, may_hop=True,
+        )
+        for phase, phase_product in PRODUCTS.items()
+        for tensor in (*phase_product.reads, phase_product.writes)
+    ]  # fmt: skip
+    between = [
+        Transition("alignment", phase, tensor, following, tensor, may_hop=True)
+        for (phase, tensor), following in NEXT_USE.items()
+    ]
+    resting = [
+        Transition("alignment", "forward", "O", "backward", "dO", may_hop=False),
+        Transition("alignment", "gradient", "dW", "forward", "W", may_hop=False),
+    ]
+    return (*within, *between, *resting)
+
+
+@dataclass(frozen=True)
+class Span:
+    """From step `first` until the next span, blocks hop by `offset` or, where None, stay."""
+
+    first: Affine
+    offset: Offset | None
+
+
+def distance(source: Coordinates, target: Coordinates, lengths: Coordinates) -> tuple[int, ...]:
+    """Order on holders: fewest axes crossed, shortest way round, then one direction."""
+    triples = zip(source, target, lengths, strict=True)
+    offset = [(there - here) % length for there, here, length in triples]
+    around = [min(step, length - step) for step, length in zip(offset, lengths, strict=True)]
+    return (sum(step != 0 for step in offset), sum(around), *offset)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A primitive on one concrete mesh."""
+
+    element: Element
+
+    @property
+    def lengths(self) -> Coordinates:
+        """Devices along each axis."""
+        return self.element.axis_lengths
+
+    @cached_property
+    def devices(self) -> list[Coordinates]:
+        """Coordinates of all devices, row-major."""
+        return list(product(*map(range, self.lengths)))
+
+    def digits(self, phase: Phase, tensor: str, device: Coordinates, step: int) -> Digits:
+        """The digits of a tensor's block that the map names."""
+        named = self._slices[phase, device, step]
+        return tuple(named.get(dim, ()) for dim in tensor_dims(tensor))
+
+    @cached_property
+    def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
+        element = self.element
+        return {
+            (phase, device, step): call_map(element.primitive, phase, device, step, element.sides)
+            for phase in PHASES
+            for device in self.devices
+            for step in range(element.steps)
+        }
+
+    def moves(self, transition: Transition) -> list[Offset | None]:
+        """The offset of every transition, None where nothing moves: one for each step or just one.
+
+        Raises `FitError` if a block is nowhere or the devices differ in their offsets.
+        """
+        if transition.following is not None:
+            return [self._move(transition, self.element.steps - 1, 0)]
+        return [self._move(transition, t, t + 1) for t in range(self.element.steps - 1)]
+
+    def _move(self, transition: Transition, step: int, next_step: int) -> Offset | None:
+        following = transition.following or transition.phase
+        have = {d: self.digits(transition.phase, transition.tensor, d, step) for d in self.devices}
+        need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
+        widths = [
+            min(len(one), len(other))
+            for one, other in zip(have[self.devices[0]], need[self.devices[0]], strict=True)
+        ]
+        holders: dict[Digits, list[Coordinates]] = {}
+        for device, digits in have.items():
+            holders.setdefault(_cut(digits, widths), []).append(device)
+        seen = {
+            self._offset(holders.get(_cut(need[device], widths), []), device)
+            for device in self.devices
+        }
+        moved = {offset for offset in seen if any(offset)}
+        if len(moved) > 1:
+            raise FitError(f"devices get it from different sides at t={step}, {self._at()}")
+        return moved.pop() if moved else None
+
+    def _offset(self, holders: list[Coordinates], target: Coordinates) -> Offset:
+        if not holders:
+            raise FitError(f"a device needs what no device has, {self._at()}")
+        if target in holders:
+            return (0,) * len(target)
+        source = min(holders, key=lambda holder: distance(holder, target, self.lengths))
+        triples = zip(source, target, self.lengths, strict=True)
+        steps = [((there - here) % length, length) for there, here, length in triples]
+        return tuple(step - length if 2 * step > length else step for step, length in steps)
+
+    def _at(self) -> str:
+        names = zip(self.element.primitive.side_names, self.element.sides, strict=True)
+        return ", ".join(f"{name}={side}" for name, side in names)
+
+
+def _cut(digits: Digits, widths: list[int]) -> Digits:
+    return tuple(own[:width] for own, width in zip(digits, widths, strict=True))
+
+
+def samples(primitive: Primitive) -> list[Sample]:
+    """The meshes to guess from: a base, and for each side one more in which it is longer by 1.
+
+    Raises `PrimitiveError` if the map is no map of slices there or on a smaller mesh.
+    """
+    count = len(primitive.side_names)
+    bases = [tuple(longest - (place > 0) for place in range(count)) for longest in (6, 5, 4, 3, 2)]
+    small = (base for base in bases if _devices(primitive, base) <= MOST_DEVICES)
+    base = next(small, bases[-1])
+    longer = [tuple(side + (i == place) for i, side in enumerate(base)) for place in range(count)]
+    smaller = [(side,) * count for side in range(1, base[0])] if base else []
+    elements = [Element(primitive, sides) for sides in (*smaller, base, *longer)]
+    for element in elements:
+        element.radices  # noqa: B018
+    return [Sample(element) for element in elements[len(smaller) :]]
+
+
+def _devices(primitive: Primitive, sides: tuple[int, ...]) -> int:
+    return prod(Element(primitive, sides).axis_lengths)
+
+
+def fit_affine(seen: Sequence[Sample], values: Sequence[int]) -> Affine:
+    """The affine form that has these values on the samples; there always is exactly one."""
+    slopes = tuple(value - values[0] for value in values[1:])
+    base = Affine(0, slopes).at(seen[0].element.sides)
+    return Affine(values[0] - base, slopes)
+
+
+def fit_radices(seen: Sequence[Sample]) -> dict[str, tuple[Affine, ...]]:
+    """Dim -> number of slices of each digit. Raises `FitError` if maps name digits irregularly."""
+    radices = [sample.element.radices for sample in seen]
+    shapes = {tuple((dim, len(digits)) for dim, digits in each.items()) for each in radices}
+    if len(shapes) > 1:
+        raise FitError("the map names more dims or digits for some sides than for others")
+    return {
+        dim: tuple(
+            fit_affine(seen, values) for values in zip(*(r[dim] for r in radices), strict=True)
+        )
+        for dim in radices[0]
+    }
+
+
+def fit_moves(seen: Sequence[Sample], transition: Transition) -> tuple[Span, ...]:
+    """The spans of steps and the offset in each. Raises `FitError` if no such rule fits."""
+    runs = [_runs(sample.moves(transition)) for sample in seen]
+    offsets = {tuple(offset for _, offset in run) for run in runs}
+    if len(offsets) > 1:
+        raise FitError("it moves differently for different sides")
+    columns = zip(*runs, strict=True)
+    return tuple(Span(fit_affine(seen, [at for at, _ in run]), run[0][1]) for run in columns)
+
+
+def _runs(moves: list[Offset | None]) -> list[tuple[int, Offset | None]]:
+    """First step and offset of each run of equal offsets."""
+    return [
+        (step, offset)
+        for step, offset in enumerate(moves)
+        if step == 0 or moves[step - 1] != offset
+    ]

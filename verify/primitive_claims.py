@@ -1,0 +1,275 @@
+"""What a primitive owes, generated from its maps: one claim, one sentence, one question to Z3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import z3
+
+from primepar.schedule.operators import PHASES, PRODUCTS, Phase
+from primepar.verify.fit import FitError, Sample, Span, Transition, fit_moves, transitions
+from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps
+from primepar.verify.symbol import Term
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`counter` is what a counterexample satisfies; it must have no model.
+
+    A sanity claim's must have one, so that no claim holds for want of cases. Without a `counter`
+    there is nothing to ask, and `reason` says why.
+    """
+
+    property: str
+    sentence: str
+    counter: Term | None
+    reason: str | None = None
+    is_sanity: bool = False
+
+
+@dataclass(frozen=True)
+class Movement:
+    """A transition with the spans that were fitted to it, or the reason why none fits."""
+
+    transition: Transition
+    spans: tuple[Span, ...]
+    reason: str | None
+
+    @classmethod
+    def fitted(cls, seen: list[Sample], transition: Transition) -> Movement:
+        """Fit the spans to the samples."""
+        try:
+            return cls(transition, fit_moves(seen, transition), None)
+        except FitError as error:
+            return cls(transition, (), str(error))
+
+    @property
+    def name(self) -> str:
+        """How sentences name it, `forward, I`."""
+        moved = self.transition
+        if moved.following is None:
+            return f"{moved.phase}, {moved.tensor}"
+        return f"{moved.phase} to {moved.following}, {moved.next_tensor}"
+
+
+def claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
+    """All claims of a primitive, property by property."""
+    yield from _coverage(symbolic)
+    moved = [Movement.fitted(seen, transition) for transition in transitions()]
+    for name in ("placement", "completion", "alignment"):
+        for movement in moved:
+            if movement.transition.proves == name:
+                yield from _movement(symbolic, movement)
+    yield from _deadlock_freedom(symbolic, moved)
+
+
+def _coverage(symbolic: SymbolicMap) -> Iterator[Claim]:
+    inside = _at_some_step(symbolic)
+    yield Claim("coverage", "there is a device with a step", inside, is_sanity=True)
+    yield Claim("coverage", "there is at least one step", symbolic.steps.term < 1)
+    for phase in PHASES:
+        yield from _coverage_of(symbolic, phase)
+
+
+def _at_some_step(symbolic: SymbolicMap) -> Term:
+    now = symbolic.now
+    return z3.And(symbolic.in_mesh(symbolic.here), now >= 0, now < symbolic.steps.term)
+
+
+def _coverage_of(symbolic: SymbolicMap, phase: Phase) -> Iterator[Claim]:
+    space, slices = symbolic.space, symbolic.digits[phase]
+    inside = _at_some_step(symbolic)
+    counts = [
+        (digit, space.term(symbolic.radices[dim][place]))
+        for dim, index in slices.items()
+        for place, digit in enumerate(index)
+    ]
+    outside = z3.Or(*(z3.Or(digit < 0, digit >= count) for digit, count in counts))
+    yield Claim("coverage", f"{phase}: every slice index is in its grid", z3.And(inside, outside))
+
+    other, then = symbolic.point("'"), z3.Int("t'")
+    elsewhere = [
+        a != b for a, b in zip((*symbolic.here, symbolic.now), (*other, then), strict=True)
+    ]
+    both = z3.And(inside, symbolic.in_mesh(other), then >= 0, then < symbolic.steps.term)
+    same = overlaps(slices, symbolic.sub_operator(phase, other, then))
+    yield Claim(
+        "coverage",
+        f"{phase}: no sub-operator is computed at two places or steps",
+        z3.And(both, z3.Or(*elsewhere), same),
+    )
+    lengths = [space.term(length) for length in symbolic.lengths]
+    done = prod(lengths, start=symbolic.steps.term)
+    wanted = prod((count for _, count in counts), start=z3.IntVal(1))
+    yield Claim(
+        "coverage",
+        f"{phase}: devices times steps are as many as the sub-operators",
+        z3.simplify(done != wanted, som=True),
+    )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A movement with its blocks as terms: of any device before, and of this device after."""
+
+    symbolic: SymbolicMap
+    movement: Movement
+    have: Callable[[Point], Block]
+    need: Block
+
+    @classmethod
+    def of(cls, symbolic: SymbolicMap, movement: Movement) -> _Moment:
+        """Between two steps `t` and `t + 1`, or between the last step and the first of the next."""
+        moved, now = movement.transition, symbolic.now
+        following = moved.following or moved.phase
+        before, after = (now, now + 1) if moved.following is None else (
+            symbolic.steps.term - 1, z3.IntVal(0)
+        )  # fmt: skip
+        return cls(
+            symbolic,
+            movement,
+            lambda device: symbolic.block(moved.phase, moved.tensor, device, before),
+            symbolic.block(following, moved.next_tensor, symbolic.here, after),
+        )
+
+    def during(self, place: int) -> Term:
+        """This device is in the mesh, and now is in that span of the movement."""
+        symbolic, spans = self.symbolic, self.movement.spans
+        inside = symbolic.in_mesh(symbolic.here)
+        if self.movement.transition.following is not None:
+            return inside
+        now, term = symbolic.now, symbolic.space.term
+        later = [now < term(span.first) for span in spans[place + 1 :]]
+        first = term(spans[place].first)
+        last = symbolic.steps.term - 1
+        return z3.And(inside, now >= 0, now < last, now >= first, *later)
+
+    def span_text(self, place: int) -> str:
+        """How sentences name the movement in that span."""
+        moved, spans = self.movement, self.movement.spans
+        if moved.transition.following is not None:
+            return moved.name
+        names = self.symbolic.space.names
+        first = spans[place].first.text(names)
+        if place + 1 == len(spans):
+            return f"{moved.name}, from t = {first} on" if place else moved.name
+        return f"{moved.name}, {first} <= t < {spans[place + 1].first.text(names)}"
+
+
+def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
+    moment, transition = _Moment.of(symbolic, movement), movement.transition
+    if movement.reason is not None:
+        sentence = f"{movement.name}: one rule says where each block comes from"
+        yield Claim(transition.proves, sentence, None, movement.reason)
+    elif transition.following is None:
+        yield _no_gap(symbolic, movement)
+    for place, span in enumerate(movement.spans):
+        during, text = moment.during(place), moment.span_text(place)
+        sanity = f"{text}: there is such a device and step"
+        yield Claim(transition.proves, sanity, during, is_sanity=True)
+        if span.offset is None or not transition.may_hop:
+            stays = symbolic.contains(moment.have(symbolic.here), moment.need)
+            sentence = f"{text}: every device has already what it needs next"
+            yield Claim(transition.proves, sentence, z3.And(during, z3.Not(stays)))
+        else:
+            yield from _hop(moment, span, during, text)
+
+
+def _no_gap(symbolic: SymbolicMap, movement: Movement) -> Claim:
+    """The spans were seen on a few sides only: on another there may be steps before the first."""
+    now, firsts = symbolic.now, [symbolic.space.term(span.first) for span in movement.spans]
+    uncovered = z3.And(now >= 0, now < symbolic.steps.term - 1, *(now < first for first in firsts))
+    sentence = f"{movement.name}: the rules leave out no step"
+    return Claim(movement.transition.proves, sentence, uncovered)
+
+
+def _hop(moment: _Moment, span: Span, during: Term, text: str) -> Iterator[Claim]:
+    """What moves comes from one neighbour, and no other holder is nearer."""
+    symbolic, transition = moment.symbolic, moment.movement.transition
+    assert span.offset is not None
+    sender, other = symbolic.shifted(symbolic.here, span.offset), symbolic.point("'")
+    moves = z3.BoolVal(True)
+    if not transition.is_partial:
+        moves = z3.Not(symbolic.contains(moment.have(symbolic.here), moment.need))
+    missing = z3.Not(symbolic.contains(moment.have(sender), moment.need))
+    neighbour = symbolic.neighbour_text(span.offset)
+    yield Claim(
+        transition.proves,
+        f"{text}: what a device needs next and has not, {neighbour} has",
+        z3.And(during, moves, missing),
+    )
+    nearer = symbolic.is_nearer(other, sender, symbolic.here)
+    holds = z3.And(symbolic.in_mesh(other), overlaps(moment.have(other), moment.need))
+    yield Claim(
+        transition.proves,
+        f"{text}: no device nearer than {neighbour} has it",
+        z3.And(during, moves, holds, nearer),
+    )
+
+
+def _deadlock_freedom(symbolic: SymbolicMap, moved: list[Movement]) -> Iterator[Claim]:
+    for movement in moved:
+        moment = _Moment.of(symbolic, movement)
+        if movement.reason is not None:
+            sentence = f"{movement.name}: every receive has its send"
+            yield Claim("deadlock-freedom", sentence, None, movement.reason)
+        for place, span in enumerate(movement.spans):
+            if span.offset is not None and movement.transition.may_hop:
+                yield _partner(moment, place, span)
+    for phase in PHASES:
+        yield _same_reductions(symbolic, phase)
+    yield _order(symbolic)
+
+
+def _partner(moment: _Moment, place: int, span: Span) -> Claim:
+    symbolic = moment.symbolic
+    assert span.offset is not None
+    sender = symbolic.shifted(symbolic.here, span.offset)
+    back = symbolic.shifted(sender, [-step for step in span.offset])
+    returns = [a == b for a, b in zip(back, symbolic.here, strict=True)]
+    here, there = (symbolic.neighbour_text(by) for by in ([0] * len(span.offset), span.offset))
+    return Claim(
+        "deadlock-freedom",
+        f"{moment.span_text(place)}: the one device that {there} sends to is {here}",
+        z3.And(moment.during(place), z3.Not(z3.And(symbolic.in_mesh(sender), *returns))),
+    )
+
+
+def _same_reductions(symbolic: SymbolicMap, phase: Phase) -> Claim:
+    """Two devices with an output block in common have all in common, so they reduce alike."""
+    output, last = PRODUCTS[phase].writes, symbolic.steps.term - 1
+    other = symbolic.point("'")
+    mine = symbolic.block(phase, output, symbolic.here, last)
+    theirs = symbolic.block(phase, output, other, last)
+    both = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
+    alike = z3.And(symbolic.contains(mine, theirs), symbolic.contains(theirs, mine))
+    return Claim(
+        "deadlock-freedom",
+        f"{phase}, {output}: devices that end with one block in common end with the same blocks, "
+        "so all members of an all-reduce reach the same ones in the order of the blocks",
+        z3.And(both, overlaps(mine, theirs), z3.Not(alike)),
+    )
+
+
+def _order(symbolic: SymbolicMap) -> Claim:
+    """Post, wait and reduce have ranks; both ends of a message post at one rank, before waiting."""
+    steps, t, later = symbolic.steps.term, z3.Int("t"), z3.Int("t'")
+    wrong = []
+    for place in range(len(PHASES)):
+        base = place * (2 * steps + 1)
+        post, wait, reduce = base + 2 * t, base + 2 * t + 1, base + 2 * steps
+        at_step = z3.And(t >= 0, t < steps)
+        wrong += [
+            z3.And(at_step, post >= wait),
+            z3.And(at_step, later > t, later < steps, wait >= base + 2 * later),
+            z3.And(at_step, wait >= reduce),
+            reduce >= (place + 1) * (2 * steps + 1),
+        ]
+    return Claim(
+        "deadlock-freedom",
+        "every device posts, waits and reduces in growing rank, and what it waits for is posted by "
+        "its partner at the rank of its own post",
+        z3.Or(*wrong),
+    )

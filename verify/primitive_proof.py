@@ -1,0 +1,134 @@
+"""Proof of a primitive for all sides at once, and the smallest wrong side where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import z3
+
+from primepar.errors import SymbolicError
+from primepar.schedule.primitive import Primitive
+from primepar.verify.fit import FitError, fit_radices, samples
+from primepar.verify.primitive_claims import Claim, claims
+from primepar.verify.primitive_search import Fault, smallest_faults
+from primepar.verify.primitive_symbolic import SymbolicMap
+from primepar.verify.report import PropertyResult, Report
+
+PROVED = ("coverage", "placement", "completion", "alignment", "deadlock-freedom")
+"""The properties of a primitive, in the order of the report."""
+
+Sides = tuple[int, ...]
+LARGEST_HINT = 16
+"""Sum of the sides up to which the smallest counterexample is looked for."""
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One claim with how it ended; `reason` is None if it is proved.
+
+    `sides` are the smallest at which Z3 found a counterexample to the claim.
+    """
+
+    property: str
+    sentence: str
+    seconds: float
+    reason: str | None = None
+    sides: Sides | None = None
+
+
+def verify_primitive(
+    primitive: Primitive, target: str | None = None, timeout: float = 30.0
+) -> Report:
+    """Prove a primitive for all sides of 1 or more, within `timeout` seconds.
+
+    A property that is not proved is refuted if some small mesh breaks it, with the smallest as the
+    counterexample, and unknown otherwise. Raises `PrimitiveError` if the maps do not give slices.
+    """
+    deadline = perf_counter() + timeout
+    try:
+        proved = list(obligations(primitive, deadline))
+    except (SymbolicError, FitError) as error:
+        proved = [Obligation(name, "", 0.0, str(error)) for name in PROVED]
+    open_names = {obligation.property for obligation in proved if obligation.reason}
+    hints = {obligation.sides for obligation in proved if obligation.sides}
+    faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
+    results = [_result(name, proved, faults.get(name)) for name in PROVED]
+    return Report.of(target or type(primitive).__name__, results)
+
+
+def _result(name: str, proved: list[Obligation], fault: Fault | None) -> PropertyResult:
+    own = [obligation for obligation in proved if obligation.property == name]
+    seconds = sum(obligation.seconds for obligation in own)
+    failed = next((obligation for obligation in own if obligation.reason), None)
+    if failed is None:
+        return PropertyResult(name, "proved", seconds)
+    if fault is not None:
+        return PropertyResult(name, "refuted", seconds + fault.seconds, fault.sentence)
+    about = f"{failed.sentence}: " if failed.sentence else ""
+    return PropertyResult(name, "unknown", seconds, reason=f"{about}{failed.reason}")
+
+
+def obligations(primitive: Primitive, deadline: float) -> Iterator[Obligation]:
+    """Every claim about a primitive, asked of Z3 until `deadline` on the performance counter.
+
+    Raises `PrimitiveError` if the maps are no maps of slices, `FitError` if the number of slices
+    follows no rule, `SymbolicError` if a map does what symbols cannot follow.
+    """
+    seen = samples(primitive)
+    symbolic = SymbolicMap(primitive, fit_radices(seen))
+    prover = _Prover(symbolic, deadline)
+    clock = perf_counter()
+    for claim in claims(symbolic, seen):
+        reason, sides = prover.ask(claim)
+        clock, before = perf_counter(), clock
+        yield Obligation(claim.property, claim.sentence, clock - before, reason, sides)
+
+
+class _Prover:
+    """One solver for all claims, each in a scope of its own."""
+
+    def __init__(self, symbolic: SymbolicMap, deadline: float) -> None:
+        self.symbolic, self.deadline = symbolic, deadline
+        self.solver = z3.Solver()
+        self.solver.add(symbolic.all_sides)
+
+    def ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
+        """Why the claim is not proved, None if it is, and the smallest sides that break it."""
+        if claim.counter is None:
+            return claim.reason, None
+        self.solver.push()
+        self.solver.add(claim.counter)
+        try:
+            answer = self._check()
+            if answer == z3.unknown:
+                return "Z3 did not decide it in the time that it was given", None
+            if claim.is_sanity:
+                return None if answer == z3.sat else "there is no such case to prove", None
+            return (None, None) if answer == z3.unsat else self._broken()
+        finally:
+            self.solver.pop()
+
+    def _check(self) -> z3.CheckSatResult:
+        left = self.deadline - perf_counter()
+        if left <= 0:
+            return z3.unknown
+        self.solver.set("timeout", max(1, int(left * 1000)))
+        return self.solver.check()
+
+    def _broken(self) -> tuple[str, Sides | None]:
+        """The smallest sides of a counterexample: the first model need not be the smallest."""
+        names = self.symbolic.space.names
+        sides = [side.term for side in self.symbolic.space.sides]
+        for total in range(len(sides), LARGEST_HINT + 1):
+            self.solver.push()
+            self.solver.add(z3.Sum([*sides, z3.IntVal(0)]) == total)
+            if self._check() == z3.sat:
+                model = self.solver.model()
+                smallest = tuple(model.eval(side).as_long() for side in sides)
+                self.solver.pop()
+                at = ", ".join(f"{name}={n}" for name, n in zip(names, smallest, strict=True))
+                return f"Z3 finds it broken at {at}, but no small mesh is wrong", smallest
+            self.solver.pop()
+        return f"Z3 finds it broken, but not for sides that sum up to {LARGEST_HINT}", None

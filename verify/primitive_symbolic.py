@@ -1,0 +1,140 @@
+"""The maps of a primitive as Z3 terms: each is called once, with symbols, and instantiated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import z3
+
+from primepar.errors import PrimitiveError, SymbolicError
+from primepar.schedule.operators import PHASES, Phase, tensor_dims
+from primepar.schedule.primitive import Primitive, call_map
+from primepar.verify.symbol import Affine, Space, Symbol, Term, sum_text
+
+Point = tuple[Term, ...]
+"""One Z3 integer for each device axis."""
+Block = dict[str, tuple[Term, ...]]
+"""For each dim of a tensor the digits that the map names; what it leaves open, it holds whole."""
+
+
+@dataclass
+class SymbolicMap:
+    """A primitive over all meshes at once.
+
+    `radices` gives the number of slices of every digit. Raises `SymbolicError` if a map does what
+    symbols cannot follow, `PrimitiveError` if it raises.
+    """
+
+    primitive: Primitive
+    radices: dict[str, tuple[Affine, ...]]
+    space: Space = field(init=False)
+    steps: Symbol = field(init=False)
+    digits: dict[Phase, dict[str, tuple[Term, ...]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.space = Space(self.primitive.side_names)
+        sides = self.primitive.axis_sides.values()
+        self.lengths = [self.space.side(side) for side in sides]
+        self.here, self.now = self.point(""), z3.Int("t")
+        try:
+            self.steps = self.space.of(self.primitive.steps(*self.space.sides))
+            self.digits = {phase: self._called(phase) for phase in PHASES}
+        except SymbolicError:
+            raise
+        except PrimitiveError as error:
+            raise SymbolicError(f"called with symbols: {error}") from None
+
+    def _called(self, phase: Phase) -> dict[str, tuple[Term, ...]]:
+        device = tuple(map(self.space.below, self.here, self.lengths))
+        step = self.space.below(self.now, self.steps.high)
+        slices = call_map(self.primitive, phase, device, step, self.space.sides)
+        if any(len(index) > len(self.radices.get(dim, ())) for dim, index in slices.items()):
+            raise SymbolicError(
+                f"{phase} names other dims or digits for symbols than for numbers: "
+                "let it name the same ones for every device, step and side"
+            )
+        of = self.space.of
+        return {dim: tuple(of(digit).term for digit in index) for dim, index in slices.items()}
+
+    def point(self, tag: str) -> Point:
+        """Fresh coordinates of a device."""
+        return tuple(z3.Int(f"{axis}{tag}") for axis in self.primitive.axis_sides)
+
+    def in_mesh(self, device: Point) -> Term:
+        """Every coordinate is 0 or more and below the length of its axis."""
+        limits = [self.space.term(length) for length in self.lengths]
+        inside = [z3.And(at >= 0, at < limit) for at, limit in zip(device, limits, strict=True)]
+        return z3.And(*inside)
+
+    @property
+    def all_sides(self) -> Term:
+        """Every side is 1 or more."""
+        return z3.And(*(side.term >= 1 for side in self.space.sides))
+
+    def shifted(self, device: Point, offset: Sequence[int]) -> Point:
+        """The device that far away, the axes being rings."""
+        wrapped = []
+        for at, length, step in zip(device, self.lengths, offset, strict=True):
+            moved = self.space.below(at, length) + step
+            wrapped.append((moved % self.space.exactly(length)).term)
+        return tuple(wrapped)
+
+    def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
+        """The blocks of `tensor` that a device works on."""
+        into = list(zip((*self.here, self.now), (*device, step), strict=True))
+        named = self.digits[phase]
+        return {
+            dim: tuple(z3.substitute(digit, *into) for digit in named.get(dim, ()))
+            for dim in tensor_dims(tensor)
+        }
+
+    def sub_operator(self, phase: Phase, device: Point, step: Term) -> Block:
+        """The digits of a device's sub-operator."""
+        into = list(zip((*self.here, self.now), (*device, step), strict=True))
+        return {
+            dim: tuple(z3.substitute(digit, *into) for digit in index)
+            for dim, index in self.digits[phase].items()
+        }
+
+    def contains(self, have: Block, need: Block) -> Term:
+        """All blocks of `need` are among those of `have`."""
+        same = [overlaps(have, need)]
+        for dim, held in have.items():
+            extra = range(len(need[dim]), len(held))
+            same += [self.space.term(self.radices[dim][place]) == 1 for place in extra]
+        return z3.And(*same)
+
+    def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
+        """The way from `one` to `device` comes before the way from `other` in `distance`."""
+        keys = [self._distance(source, device) for source in (one, other)]
+        less = z3.BoolVal(False)
+        for a, b in reversed(list(zip(*keys, strict=True))):
+            less = z3.Or(a < b, z3.And(a == b, less))
+        return less
+
+    def _distance(self, source: Point, target: Point) -> list[Term]:
+        crossed, around, offset = [z3.IntVal(0)], [z3.IntVal(0)], []
+        for there, here, form in zip(source, target, self.lengths, strict=True):
+            length = self.space.term(form)
+            step = z3.If(there >= here, there - here, there - here + length)
+            offset.append(step)
+            crossed.append(z3.If(step != 0, 1, 0))
+            around.append(z3.If(2 * step <= length, step, length - step))
+        return [z3.Sum(crossed), z3.Sum(around), *offset]
+
+    def neighbour_text(self, offset: Sequence[int]) -> str:
+        """How sentences name the device that far away, `(r, c + 1)`."""
+        axes = zip(self.primitive.axis_sides, offset, strict=True)
+        return f"({', '.join(sum_text([(1, axis), (step, '')]) for axis, step in axes)})"
+
+
+def overlaps(one: Block, other: Block) -> Term:
+    """The two sets have a block in common."""
+    return z3.And(
+        *(
+            a == b
+            for dim in one
+            for a, b in zip(one[dim], other[dim], strict=False)
+        )
+    )  # fmt: skip

@@ -1,0 +1,270 @@
+"""Which sends meet which receives, which collective calls meet, and what every instruction touches.
+
+Messages match in order per (source, destination, communicator), collectives in order per
+(communicator, members). There are no wildcards, so the matching is fixed before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from primepar.schedule.program import (
+    AllGather,
+    AllToAll,
+    Collective,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    ReduceScatter,
+    Send,
+    Wait,
+)
+from primepar.schedule.program_file import instruction_text
+
+
+@dataclass(frozen=True, eq=False)
+class Post:
+    """One side of one message."""
+
+    rank: int
+    index: int
+    message: Send | Recv | ISend | IRecv
+
+    @property
+    def sends(self) -> bool:
+        """Whether this is the sender's side."""
+        return isinstance(self.message, Send | ISend)
+
+    @property
+    def channel(self) -> tuple[int, int, str]:
+        """(source, destination, communicator)."""
+        ends = (self.rank, self.message.peer) if self.sends else (self.message.peer, self.rank)
+        return (*ends, self.message.communicator)
+
+    def __str__(self) -> str:
+        return f"instruction {self.index} ({_text(self.message)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One instruction of one rank: the messages that it starts and those that it awaits."""
+
+    rank: int
+    index: int
+    instruction: Instruction
+    starts: tuple[Post, ...] = ()
+    awaits: tuple[Post, ...] = ()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether another rank can keep it from returning."""
+        return isinstance(self.instruction, Send | Recv | Wait | Group | Collective)
+
+    def __str__(self) -> str:
+        return f"instruction {self.index} ({_text(self.instruction)})"
+
+
+def _text(instruction: Instruction) -> str:
+    return " ".join(instruction_text(instruction).split())
+
+
+def place(item: Post | Operation) -> str:
+    """Where messages put the blame: `rank 0, instruction 3 (send X -> 1)`."""
+    return f"rank {item.rank}, {item}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A message, wait or collective that can never be completed, in one sentence."""
+
+    index: int
+    rank: int
+    sentence: str
+
+
+@dataclass
+class Flow:
+    """The operations of every rank and what meets what.
+
+    A request that is never waited for is waited for after the rank's last instruction, and
+    listed in `leaked`. What is in `faults` has no entry in `partner` or `meeting`.
+    """
+
+    program: Program
+    operations: list[list[Operation]] = field(default_factory=list)
+    partner: dict[Post, Post] = field(default_factory=dict)
+    meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    leaked: list[Post] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, program: Program) -> Flow:
+        """Match a program's messages and collectives."""
+        flow = cls(program)
+        for rank in range(program.ranks):
+            flow.operations.append(list(flow._operations_of(rank)))
+        flow._match_messages()
+        flow._match_collectives()
+        flow.faults.sort(key=lambda fault: (fault.index, fault.rank))
+        return flow
+
+    def _operations_of(self, rank: int) -> Iterator[Operation]:
+        pending: dict[str, Post] = {}
+        instructions = self.program.programs[rank]
+        for index, instruction in enumerate(instructions):
+            match instruction:
+                case ISend() | IRecv():
+                    post = Post(rank, index, instruction)
+                    if instruction.request in pending:
+                        self.leaked.append(pending.pop(instruction.request))
+                    pending[instruction.request] = post
+                    yield Operation(rank, index, instruction, (post,))
+                case Send() | Recv():
+                    posts: tuple[Post, ...] = (Post(rank, index, instruction),)
+                    yield Operation(rank, index, instruction, posts, posts)
+                case Group(body=body):
+                    posts = tuple(Post(rank, index, message) for message in body)
+                    yield Operation(rank, index, instruction, posts, posts)
+                case Wait(request=request):
+                    yield self._wait(rank, index, instruction, pending.pop(request, None))
+                case _:
+                    yield Operation(rank, index, instruction)
+        self.leaked += pending.values()
+        for request, post in pending.items():
+            yield Operation(rank, len(instructions), Wait(request), (), (post,))
+
+    def _wait(self, rank: int, index: int, wait: Wait, post: Post | None) -> Operation:
+        operation = Operation(rank, index, wait, (), (post,) if post else ())
+        if post is None:
+            self._blame(
+                operation,
+                f"expected a request that is in flight, got {wait.request!r}, which is not: "
+                "post it before, and wait for it once",
+            )
+        return operation
+
+    def _blame(self, item: Post | Operation, what: str) -> None:
+        self.faults.append(Fault(item.index, item.rank, f"{place(item)}: {what}"))
+
+    def _match_messages(self) -> None:
+        channels: dict[tuple[int, int, str], tuple[list[Post], list[Post]]] = {}
+        for operations in self.operations:
+            for operation in operations:
+                for post in operation.starts:
+                    sides = channels.setdefault(post.channel, ([], []))
+                    sides[not post.sends].append(post)
+        for sends, receives in channels.values():
+            for send, receive in zip_longest(sends, receives):
+                self._match_message(send, receive)
+
+    def _match_message(self, send: Post | None, receive: Post | None) -> None:
+        if send is None or receive is None:
+            post = send or receive
+            assert post is not None
+            side, verb = ("recv", "from") if post.sends else ("send", "to")
+            self._blame(
+                post,
+                f"expected a {side} {verb} rank {post.rank} on rank {post.message.peer} to match, "
+                "got none that is left: add it there, or remove this one",
+            )
+        elif send.message.tag != receive.message.tag:
+            self._blame(
+                receive,
+                f"expected tag {receive.message.tag}, got tag {send.message.tag} from "
+                f"{place(send)}: messages match in order and tags do not select them, so post "
+                "them in one order on both ranks",
+            )
+        else:
+            self.partner[send], self.partner[receive] = receive, send
+
+    def _match_collectives(self) -> None:
+        calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
+        for operations in self.operations:
+            for operation in operations:
+                node = operation.instruction
+                if not isinstance(node, Collective):
+                    continue
+                if operation.rank not in node.group:
+                    self._blame(operation, _STRANGER.format(operation.rank))
+                    continue
+                key = (node.communicator, tuple(sorted(node.group)))
+                calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
+        for (_, members), by_rank in calls.items():
+            for met in zip_longest(*(by_rank.get(rank, []) for rank in members)):
+                self._match_collective(members, met)
+
+    def _match_collective(
+        self, members: tuple[int, ...], met: tuple[Operation | None, ...]
+    ) -> None:
+        present = [call for call in met if call is not None]
+        first = present[0]
+        absent = [rank for rank, call in zip(members, met, strict=True) if call is None]
+        if absent:
+            self._blame(
+                first,
+                f"expected rank {absent[0]} to make the matching call, got none that is left "
+                "there: add it, or take the rank out of the group",
+            )
+            return
+        for call in present:
+            wrong = _disagreement(first, call)
+            if wrong is not None:
+                self._blame(call, wrong)
+                return
+        for call in present:
+            self.meeting[call] = tuple(present)
+
+
+_STRANGER = "expected a group with rank {0} in it, got one without: add it, or drop the call"
+
+
+def _disagreement(first: Operation, call: Operation) -> str | None:
+    """What keeps a collective call from meeting the first member's."""
+    one, other = first.instruction, call.instruction
+    assert isinstance(one, Collective)
+    assert isinstance(other, Collective)
+    if type(one) is not type(other):
+        return (
+            f"expected to meet {place(first)}, got another collective: "
+            "call them in one order on all of their ranks"
+        )
+    for name in ("group", "root", "reduction"):
+        want, got = getattr(one, name, None), getattr(other, name, None)
+        if want != got:
+            return (
+                f"expected {name} {_plain(want)} as in {place(first)}, got {_plain(got)}: "
+                "write the same on all of the group's ranks"
+            )
+    blocks: list[tuple[str, ...]] = []
+    if isinstance(other, AllGather | ReduceScatter | AllToAll):
+        blocks.append(other.blocks)
+    if isinstance(other, AllToAll):
+        blocks.append(other.into)
+    for names in blocks:
+        if len(names) != len(other.group):
+            return (
+                f"expected {len(other.group)} blocks, one for each rank of the group, "
+                f"got {len(names)}: list one for each"
+            )
+    return None
+
+
+def _plain(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def needs(flow: Flow, operation: Operation, buffered: bool) -> Iterable[Post | Operation | None]:
+    """What must have started on other ranks before this operation returns; None: nothing helps.
+
+    A buffered send returns at once.
+    """
+    if isinstance(operation.instruction, Collective):
+        return flow.meeting.get(operation, (None,))
+    if isinstance(operation.instruction, Wait) and not operation.awaits:
+        return (None,)
+    return [flow.partner.get(post) for post in operation.awaits if not (buffered and post.sends)]

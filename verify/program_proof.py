@@ -1,0 +1,156 @@
+"""Properties 1 to 6 of one program, each decided by Z3 or by one rank's own instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+
+from primepar.schedule.program import Alloc, Compute, Evict, Fetch, Free, Program
+from primepar.verify.program_coverage import cover
+from primepar.verify.program_flow import Flow
+from primepar.verify.program_outcomes import (
+    aligned,
+    complete,
+    first_broken,
+    first_misaligned,
+    is_output,
+)
+from primepar.verify.program_races import Race, races
+from primepar.verify.program_solver import Solver, UndecidedError
+from primepar.verify.program_values import SymbolicRun, output_tensors
+from primepar.verify.report import PropertyResult, Report
+from primepar.verify.waits import Waits
+
+STOPS = "the program stops before its end: see deadlock-freedom"
+ONLY_BUFFERED = "only because sends are buffered; without that, "
+
+
+def verify_program(
+    program: Program, target: str = "program", buffered: bool = False, timeout: float = 30.0
+) -> Report:
+    """Decide properties 1 to 6 of a program; only those that it asks are in the report.
+
+    Coverage is asked where there is a grid; placement where there is `initial`, or instructions
+    that use memory; completion where there is a grid, or `final` lists a block that the program
+    sums up; alignment where there are two phases, or `final` lists anything but O and dI of the
+    program's phases. Deadlock-freedom, which includes matching, and races are always asked.
+
+    Messages are rendezvous unless `buffered`, which lets every send return at once. Each question
+    to Z3 may take `timeout` seconds; what it cannot tell in time is unknown. Behind a deadlock
+    nothing is known of placement, completion and alignment unless it fails before.
+    """
+    proof = _Proof(program, buffered, Solver(timeout))
+    questions: dict[str, Callable[[], str | None]] = {
+        "coverage": lambda: cover(program, proof.solver),
+        "placement": proof.placement,
+        "completion": proof.completion,
+        "alignment": proof.alignment,
+        "deadlock-freedom": proof.deadlock,
+        "races": proof.race,
+    }
+    results = [_answer(name, questions[name], proof) for name in asked(program)]
+    return Report.of(target, results)
+
+
+def asked(program: Program) -> Iterator[str]:
+    """Names of the properties that a program asks (see `verify_program`)."""
+    outputs = output_tensors(program)
+    nodes = [node for instructions in program.programs for node in instructions]
+    final = [block for blocks in program.final or () for block in blocks]
+    if program.grid:
+        yield "coverage"
+    if program.initial is not None or any(
+        isinstance(node, Compute | Alloc | Free | Fetch | Evict) for node in nodes
+    ):
+        yield "placement"
+    if program.grid or any(is_output(outputs, block) for block in final):
+        yield "completion"
+    others = [b for b in final if not is_output(outputs, b) or b.startswith("dW")]
+    phases = {node.phase for node in nodes if isinstance(node, Compute)} - {None}
+    if others or len(phases) > 1:
+        yield "alignment"
+    yield "deadlock-freedom"
+    yield "races"
+
+
+def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> PropertyResult:
+    start = perf_counter()
+    note = None
+    try:
+        wrong = question()
+        if wrong is None and name == "deadlock-freedom" and proof.buffered:
+            note = proof.leans_on_buffers()
+    except UndecidedError as error:
+        return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
+    seconds = perf_counter() - start
+    if wrong is not None:
+        return PropertyResult(name, "refuted", seconds, counterexample=wrong)
+    return PropertyResult(name, "proved", seconds, reason=note)
+
+
+@dataclass
+class _Proof:
+    program: Program
+    buffered: bool
+    solver: Solver
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow.of(self.program)
+
+    @cached_property
+    def waits(self) -> Waits:
+        return Waits(self.flow, self.buffered)
+
+    @cached_property
+    def races(self) -> list[Race]:
+        return races(self.flow)
+
+    @cached_property
+    def run(self) -> SymbolicRun:
+        racing = {(race.rank, race.index, race.block) for race in self.races}
+        run = SymbolicRun(self.program, self.flow, racing)
+        run.follow(self.waits.order())
+        return run
+
+    def placement(self) -> str | None:
+        return self._to_the_end(self._broken("placement"))
+
+    def completion(self) -> str | None:
+        self._to_the_end(None)
+        return complete(self.program, self.run, self.solver)
+
+    def alignment(self) -> str | None:
+        wrong = self._to_the_end(self._broken("alignment"))
+        return wrong or first_misaligned(aligned(self.program, self.run), self.solver)
+
+    def _broken(self, name: str) -> str | None:
+        claims = [claim for claim in self.run.claims if claim.property == name]
+        return first_broken(claims, self.solver)
+
+    def _to_the_end(self, wrong: str | None) -> str | None:
+        if wrong is None and not self.waits.finishes:
+            raise UndecidedError(STOPS)
+        return wrong
+
+    def deadlock(self) -> str | None:
+        if self.flow.faults:
+            return self.flow.faults[0].sentence
+        if not self.waits.finishes:
+            return self.waits.circle(self.solver) + self._saved_by_buffers()
+        self.waits.check_order(self.solver)
+        return None
+
+    def leans_on_buffers(self) -> str | None:
+        strict = Waits(self.flow, buffered=False)
+        return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
+
+    def _saved_by_buffers(self) -> str:
+        if self.buffered or not Waits(self.flow, buffered=True).finishes:
+            return ""
+        return "\n  with buffered sends it would run to its end"
+
+    def race(self) -> str | None:
+        return self.races[0].sentence if self.races else None
