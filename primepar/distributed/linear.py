@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from primepar.distributed.compiler import Memory
 from primepar.distributed.executor import Executor, linear_shapes
@@ -192,6 +193,7 @@ class _Partitioned(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run the backward and gradient programs; the weight comes home with its gradient."""
         layer, stash, _ = ctx.layer, ctx.stash, ctx.saved_tensors
