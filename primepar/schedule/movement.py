@@ -89,8 +89,16 @@ class Movement:
         return self.held(phase, tensor, 0)
 
     def end(self, phase: Phase, tensor: str) -> Holdings:
-        """Where the last step of `phase` uses `tensor`."""
-        return self.held(phase, tensor, self.sequence.steps - 1)
+        """Where `tensor` lies after the last step; a sum, where its last product joined it."""
+        if tensor != PRODUCTS[phase].writes:
+            return self.held(phase, tensor, self.sequence.steps - 1)
+        left: list[set[Index]] = [set() for _ in range(self.sequence.ranks)]
+        for step in range(self.sequence.steps):
+            for hop in self._partial_hops(phase, tensor, step):
+                left[hop.source].discard(hop.index)
+            for rank, blocks in enumerate(self.held(phase, tensor, step)):
+                left[rank] |= blocks
+        return [frozenset(blocks) for blocks in left]
 
     @cached_property
     def phases(self) -> dict[Phase, PhaseMovement]:
@@ -105,7 +113,7 @@ class Movement:
             for t in steps
         )
         partials = tuple(self._partial_hops(phase, product.writes, t) for t in steps)
-        return PhaseMovement(operands, partials, self._reductions(phase, product.writes))
+        return PhaseMovement(operands, partials, self._reductions(phase))
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
         here = self.held(phase, tensor, t)
@@ -168,7 +176,8 @@ class Movement:
 
         return distance
 
-    def _reductions(self, phase: Phase, tensor: str) -> tuple[Reduction, ...]:
+    def _reductions(self, phase: Phase) -> tuple[Reduction, ...]:
+        tensor = PRODUCTS[phase].writes
         owners: dict[Index, list[int]] = {}
         for rank, blocks in enumerate(self.end(phase, tensor)):
             for index in blocks:
