@@ -36,6 +36,11 @@ def main() -> None:
     except PrimeParError as error:
         typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        place = error.filename or "standard output"
+        typer.echo(f"primepar: error: {place}: expected to read or write it, got {error.strerror}",
+                   err=True)  # fmt: skip
+        sys.exit(PrimeParError.exit_code)
     except MemoryError:
         typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
                    "ones: take smaller ones", err=True)  # fmt: skip

@@ -30,7 +30,11 @@ def verify(
         bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which Z3 gives up on a question.")
+        float,
+        typer.Option(
+            min=0.001,
+            help="Seconds for Z3: in all for a primitive, on each question for a program.",
+        ),
     ] = 30.0,
     json: JsonOption = False,
 ) -> None:

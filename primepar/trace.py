@@ -189,7 +189,7 @@ def timeline_svg(
     axis = _axis(begin, end, scale, y, unit)
     legend = _legend(drawn)
     label = svg.text(caption, width - 16, 20, text_anchor="end")
-    return svg.picture(width, y + 30, [*legend, label, *axis, *body], f"Timeline of {caption}")
+    return svg.picture(width, y + 8, [*legend, label, *axis, *body], f"Timeline of {caption}")
 
 
 def _kind(event: Event) -> str:
@@ -210,7 +210,7 @@ def _bar(event: Event, x: float, y: float, scale: float, height: int) -> str:
         svg.title(f"rank {event.rank}: {event_text(event)}, {event.start:.6g} + {duration:.3g}"),
         x=x,
         y=y,
-        width=max(duration * scale, 0.5),
+        width=max(duration * scale, 1.0),
         height=height,
         rx=min(2.0, duration * scale / 4),
         fill=_COLOURS[_kind(event)],

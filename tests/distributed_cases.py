@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,9 @@ def order(sequence: str) -> dict[str, Any]:
     messages = [message_of(layer, x), message_of(evaluate, layer)]
     output.sum().backward(retain_graph=True)
     messages.append(message_of(output.sum().backward))
-    layer(x)
+    given_up = layer(x)
     layer.return_home()
+    messages.append(message_of(given_up.sum().backward))
     messages.append(message_of(linear_step, layer))
     return {"messages": messages, "home": torch.equal(layer.weight, home)}
 
@@ -196,6 +198,7 @@ def refusals(sequence: str) -> list[str]:
         messages += [message_of(model.loss, tokens, tokens)]
     tokens = torch.zeros((2, 3), dtype=torch.int64)
     messages += [message_of(model.loss, tokens, tokens)]
+    messages += [message_of(model.loss, tokens, tokens[:1])]
     messages += [message_of(model.get_submodule("blocks.0.fc1"), torch.zeros(1, 2, 5))]
     messages += [message_of(full_gradient, model, "norm.weight")]
     messages += [message_of(full_parameter, model, "norm.scale")]
@@ -208,6 +211,18 @@ def unfit(sequence: str) -> str:
     """What a layer on a mesh that cannot run it is refused with."""
     mesh = mesh_of(sequence)
     return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
+
+
+def traced(sequence: str) -> tuple[Fraction, int, int]:
+    """Elements sent in one training step as counted and as traced, and the products seen."""
+    mesh = mesh_of(sequence)
+    model = GPT(CONFIG, mesh)
+    mesh.start_trace()
+    model.loss(*batch()).backward()  # type: ignore[no-untyped-call]
+    events = mesh.stop_trace()
+    counted = sum(mesh.traffic.elements.values(), Fraction(0))
+    products = sum(event.track == "compute" and bool(event.phase) for event in events)
+    return counted, sum(event.elements for event in events), products
 
 
 def loaded(sequence: str) -> bool:

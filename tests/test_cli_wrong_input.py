@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from command import run
@@ -237,6 +238,16 @@ def test_an_output_that_cannot_be_written_leaves_nothing_behind(
     before = sorted(path.name for path in folder.iterdir())
     assert run("show", "P2x2", *arguments) == (2, "", f"primepar: error: {message}\n")
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_full_disk_behind_standard_output_is_said_in_one_line() -> None:
+    with patch("primepar.cli_show.grid_text", side_effect=OSError(28, "No space left on device")):
+        assert run("show", "P2x2") == (
+            2,
+            "",
+            "primepar: error: standard output: expected to read or write it, got No space left on "
+            "device\n",
+        )
 
 
 def test_a_refused_schedule_has_no_trace_and_an_old_one_is_kept(folder: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from primepar.distributed import Executor, Mesh
+from primepar.distributed import Executor, Memory, Mesh, scatter_tensor
 from primepar.distributed.buffers import BufferPool
-from primepar.distributed.compiler import Memory
 from primepar.distributed.executor import linear_shapes
-from primepar.errors import ProgramError
+from primepar.distributed.redistribute import resting
+from primepar.errors import ProgramError, SequenceError, ShapeError
 from primepar.partition import parse_sequence
-from primepar.schedule import Linear, lower
+from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.operators import Dim
 from primepar.schedule.program import (
     AllReduce,
@@ -129,3 +129,20 @@ def test_a_buffer_that_came_back_is_handed_out_again() -> None:
     assert pool.acquire((2, 3)) is first
     assert (pool.created, pool.idle) == (3, 0)
     assert other is not first
+
+
+def test_a_layout_with_two_blocks_on_a_device_is_no_place_to_rest() -> None:
+    with pytest.raises(SequenceError) as error:
+        resting(Layout((2, 1), (((0, 0), (1, 0)),)), "I")
+    assert str(error.value) == (
+        "tensor I: expected one block on every device between two phases, got 2 on device 0: "
+        "choose a sequence that leaves one"
+    )
+
+
+def test_a_tensor_that_a_layout_does_not_divide_is_refused() -> None:
+    with pytest.raises(ShapeError) as error:
+        scatter_tensor(mesh(), Layout((2, 1), (((0, 0),),)), torch.zeros(3, 2))
+    assert str(error.value) == (
+        "tensor: expected dim 0 to be a multiple of its 2 slices, got 3: pad it to 4"
+    )

@@ -29,7 +29,7 @@ def results(size: int) -> list[dict[tuple[str, str], Any]]:
     if size == 2:
         asked += [("refusals", "K2"), ("refusals", "M2")]
     if size == 4:
-        asked += [("loaded", "P2x2")]
+        asked += [("loaded", "P2x2"), ("traced", "P2x2")]
     answers = on_ranks(size, cases.several, [(work, (sequence,)) for work, sequence in asked])
     return [dict(zip(asked, answer, strict=True)) for answer in answers]
 
@@ -102,6 +102,14 @@ def test_a_parameter_comes_back_as_it_was_loaded() -> None:
     assert [result["loaded", "P2x2"] for result in results(4)] == [True] * 4
 
 
+def test_a_trace_shows_every_product_and_all_that_was_sent() -> None:
+    steps, phases, linears = 2, 3, len(cases.CONFIG.linear_shapes)
+    for result in results(4):
+        counted, traced, products = result["traced", "P2x2"]
+        assert traced == counted
+        assert products == steps * phases * linears
+
+
 def test_what_the_mesh_cannot_run_is_refused() -> None:
     messages = results(2)[0]["refusals", "K2"]
     assert messages == REFUSALS
@@ -124,6 +132,7 @@ REFUSALS = [
     "take 6, or another sequence",
     "no error",
     "ShapeError: tokens: expected at most context=2 positions, got 3: cut the sequences",
+    "ShapeError: targets: expected a target for each token, shape (2, 3), got (1, 3)",
     "ShapeError: blocks.0.fc1: expected a block of 2 columns (N=4 in 2 slices), got (1, 2, 5): "
     "give this rank's block",
     "ConfigError: parameter 'norm.weight': expected a gradient, got none: "

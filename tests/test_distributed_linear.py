@@ -111,7 +111,7 @@ def test_phases_out_of_order_are_refused_and_the_weight_can_be_called_home(seque
         "TrainingOrderError: blocks.0.fc1: expected one backward() for each forward, got another "
         "one: its input is gone from the devices, call the forward again"
     )
-    messages = [second_forward, second_forward, second_backward, "no error"]
+    messages = [second_forward] * 2 + [second_backward] * 2 + ["no error"]
     for result in results(size_of(sequence)):
         assert result["order", sequence] == {"messages": messages, "home": True}
 

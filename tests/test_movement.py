@@ -157,3 +157,19 @@ def test_where_follows_ints_and_arrays() -> None:
     np = pytest.importorskip("numpy")
     assert where(2 == 2, 5, 7) == 5
     assert where(np.arange(3) == 1, 5, 7).tolist() == [7, 5, 7]
+
+
+class LeavesOutputs(Primitive):
+    """Forward goes on to another output block at every step, on the same rows."""
+
+    axes = ("a", "e")
+
+    def forward(self, a: int, e: int, t: int, s: int) -> dict[str, int]:
+        return dict(N=a, M=e, K=(e + t) % s)
+
+
+def test_an_output_block_rests_where_its_last_product_joined_it() -> None:
+    movement = Movement(Sequence.of(LeavesOutputs(), 2))
+    assert movement.end("forward", "O")[0] == {(0, 0), (0, 1)}
+    reduced = {(each.index, each.ranks) for each in movement.phases["forward"].reductions}
+    assert reduced == {((m, k), (m, m + 2)) for m in range(2) for k in range(2)}

@@ -12,6 +12,7 @@ from primepar.draw_svg import grid_svg
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
 from primepar.schedule.program import (
+    AllReduce,
     Barrier,
     Compute,
     Group,
@@ -77,7 +78,7 @@ def test_a_picture_is_xml_with_every_cell_hop_and_collective_once(text: str) -> 
     )
     assert set(titles.values()) <= {1, 2}  # the same hop may come in two phases
     nodes = [node for nodes in lower(sequence).programs for node in nodes]
-    groups = {(*node.group, node.block) for node in nodes if hasattr(node, "group")}  # type: ignore[union-attr]
+    groups = {(*node.group, node.block) for node in nodes if isinstance(node, AllReduce)}
     kinds = Counter(title.split()[0] for title in titles.elements())
     assert kinds["rect"] == 3 * sequence.steps * sequence.ranks
     assert kinds["path"] == sum(isinstance(node, ISend) for node in nodes) + len(groups)

@@ -106,11 +106,10 @@ for dim in "BMNK":
         for phase, moved in movement.phases.items()
         if moved.reductions
     ]
-    held = {"I": "forward", "W": "forward", "O": "forward"}
     whole = [
         tensor
-        for tensor, phase in held.items()
-        if len(frozenset().union(*movement.start(phase, tensor))) == 1
+        for tensor in ("I", "W", "O")
+        if len(frozenset().union(*movement.end("forward", tensor))) == 1
     ]
     print(f"{dim:4} {' '.join(reduced):13} {' '.join(whole)}")
 

@@ -248,9 +248,9 @@ for side in (2, 4, 8):
 # %% [markdown]
 # On few devices, splitting by dimension sends less, for every length in the table. The
 # comparison turns with many devices and long sequences. What speaks for PrimePar before that
-# point is that its transfers can hide behind products, which an all-reduce at the end of a
-# phase cannot, and that each device holds one block of every tensor, where splitting by `K`
-# leaves the whole of `I` on each.
+# point is that each transfer can hide behind a product, while an all-reduce has to wait for the
+# product that it sums, and that each device holds one block of every tensor, where splitting by
+# `K` leaves the whole of `I` on each.
 #
 # ## Between operators
 #

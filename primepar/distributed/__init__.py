@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from primepar.distributed.compiler import Memory
     from primepar.distributed.executor import Executor
     from primepar.distributed.gpt import GPT
     from primepar.distributed.linear import PartitionedLinear
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "GPT": "gpt",
     "Executor": "executor",
+    "Memory": "compiler",
     "Mesh": "mesh",
     "PartitionedLinear": "linear",
     "full_gradient": "parameters",
@@ -37,6 +39,7 @@ _MODULES = {
 __all__ = [
     "GPT",
     "Executor",
+    "Memory",
     "Mesh",
     "PartitionedLinear",
     "full_gradient",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from primepar.distributed.redistribute import scatter_tensor
 from primepar.distributed.stream import Stream, working_dtype
@@ -46,6 +47,7 @@ class _Embedding(torch.autograd.Function):
         return token_VC[tokens_BT] + position_TC[: tokens_BT.shape[1]]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Both tables' gradients in one buffer, summed over the ranks with other rows."""
         (tokens_BT,) = ctx.saved_tensors

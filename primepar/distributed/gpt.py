@@ -115,7 +115,15 @@ class GPT(nn.Module):
         return logits
 
     def loss(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy over the whole batch, the same on every rank; differentiable."""
+        """Mean cross-entropy over the whole batch, the same on every rank; differentiable.
+
+        Raises `ShapeError`, and `TrainingOrderError` before the backward of the last loss.
+        """
+        if targets_BT.shape != tokens_BT.shape:
+            raise ShapeError(
+                f"targets: expected a target for each token, shape {tuple(tokens_BT.shape)}, "
+                f"got {tuple(targets_BT.shape)}"
+            )
         return cross_entropy(self.stream, self(tokens_BT), self.stream.rows(targets_BT))
 
 

@@ -8,12 +8,13 @@ gradient beside it. Legend: M rows of this call (batch x context), N input and K
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from primepar.distributed.compiler import Memory
 from primepar.distributed.executor import Executor, linear_shapes
@@ -89,9 +90,14 @@ class Schedules:
 class Stash:
     """What rests on this rank between forward and backward, the weight apart."""
 
-    schedules: Schedules
-    blocks: Blocks = field(default_factory=dict)
-    spent: bool = False
+    plan: Schedules
+    blocks: Blocks
+
+    def release(self) -> None:
+        """Give the pool its blocks back."""
+        for name, block in self.blocks.items():
+            if name not in self.plan.forward.borrowed:
+                self.plan.mesh.pool.release(block)
 
 
 class PartitionedLinear(nn.Module):
@@ -118,7 +124,12 @@ class PartitionedLinear(nn.Module):
         self.source = self.output if source is None else resting(source, "I")
         divided(self.shape, self.home.grid, f"{name}.weight")
         self.weight = nn.Parameter(scatter_tensor(mesh, self.home, whole))
-        self.away = False
+        self._stash: Stash | None = None
+
+    @property
+    def away(self) -> bool:
+        """Whether a training forward has taken the weight, and its backward is still to come."""
+        return self._stash is not None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply; in training the weight is away until the backward has brought it home."""
@@ -163,11 +174,25 @@ class PartitionedLinear(nn.Module):
 
     def return_home(self) -> None:
         """Bring the weight home without a backward, whose forward is then void; collective."""
-        if self.away:
+        if self._stash is not None:
+            self.take_up(self._stash).release()
             away = rest(self.mesh, "backward", "W")
             way = Redistribution(self.mesh, away, self.home, "W", self.shape, outward=True)
             self.weight.data = way(self.weight.data)
-            self.away = False
+
+    def lay_down(self, stash: Stash) -> None:
+        """Keep what the last training forward has left."""
+        self._stash = stash
+
+    def take_up(self, stash: Stash) -> Stash:
+        """Give back what was kept, once. Raises `TrainingOrderError` if that is not `stash`."""
+        if self._stash is not stash:
+            raise TrainingOrderError(
+                f"{self.name}: expected one backward() for each forward, got another one: "
+                "its input is gone from the devices, call the forward again"
+            )
+        self._stash = None
+        return stash
 
 
 class _Partitioned(torch.autograd.Function):
@@ -185,25 +210,21 @@ class _Partitioned(torch.autograd.Function):
         blocks = plan.forward({plan.I: plan.arrive(x_MN.detach()), plan.W: weight.data})
         output = blocks.pop(plan.O)
         weight.data = blocks.pop(plan.W_away)
-        layer.away = True
         ctx.layer, ctx.stash = layer, Stash(plan, blocks)
+        layer.lay_down(ctx.stash)
         if plan.forward.borrowed:
             ctx.save_for_backward(x_MN)  # torch then refuses a backward after a change of x
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run the backward and gradient programs; the weight comes home with its gradient."""
-        layer, stash, _ = ctx.layer, ctx.stash, ctx.saved_tensors
-        if stash.spent or not layer.away:
-            raise TrainingOrderError(
-                f"{layer.name}: expected one backward() for each forward, got another one: "
-                "its input is gone from the devices, call the forward again"
-            )
-        plan, stash.spent = stash.schedules, True
-        blocks = stash.blocks
+        layer = ctx.layer
+        stash: Stash = layer.take_up(ctx.stash)
+        plan, blocks, _ = stash.plan, stash.blocks, ctx.saved_tensors
         blocks[plan.W_away], blocks[plan.dO] = layer.weight.data, gradients[0].contiguous()
         plan.backward(blocks)
-        layer.weight.data, layer.away = blocks.pop(plan.W), False
+        layer.weight.data = blocks.pop(plan.W)
         dI, dW = plan.leave(blocks.pop(plan.dI)), blocks.pop(plan.dW)
         return dI, dW, None, None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from primepar.distributed.stream import Stream, working_dtype
 
@@ -47,6 +48,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Softmax less one at the target, over the number of rows; nothing is sent."""
         softmax_RC, column_R1, mine_R = ctx.saved_tensors

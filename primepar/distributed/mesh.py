@@ -106,10 +106,25 @@ class Mesh:
         """Reduce `tensor` in place over `ranks`, this one among them, and return it."""
         members = len(ranks)
         if members > 1:
+            start = time.perf_counter()
             dist.all_reduce(tensor, op, group=self.group(ranks))
             sent = Fraction(2 * (members - 1) * tensor.numel(), members)
             self.traffic.add(kind, sent, tensor.element_size())
+            if self.events is not None:
+                self.synchronize()
+                self.events.append(self._reduction(kind, start, round(sent)))
         return tensor
+
+    def _reduction(self, kind: str, start: float, sent: int) -> Event:
+        return Event(
+            rank=self.rank,
+            track="communication",
+            op="all_reduce",
+            block=kind,
+            start=start - self.origin,
+            end=time.perf_counter() - self.origin,
+            elements=sent,
+        )
 
     def barrier(self) -> None:
         """Wait for every rank."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from primepar.distributed.redistribute import scatter_tensor
 from primepar.distributed.stream import Stream, working_dtype
@@ -49,6 +50,7 @@ class _Norm(torch.autograd.Function):
         return torch.addcmul(bias_C, normed_RC, weight_C).to(x.dtype).view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of weight and bias come summed over the ranks with other rows."""
         normed_RC, scale_R1, weight_C = ctx.saved_tensors

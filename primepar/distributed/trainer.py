@@ -179,6 +179,6 @@ def _due(step: int, every: int, last: bool) -> bool:
 
 def gathered(world: World, events: list[Event]) -> list[Event]:
     """The events of all ranks, on every rank; a collective call."""
-    world.store.set(f"trace/{world.rank}", msgspec.json.encode(events).decode())
-    told = [world.store.get(f"trace/{rank}") for rank in range(world.size)]
+    world.store.set(f"events/{world.rank}", msgspec.json.encode(events).decode())
+    told = [world.store.get(f"events/{rank}") for rank in range(world.size)]
     return [event for part in told for event in msgspec.json.decode(part, type=list[Event])]

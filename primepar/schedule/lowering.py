@@ -113,7 +113,7 @@ def _named(tensors: dict[str, Holdings], ranks: int) -> tuple[tuple[str, ...], .
 
 
 def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layout:
-    """Layout of a tensor at the first or last step of a phase."""
+    """Layout of an operand at the start, or (`last`) of the output at the end of a phase."""
     sequence = movement.sequence
     held = movement.end(phase, tensor) if last else movement.start(phase, tensor)
     grid = [sequence.grid[dim] for dim in tensor_dims(tensor) if dim in sequence.grid]
@@ -205,9 +205,7 @@ def _done_with(
             yield block_name(tensor, index)
 
 
-def _kept(
-    movement: Movement, phase: Phase, tensor: str, rank: int, step: int
-) -> frozenset[Index]:
+def _kept(movement: Movement, phase: Phase, tensor: str, rank: int, step: int) -> frozenset[Index]:
     """Blocks of an operand that stay on this rank after a step."""
     resting = movement.resting(phase, tensor)[rank]
     if tensor in movement.sequence.keeps:

@@ -74,6 +74,11 @@ class PhaseMovement:
     partials: tuple[tuple[Hop, ...], ...]
     returns: tuple[tuple[Return, ...], ...]
 
+    @property
+    def reductions(self) -> tuple[Return, ...]:
+        """Sums that are spread over several ranks when they are finished."""
+        return tuple(each for step in self.returns for each in step if len(each.ranks) > 1)
+
 
 @dataclass(frozen=True)
 class Movement:
@@ -142,10 +147,16 @@ class Movement:
         return self.home(tensor) if self.sequence.has_homes else self.held(phase, tensor, 0)
 
     def end(self, phase: Phase, tensor: str) -> Holdings:
-        """Where an output lies after `phase`: at home, or where its last step has it."""
+        """Where `tensor` lies after `phase`: at home; a sum, where its last product joined it."""
         if self.sequence.has_homes:
             return self.home(tensor)
-        return self.held(phase, tensor, self.sequence.steps - 1)
+        if tensor != PRODUCTS[phase].writes:
+            return self.held(phase, tensor, self.sequence.steps - 1)
+        left: list[set[Index]] = [set() for _ in range(self.sequence.ranks)]
+        for finished in (each for step in self.phases[phase].returns for each in step):
+            for rank in finished.homes:
+                left[rank].add(finished.index)
+        return [frozenset(blocks) for blocks in left]
 
     @cached_property
     def phases(self) -> dict[Phase, PhaseMovement]:
@@ -228,10 +239,7 @@ class Movement:
                     at.setdefault(index, set()).add(rank)
             finished = sorted(index for index in at if last[index] == t)
             returns.append(tuple(self._return(tensor, index, at.pop(index)) for index in finished))
-        return tuple(partials), tuple(
-            tuple(each for each in step if each.ranks != each.homes or len(each.ranks) > 1)
-            for step in returns
-        )
+        return tuple(partials), tuple(returns)
 
     def _return(self, tensor: str, index: Index, ranks: set[int]) -> Return:
         homes = _holders(index, self.home(tensor)) if self.sequence.has_homes else sorted(ranks)
@@ -239,9 +247,7 @@ class Movement:
         for rank in sorted(ranks):
             if homes:
                 parts[min(homes, key=self._distance_to(rank))].append(rank)
-        return Return(
-            tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items())
-        )
+        return Return(tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items()))
 
     def _partial_hops(
         self, tensor: str, at: dict[Index, set[int]], now: Holdings, home: Holdings

@@ -90,7 +90,10 @@ class Element:
     def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
         return {
             (phase, device, step): self._checked(
-                phase, device, f", t={step}", call_map(self.primitive, phase, device, step, self.sides)
+                phase,
+                device,
+                f", t={step}",
+                call_map(self.primitive, phase, device, step, self.sides),
             )
             for phase in PHASES
             for device in self.devices

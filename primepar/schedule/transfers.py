@@ -122,7 +122,7 @@ def _scatters(
 def _one_home(each: Return, rank: int, label: str) -> Iterator[Instruction]:
     block = block_name(each.tensor, each.index)
     if each.ranks == each.homes:
-        if rank in each.ranks:
+        if rank in each.ranks and len(each.ranks) > 1:
             yield AllReduce(each.ranks, block=block)
         return
     for home, senders in each.parts:
