@@ -38,6 +38,3 @@ class PrimePar(Primitive):
         if s == 1:
             return Fraction(0)
         return Fraction(2 * (s - 1) * (M * N + M * K) + 2 * s * N * K, s * s)
-
-    def text(self, sides: tuple[int, ...]) -> str:
-        return f"P{sides[0]}x{sides[0]}"

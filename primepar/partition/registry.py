@@ -7,6 +7,11 @@ import re
 from primepar.errors import SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence
 from primepar.partition.primepar import PrimePar
+from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
+from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.summa import Summa
+from primepar.partition.tesseract import Tesseract
+from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element, Sequence
 
@@ -15,7 +20,17 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "by-sequence": BySequence,
     "by-input": ByInput,
     "by-output": ByOutput,
+    "sequence-column": SequenceColumn,
+    "sequence-row": SequenceRow,
+    "summa": Summa,
+    "tesseract": Tesseract,
+    "three-d": ThreeD,
+    "three-d-exchanged": ThreeDExchanged,
+    "three-d-regathered": ThreeDRegathered,
     "primepar": PrimePar,
+    "output-stays": OutputStays,
+    "input-stays": InputStays,
+    "weight-stays": WeightStays,
 }
 
 _BY_LABEL = {primitive.label: primitive for primitive in PRIMITIVES.values()}
@@ -42,19 +57,35 @@ def _element(token: str, text: str) -> Element:
         raise SequenceError(
             f"sequence {text!r}: expected primitives like {_examples()}, got {token!r}"
         )
+    primitive = known()
     lengths = [int(length) for length in (match[2] or "2").split("x")]
-    axes = len(known().axis_sides)
-    if (match[2] is None and axes > 1) or len(lengths) != axes or len(set(lengths)) > 1:
-        pattern = known.label + "x".join("2" * axes)
+    sides = _sides(primitive, lengths if match[2] or len(primitive.axis_sides) == 1 else [])
+    if sides is None:
+        count = len(primitive.axis_sides)
         raise SequenceError(
-            f"sequence {text!r}: expected {axes} equal length{'s' * (axes > 1)} after "
-            f"{known.label}, like {pattern}, got {token!r}"
+            f"sequence {text!r}: expected {count} length{'s' * (count > 1)} after {known.label}, "
+            f"like {_example(primitive)}, got {token!r}"
         )
-    return Element(known(), (lengths[0],))
+    return Element(primitive, sides)
+
+
+def _sides(primitive: Primitive, lengths: list[int]) -> tuple[int, ...] | None:
+    """Length of each side from the length along each axis; None if they do not agree."""
+    sides: dict[str, int] = {}
+    if len(lengths) != len(primitive.axis_sides):
+        return None
+    for side, length in zip(primitive.axis_sides.values(), lengths, strict=True):
+        if sides.setdefault(side, length) != length:
+            return None
+    return tuple(sides.values())
+
+
+def _example(primitive: Primitive) -> str:
+    return primitive.text((2,) * len(primitive.side_names))
 
 
 def _examples() -> str:
     return ", ".join(
-        label + ("" if len(primitive().axis_sides) == 1 else "2x2")
-        for label, primitive in _BY_LABEL.items()
+        _example(known()).removesuffix("2") if len(known().axis_sides) == 1 else _example(known())
+        for known in _BY_LABEL.values()
     )

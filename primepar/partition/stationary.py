@@ -22,16 +22,10 @@ from fractions import Fraction
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
-class _Stationary(Primitive):
-    axes = ("r", "c")
-
-    def text(self, sides: tuple[int, ...]) -> str:
-        return f"{self.label}{sides[0]}x{sides[0]}"
-
-
-class OutputStays(_Stationary):
+class OutputStays(Primitive):
     """M=r, N=r+c+t, K=c in every phase; O and dO stay at [r, c]."""
 
+    axes = ("r", "c")
     label = "Os"
 
     def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
@@ -45,9 +39,10 @@ class OutputStays(_Stationary):
         return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
 
 
-class InputStays(_Stationary):
+class InputStays(Primitive):
     """M=r, N=c, K=r+c+t in every phase; I and dI stay at [r, c]."""
 
+    axes = ("r", "c")
     label = "Is"
 
     def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
@@ -61,9 +56,10 @@ class InputStays(_Stationary):
         return Fraction((s - 1) * (3 * N * K + 2 * M * K), s * s)
 
 
-class WeightStays(_Stationary):
+class WeightStays(Primitive):
     """M=r+c+t, N=r, K=c in every phase; W and dW stay at [r, c]."""
 
+    axes = ("r", "c")
     label = "Ws"
 
     def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:

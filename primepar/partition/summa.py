@@ -31,6 +31,3 @@ class Summa(Primitive):
 
     def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
         return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
-
-    def text(self, sides: tuple[int, ...]) -> str:
-        return f"S{sides[0]}x{sides[0]}"

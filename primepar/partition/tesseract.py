@@ -31,6 +31,3 @@ class Tesseract(Primitive):
     def sent(self, M: int, N: int, K: int, q: int, d: int) -> Fraction:
         layer = 3 * (q - 1) * (Fraction(M * N, q * q * d) + Fraction(N * K, q * q))
         return layer + Fraction(2 * (d - 1) * N * K, d * q * q)
-
-    def text(self, sides: tuple[int, ...]) -> str:
-        return f"T{sides[0]}x{sides[0]}x{sides[1]}"

@@ -25,15 +25,15 @@ class ThreeD(Primitive):
 
     axes = ("i", "j", "l")
     label = "C"
-    keeps = ("I", "W")
+    keeps: tuple[str, ...] = ("I", "W")
 
     def steps(self, s: Value) -> Value:
         return 1
 
-    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:  # noqa: E741
+    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:
         return dict(M=i, N=l, K=j)
 
-    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:  # noqa: E741
+    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:
         return {
             "I": dict(M=(i, j), N=l),
             "W": dict(N=l, K=(j, i)),
@@ -43,9 +43,6 @@ class ThreeD(Primitive):
     def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
         again = 0 if self.keeps else M * N + N * K
         return Fraction((s - 1) * (2 * (M * N + N * K + M * K) + again), s**3)
-
-    def text(self, sides: tuple[int, ...]) -> str:
-        return f"{self.label}{sides[0]}x{sides[0]}x{sides[0]}"
 
 
 class ThreeDRegathered(ThreeD):
@@ -60,8 +57,8 @@ class ThreeDExchanged(ThreeD):
 
     label = "D"
 
-    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:  # noqa: E741
+    def forward(self, i: Value, j: Value, l: Value, t: Value, s: Value) -> Slices:
         return super().forward(i, l, j, t, s)
 
-    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:  # noqa: E741
+    def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:
         return super().home(tensor, i, l, j, s)

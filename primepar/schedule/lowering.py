@@ -24,8 +24,8 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.program import Compute, Free, Instruction, Program, Wait
-from primepar.schedule.transfers import Post, collectives, go_home, messages, split
 from primepar.schedule.sequence import Sequence
+from primepar.schedule.transfers import Post, collectives, go_home, messages, split
 
 
 def lower(

@@ -253,7 +253,7 @@ class Movement:
         self, tensor: str, at: dict[Index, set[int]], now: Holdings, home: Holdings
     ) -> tuple[Hop, ...]:
         """Partial sums that move on before a step; one that lies at its home stays there."""
-        hops = []
+        hops: list[Hop] = []
         for target, blocks in enumerate(now):
             for index in sorted(blocks):
                 ranks = at.get(index, set())

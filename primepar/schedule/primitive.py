@@ -89,8 +89,10 @@ class Primitive:
         return tuple(dict.fromkeys(self.axis_sides.values()))
 
     def text(self, sides: tuple[int, ...]) -> str:
-        """How a sequence spells this primitive, `P2x2`."""
-        return f"{self.label or type(self).__name__}{'x'.join(map(str, sides))}"
+        """How a sequence spells this primitive, `P2x2`: its label and a length for each axis."""
+        lengths = dict(zip(self.side_names, sides, strict=True))
+        along = (str(lengths[side]) for side in self.axis_sides.values())
+        return (self.label or type(self).__name__) + "x".join(along)
 
 
 def call_map(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_dims
@@ -121,7 +122,7 @@ class Element:
         }
 
     def _checked(
-        self, what: str, device: Coordinates, when: str, digits: dict[str, tuple[object, ...]]
+        self, what: str, device: Coordinates, when: str, digits: dict[str, tuple[Any, ...]]
     ) -> dict[str, Index]:
         for dim, index in digits.items():
             for digit in index:
@@ -236,7 +237,7 @@ class Sequence:
 
     @property
     def has_homes(self) -> bool:
-        """Whether tensors return to declared homes; otherwise they rest where a phase leaves them."""
+        """Whether tensors return to declared homes, or rest where a phase leaves them."""
         return any(element.primitive.home is not None for element in self.elements)
 
     @property

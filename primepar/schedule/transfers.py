@@ -14,8 +14,8 @@ from primepar.schedule.movement import Hop, Return
 from primepar.schedule.operators import block_name, scratch_name
 from primepar.schedule.program import (
     AllGather,
-    AllReduce,
     Alloc,
+    AllReduce,
     Broadcast,
     Compute,
     Free,
