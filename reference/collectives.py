@@ -52,6 +52,8 @@ def gets(collective: Collective, rank: int) -> tuple[str, ...]:
             return into
         case Reduce(block=block, root=root):
             return (block,) if rank == root else ()
+        case Broadcast(block=block, root=root):
+            return (block,) if rank != root else ()
         case _:
             return (collective.block,)
 
@@ -66,7 +68,7 @@ def results(collective: Collective, rank: int, given: Given) -> tuple[Block, ...
             blocks = [given[member][0] for member in members]
             return (combine(blocks, reduction),) if rank == root else ()
         case Broadcast(root=root):
-            return given[root]
+            return given[root] if rank != root else ()
         case AllGather():
             return tuple(given[member][0] for member in members)
         case ReduceScatter(reduction=reduction):
@@ -106,7 +108,7 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
 
 @dataclass
 class Meeting:
-    """One collective call: who is there and with what. `done` is the time when it was over."""
+    """One call of a collective: who is there and with what; `done` is when it was over."""
 
     first: Collective
     given: Given = field(default_factory=dict)

@@ -16,12 +16,12 @@ from math import ceil
 from primepar.errors import EmulationError, MeshError, MismatchError
 from primepar.reference.block import Array, Block, SubOperator, combine
 from primepar.reference.blocks import Memory, chosen, host_blocks, initial_blocks
-from primepar.reference.collectives import Meetings, gets, gives, results, sent
 from primepar.reference.device import Device
 from primepar.reference.final import Computed, check_coverage, check_final
-from primepar.reference.messages import TRANSFER, Channels, Message, Post
+from primepar.reference.messages import TRANSFER, Message, Post
 from primepar.reference.places import Places, Waiting
 from primepar.reference.products import multiply, zeros
+from primepar.reference.wires import Call, Wires
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -40,6 +40,9 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.sequence import Sequence
 from primepar.trace import Event
+
+Turn = Iterator[tuple[tuple[int, ...], str]]
+"""The ranks that an instruction waits for, and for what, as long as it does."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ class _Run:
         ]
         self.program = program
         self.places = Places(program, sequence)
-        self.channels, self.meetings = Channels(), Meetings()
-        self.requests: list[dict[str, Post]] = [{} for _ in self.devices]
+        self.wires = Wires()
+        self.requests: list[dict[str, Post | Call]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
         self.computed: Computed = {}
@@ -140,25 +143,23 @@ class _Run:
                 f"for, got the end of the program with it never {verb}: add a wait"
             )
 
-    def _execute(
-        self, device: Device, at: int, instruction: Instruction
-    ) -> Iterator[tuple[tuple[int, ...], str]]:
+    def _execute(self, device: Device, at: int, instruction: Instruction) -> Turn:
         """Run one instruction, yielding the ranks that it waits for as long as it does."""
         match instruction:
             case Compute():
                 self._compute(device, at, instruction)
-            case Send() | Recv():
-                yield from self._messages(device, (instruction,))
             case Group(body=body):
-                yield from self._messages(device, body)
-            case ISend() | IRecv():
-                self._post_request(device, instruction)
+                yield from self._together(device, body)
             case Wait():
                 yield from self._wait(device, instruction)
             case Alloc() | Free() | Fetch() | Evict():
                 self._memory(device, instruction)
+            case Send() | Recv():
+                yield from self._together(device, (instruction,))
+            case _ if instruction.request is None:
+                yield from self._together(device, (instruction,))
             case _:
-                yield from self._collective(device, instruction)
+                self._request(device, instruction)
 
     # Products and sums
 
@@ -177,85 +178,57 @@ class _Run:
         device.write(node.accumulates, added)
         self._note(device, node, node.accumulates, start)
 
-    # Messages
+    # Messages and collectives
 
-    def _post(self, device: Device, message: Message) -> Post:
-        end = Post(device.rank, message, device.clock)
-        if end.sends:
-            end.payload = device.begin_send(message.block)
-            self.sent[device.rank] += end.payload.size
-        else:
-            device.begin_receive(message.block)
-        self.channels.post(end)
+    def _post(self, device: Device, node: Message | Collective) -> Post | Call:
         self.moves += 1
-        return end
+        if isinstance(node, Collective):
+            return self.wires.call(device, node)
+        return self.wires.post(device, node)
 
-    def _post_request(self, device: Device, message: ISend | IRecv) -> None:
-        requests = self.requests[device.rank]
-        if message.request in requests:
+    def _request(self, device: Device, node: ISend | IRecv | Collective) -> None:
+        """Post what is finished by a wait."""
+        requests, request = self.requests[device.rank], str(node.request)
+        if request in requests:
             raise MismatchError(
-                f"expected a request that is not in use, got {message.request!r} again: "
+                f"expected a request that is not in use, got {request!r} again: "
                 "wait for it first, or give this one another name"
             )
-        requests[message.request] = self._post(device, message)
+        requests[request] = self._post(device, node)
 
-    def _messages(
-        self, device: Device, body: tuple[Message, ...]
-    ) -> Iterator[tuple[tuple[int, ...], str]]:
+    def _together(self, device: Device, body: tuple[Message | Collective, ...]) -> Turn:
         """Start all, and return when all are done."""
-        posts = [self._post(device, message) for message in body]
-        for post in posts:
-            yield from self._until_done(post)
-        for post in posts:
-            self._finish(device, post)
+        pending = [self._post(device, node) for node in body]
+        for each in pending:
+            yield from self._until_done(each)
+        for each in pending:
+            self._finish(device, each)
 
-    def _wait(self, device: Device, node: Wait) -> Iterator[tuple[tuple[int, ...], str]]:
-        post = self.requests[device.rank].get(node.request)
-        if post is None:
+    def _wait(self, device: Device, node: Wait) -> Turn:
+        pending = self.requests[device.rank].get(node.request)
+        if pending is None:
             raise MismatchError(
                 f"expected a wait for a posted request, got {node.request!r}, which is not: "
                 "post an isend or irecv with this request first"
             )
-        yield from self._until_done(post)
+        yield from self._until_done(pending)
         start = device.clock
         del self.requests[device.rank][node.request]
-        self._finish(device, post)
-        self._note(device, node, post.message.block, start)
+        block = self._finish(device, pending)
+        self._note(device, node, block, start)
 
     @staticmethod
-    def _until_done(post: Post) -> Iterator[tuple[tuple[int, ...], str]]:
-        while post.done is None:
-            yield (post.message.peer,), str(post)
+    def _until_done(pending: Post | Call) -> Turn:
+        while pending.done is None:
+            yield pending.waits_for, str(pending)
 
-    def _finish(self, device: Device, post: Post) -> None:
-        """Take the message off the wire: from here on the block may be touched."""
-        message, done, payload = post.message, post.done or 0.0, post.payload
-        if post.sends:
-            device.end_send(message.block)
-        elif payload is not None:
-            device.end_receive(message.block, payload)
-        self._note(device, message, message.block, post.time, done,
-                   payload.size if payload and post.sends else 0)  # fmt: skip
-        device.clock = max(device.clock, done)
-
-    # Collectives
-
-    def _collective(
-        self, device: Device, node: Collective
-    ) -> Iterator[tuple[tuple[int, ...], str]]:
-        start = device.clock
-        given = tuple(device.read(name) for name in gives(node, device.rank))
-        meeting = self.meetings.join(node, device.rank, given, start)
-        self.moves += 1
-        while meeting.done is None:
-            yield meeting.missing(), str(meeting)
-        blocks = results(node, device.rank, meeting.given)
-        for name, block in zip(gets(node, device.rank), blocks, strict=True):
-            device.write(name, block)
-        device.clock = meeting.done
-        elements = sent(node, device.rank, meeting.given)
-        self.sent[device.rank] += elements
-        self._note(device, node, " ".join(gets(node, device.rank)), start, elements=ceil(elements))
+    def _finish(self, device: Device, pending: Post | Call) -> str:
+        """Take it off the wire: from here on its blocks, which are returned, may be touched."""
+        end = self.wires.end(device, pending)
+        device.clock = max(device.clock, end.done)
+        self.sent[device.rank] += end.sent
+        self._note(device, end.node, end.block, pending.time, end.done, ceil(end.sent))
+        return end.block
 
     # Memory
 

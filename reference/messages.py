@@ -30,6 +30,11 @@ class Post:
         return isinstance(self.message, Send | ISend)
 
     @property
+    def waits_for(self) -> tuple[int, ...]:
+        """Ranks whose part is missing."""
+        return (self.message.peer,)
+
+    @property
     def channel(self) -> tuple[int, int, str]:
         """Source, destination and communicator: messages match in order within these."""
         ends = (self.rank, self.message.peer) if self.sends else (self.message.peer, self.rank)

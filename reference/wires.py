@@ -1,0 +1,102 @@
+"""What is between the devices: messages and collectives, from the post to the end.
+
+A block is in flight from the post to the end of what uses it: one that is only given may be read
+and not changed, one that is got, given too or not, may not be touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from primepar.reference.collectives import Meeting, Meetings, gets, gives, results, sent
+from primepar.reference.device import Device
+from primepar.reference.messages import Channels, Message, Post
+from primepar.schedule.program import Collective
+
+
+@dataclass
+class Call:
+    """One member's part in a collective, posted at `time`."""
+
+    node: Collective
+    time: float
+    meeting: Meeting
+
+    @property
+    def done(self) -> float | None:
+        """Time at which the collective was over."""
+        return self.meeting.done
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """Ranks whose part is missing."""
+        return self.meeting.missing()
+
+    def __str__(self) -> str:
+        return str(self.meeting)
+
+
+class End(NamedTuple):
+    """What was over at `done`, the block it brought or took, and the elements that it sent."""
+
+    node: Message | Collective
+    block: str
+    done: float
+    sent: Fraction
+
+
+class Wires:
+    """Posts and ends messages and collectives."""
+
+    def __init__(self) -> None:
+        self._channels, self._meetings = Channels(), Meetings()
+
+    def post(self, device: Device, message: Message) -> Post:
+        """Start one end of a message. Raises an `EmulationError` where that is not possible."""
+        post = Post(device.rank, message, device.clock)
+        if post.sends:
+            post.payload = device.begin_send(message.block)
+        else:
+            device.begin_receive(message.block)
+        self._channels.post(post)
+        return post
+
+    def call(self, device: Device, node: Collective) -> Call:
+        """Start one member's part. Raises an `EmulationError` where that is not possible."""
+        given, gotten = gives(node, device.rank), gets(node, device.rank)
+        blocks = tuple(device.read(name) for name in given)
+        for name in given:
+            if name not in gotten:
+                device.begin_send(name)
+        for name in dict.fromkeys(gotten):
+            device.begin_receive(name)
+        meeting = self._meetings.join(node, device.rank, blocks, device.clock)
+        return Call(node, device.clock, meeting)
+
+    def end(self, device: Device, pending: Post | Call) -> End:
+        """Take what is done off the wire. Raises an `EmulationError` for what must not arrive."""
+        done = pending.done or 0.0
+        if isinstance(pending, Call):
+            return self._end_call(device, pending, done)
+        block, payload = pending.message.block, pending.payload
+        assert payload is not None
+        if pending.sends:
+            device.end_send(block)
+        else:
+            device.end_receive(block, payload)
+        elements = Fraction(payload.size if pending.sends else 0)
+        return End(pending.message, block, done, elements)
+
+    @staticmethod
+    def _end_call(device: Device, call: Call, done: float) -> End:
+        node, rank, all_given = call.node, device.rank, call.meeting.given
+        given, gotten = gives(node, rank), gets(node, rank)
+        brought = dict(zip(gotten, results(node, rank, all_given), strict=True))
+        for name in given:
+            if name not in gotten:
+                device.end_send(name)
+        for name, block in brought.items():
+            device.end_receive(name, block)
+        return End(node, " ".join(gotten or given), done, sent(node, rank, all_given))
