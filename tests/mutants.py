@@ -16,7 +16,7 @@ from primepar.schedule.operators import PHASES
 
 Json = dict[str, Any]
 
-SEQUENCES = ("K", "N", "M", "P2x2", "K,N", "N,M")
+SEQUENCES = ("K", "N", "M", "P2x2", "K,N", "N,M", "Ks", "Ns", "S2x2", "M,Ks")
 
 
 class Ones(dict[str, NDArray[np.float64]]):
@@ -108,6 +108,7 @@ def _collective(random: Random, programs: list[list[Json]], number: str) -> None
         node["root"] = random.choice(group)
     if op in ("all_reduce", "reduce", "reduce_scatter"):
         node["reduction"] = random.choice(("sum", "sum", "max"))
+    posted = random.random() < 0.4
     for rank in group:
         own = dict(node)
         if op != "barrier" and op != "all_to_all":
@@ -117,6 +118,10 @@ def _collective(random: Random, programs: list[list[Json]], number: str) -> None
         if op == "all_to_all":
             own["into"] = [_block(random) for _ in group]
         programs[rank].append(own)
+        if posted:
+            own["request"] = number
+            late = random.randint(len(programs[rank]), len(programs[rank]) + 2)
+            programs[rank].insert(late, {"op": "wait", "request": number})
 
 
 def _local(random: Random, programs: list[list[Json]], number: str) -> None:

@@ -8,17 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from family import FAMILY, MIXED, member
 from mutants import Ones, mutant
 
 from primepar.errors import EmulationError
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import parse_sequence
 from primepar.reference import emulate
-from primepar.schedule import Program, Sequence, lower
+from primepar.schedule import Program, lower
 from primepar.verify.explorer import Exploration, explore
 from primepar.verify.program_proof import verify_program
 from primepar.verify.report import Report
 
-SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2")
+SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
 SEEDS = range(600)
 CHUNK = 50
 
@@ -32,10 +33,9 @@ def program(*ranks: list[dict[str, Any]]) -> Program:
     return msgspec.convert({**head, "programs": ranks}, Program)
 
 
-@pytest.mark.parametrize("name", PRIMITIVES)
-@pytest.mark.parametrize("side", [1, 2, 3, 4])
-def test_a_registered_primitive_is_right_for_both(name: str, side: int) -> None:
-    lowered = lower(Sequence.of(PRIMITIVES[name](), side))
+@pytest.mark.parametrize(("name", "sides"), [each for each in FAMILY if member(*each).ranks <= 27])
+def test_a_registered_primitive_is_right_for_both(name: str, sides: tuple[int, ...]) -> None:
+    lowered = lower(member(name, sides))
     assert verify_program(lowered).verdict == "proved"
     assert explore(lowered).failed == frozenset()
 
@@ -161,4 +161,5 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
         "primepar.verify.explorer_contents",
         "primepar.verify.explorer_judge",
         "primepar.verify.explorer_machine",
+        "primepar.verify.explorer_state",
     ]

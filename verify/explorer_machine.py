@@ -35,33 +35,7 @@ from primepar.verify.explorer_contents import (
     own_data,
     results,
 )
-
-Channel = tuple[int, int, str]
-Key = tuple[str, tuple[int, ...]]
-
-
-@dataclass
-class _Side:
-    rank: int
-    block: str
-    tag: int
-    payload: Content | None = None
-
-
-@dataclass
-class _Rank:
-    at: int = 0
-    inside: bool = False
-    memory: dict[str, Content] = field(default_factory=dict)
-    host: dict[str, Content] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
-    flying: dict[str | int, tuple[Channel, int, bool, str]] = field(default_factory=dict)
-    phase: str | None = None
-    aligning: bool = False
-
-    def copy(self) -> _Rank:
-        return _Rank(self.at, self.inside, dict(self.memory), dict(self.host), set(self.known),
-                     dict(self.flying), self.phase, self.aligning)  # fmt: skip
+from primepar.verify.explorer_state import Channel, Flight, Key, RankState, Side
 
 
 @dataclass
@@ -70,8 +44,8 @@ class Machine:
 
     program: Program
     buffered: bool
-    ranks: list[_Rank]
-    sides: dict[Channel, tuple[list[_Side], list[_Side]]] = field(default_factory=dict)
+    ranks: list[RankState]
+    sides: dict[Channel, tuple[list[Side], list[Side]]] = field(default_factory=dict)
     carried: dict[Channel, int] = field(default_factory=dict)
     calls: dict[Key, dict[int, list[Call]]] = field(default_factory=dict)
     before: set[str] = field(default_factory=set)
@@ -80,7 +54,7 @@ class Machine:
     @classmethod
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
-        machine = cls(program, buffered, [_Rank() for _ in range(program.ranks)])
+        machine = cls(program, buffered, [RankState() for _ in range(program.ranks)])
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._bring(rank, block)
@@ -128,8 +102,14 @@ class Machine:
         self.carried[channel] = n + 1
 
     def unmatched(self) -> bool:
-        """Whether a message is left with one side."""
-        return any(self.carried.get(c, 0) < max(len(a), len(b)) for c, (a, b) in self.sides.items())
+        """Whether a message is left with one side, or a collective without a member."""
+        return any(
+            self.carried.get(c, 0) < max(len(a), len(b)) for c, (a, b) in self.sides.items()
+        ) or any(
+            not set(calls) <= set(key[1]) or self._met(key, number) is None
+            for key, calls in self.calls.items()
+            for number in range(max(map(len, calls.values())))
+        )
 
     # One rank
 
@@ -137,11 +117,12 @@ class Machine:
         """Let a rank start its next instruction, or return from it; False if it cannot."""
         own = self.ranks[rank]
         if own.at >= len(self.program.programs[rank]):
-            return False
+            return self._end(rank)
         node = self.program.programs[rank][own.at]
         if not own.inside:
             self._start(rank, node)
             own.inside = isinstance(node, Send | Recv | Group | Wait | Collective)
+            own.inside &= getattr(node, "request", None) is None or isinstance(node, Wait)
         elif self._returns(rank, node):
             own.inside = False
             own.aligning &= isinstance(node, Send)
@@ -179,43 +160,63 @@ class Machine:
     def _returns(self, rank: int, node: Instruction) -> bool:
         own = self.ranks[rank]
         if isinstance(node, Collective):
-            return self._meet(rank, node)
+            return self._meet(rank, node, len(self.calls[members(node)][rank]) - 1)
         names: list[str | int] = (
             [node.request] if isinstance(node, Wait) else list(range(len(body(node))))
         )
         if any(name not in own.flying for name in names):
             return False
-        for name in names:
-            channel, n, sends, _ = own.flying[name]
-            if self.carried.get(channel, 0) <= n and not (sends and self.buffered):
-                return False
+        if not all(self._done(rank, own.flying[name]) for name in names):
+            return False
         for name in names:
             del own.flying[name]
         return True
 
+    def _done(self, rank: int, flight: Flight) -> bool:
+        """Whether what is posted is over; a collective then brings its results."""
+        if flight.node is not None:
+            return self._meet(rank, flight.node, flight.number)
+        assert flight.channel is not None
+        over = self.carried.get(flight.channel, 0) > flight.number
+        return over or (bool(flight.reads) and self.buffered)
+
+    def _end(self, rank: int) -> bool:
+        """Bring the results of a collective that is never waited for; False if there is none."""
+        flying = self.ranks[rank].flying
+        for name, flight in flying.items():
+            if flight.node is not None and self._meet(rank, flight.node, flight.number):
+                self.failed |= {"races"}
+                del flying[name]
+                return True
+        return False
+
+    def _fly(self, rank: int, name: str | int, flight: Flight) -> None:
+        flying = self.ranks[rank].flying
+        if name in flying:
+            # The older request can no longer be waited for: it stays in flight for ever.
+            self.failed |= {"races"}
+            flying[f"lost {len(flying)} {name}"] = flying.pop(name)
+        flying[name] = flight
+
     def _post(self, rank: int, message: Send | Recv | ISend | IRecv, name: str | int) -> None:
-        own, sends = self.ranks[rank], isinstance(message, Send | ISend)
-        block = message.block
-        self._touch(rank, (block,) if sends else (), () if sends else (block,))
+        sends, block = isinstance(message, Send | ISend), message.block
+        reads, writes = ((block,), ()) if sends else ((), (block,))
+        self._touch(rank, reads, writes)
         ends = (rank, message.peer) if sends else (message.peer, rank)
         channel = (*ends, message.communicator)
         line = self.sides.setdefault(channel, ([], []))[not sends]
-        side = _Side(rank, block, message.tag)
+        side = Side(rank, block, message.tag)
         if sends:
             content = self._read(rank, block, "placement", self._races(rank, block, False))
             side.payload = content if self.buffered else None
-        if name in own.flying:
-            # The older request can no longer be waited for: it stays in flight for ever.
-            self.failed |= {"races"}
-            own.flying[f"lost {len(own.flying)} {name}"] = own.flying.pop(name)
-        own.flying[name] = (channel, len(line), sends, block)
+        self._fly(rank, name, Flight(reads, writes, len(line), channel))
         line.append(side)
 
     # Blocks
 
     def _races(self, rank: int, block: str, write: bool) -> bool:
         flying = self.ranks[rank].flying.values()
-        return any(name == block and (write or not sends) for _, _, sends, name in flying)
+        return any(block in each.writes or (write and block in each.reads) for each in flying)
 
     def _touch(self, rank: int, reads: Iterable[str], writes: Iterable[str]) -> None:
         wrong = any(self._races(rank, block, False) for block in reads)
@@ -268,7 +269,7 @@ class Machine:
         self._write(rank, node.accumulates, frozenset(total.items()))
 
     @staticmethod
-    def _kind(own: _Rank, node: Compute) -> str:
+    def _kind(own: RankState, node: Compute) -> str:
         """What a wrong operand breaks: alignment in the first step of a later phase."""
         if node.phase is None:
             return "placement"
@@ -280,23 +281,29 @@ class Machine:
 
     def _call(self, rank: int, node: Instruction) -> None:
         assert isinstance(node, Collective)
-        reads = gives(node, rank)
-        self._touch(rank, reads, gets(node, rank))
+        reads, writes = gives(node, rank), gets(node, rank)
+        self._touch(rank, reads, writes)
         given = [
             self._read(rank, block, "placement", self._races(rank, block, False)) for block in reads
         ]
-        self.calls.setdefault(members(node), {}).setdefault(rank, []).append((node, given))
+        calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
+        if node.request is not None:
+            self._fly(rank, node.request, Flight(reads, writes, len(calls), node=node))
+        calls.append((node, given))
 
-    def _meet(self, rank: int, node: Collective) -> bool:
+    def _met(self, key: Key, number: int) -> dict[int, list[Content]] | None:
+        """What each member gives to a call, once all have made the same one."""
+        calls = self.calls[key]
+        met = {member: calls.get(member, [])[number : number + 1] for member in key[1]}
+        if not all(met.values()) or not agree([call[0][0] for call in met.values()]):
+            return None
+        return {member: call[0][1] for member, call in met.items()}
+
+    def _meet(self, rank: int, node: Collective, number: int) -> bool:
         """Return from a collective if all members have made the same call."""
-        calls = self.calls[members(node)]
-        number = len(calls[rank])
-        met = {member: calls.get(member, [])[number - 1 : number] for member in node.group}
-        if rank not in node.group or not all(met.values()):
+        given = self._met(members(node), number) if rank in node.group else None
+        if given is None:
             return False
-        if not agree([call[0][0] for call in met.values()]):
-            return False
-        given = {member: call[0][1] for member, call in met.items()}
         for block, content in zip(gets(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
         return True

@@ -52,18 +52,36 @@ class Post:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One instruction of one rank: the messages that it starts and those that it awaits."""
+    """One instruction of one rank: the messages that it starts and those that it awaits.
+
+    `posted` is the call of a collective that a wait awaits.
+    """
 
     rank: int
     index: int
     instruction: Instruction
     starts: tuple[Post, ...] = ()
     awaits: tuple[Post, ...] = ()
+    posted: Operation | None = None
+
+    @property
+    def posts(self) -> bool:
+        """Whether it is a call of a collective that is finished by a wait."""
+        return isinstance(self.instruction, Collective) and self.instruction.request is not None
+
+    @property
+    def call(self) -> Operation | None:
+        """The call of a collective that it finishes: its own, or the posted one."""
+        if isinstance(self.instruction, Collective) and not self.posts:
+            return self
+        return self.posted
 
     @property
     def blocks(self) -> bool:
         """Whether another rank can keep it from returning."""
-        return isinstance(self.instruction, Send | Recv | Wait | Group | Collective)
+        if isinstance(self.instruction, Collective):
+            return not self.posts
+        return isinstance(self.instruction, Send | Recv | Wait | Group)
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({_text(self.instruction)})"
@@ -100,7 +118,7 @@ class Flow:
     partner: dict[Post, Post] = field(default_factory=dict)
     meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    leaked: list[Post] = field(default_factory=list)
+    leaked: list[Post | Operation] = field(default_factory=list)
 
     @classmethod
     def of(cls, program: Program) -> Flow:
@@ -114,15 +132,13 @@ class Flow:
         return flow
 
     def _operations_of(self, rank: int) -> Iterator[Operation]:
-        pending: dict[str, Post] = {}
+        pending: dict[str, Post | Operation] = {}
         instructions = self.program.programs[rank]
         for index, instruction in enumerate(instructions):
             match instruction:
                 case ISend() | IRecv():
                     post = Post(rank, index, instruction)
-                    if instruction.request in pending:
-                        self.leaked.append(pending.pop(instruction.request))
-                    pending[instruction.request] = post
+                    self._pend(pending, instruction.request, post)
                     yield Operation(rank, index, instruction, (post,))
                 case Send() | Recv():
                     posts: tuple[Post, ...] = (Post(rank, index, instruction),)
@@ -133,14 +149,28 @@ class Flow:
                 case Wait(request=request):
                     yield self._wait(rank, index, instruction, pending.pop(request, None))
                 case _:
-                    yield Operation(rank, index, instruction)
+                    operation = Operation(rank, index, instruction)
+                    if operation.posts:
+                        self._pend(pending, str(getattr(instruction, "request", "")), operation)
+                    yield operation
         self.leaked += pending.values()
-        for request, post in pending.items():
-            yield Operation(rank, len(instructions), Wait(request), (), (post,))
+        for request, posted in pending.items():
+            yield self._wait(rank, len(instructions), Wait(request), posted)
 
-    def _wait(self, rank: int, index: int, wait: Wait, post: Post | None) -> Operation:
-        operation = Operation(rank, index, wait, (), (post,) if post else ())
-        if post is None:
+    def _pend(
+        self, pending: dict[str, Post | Operation], request: str, posted: Post | Operation
+    ) -> None:
+        if request in pending:
+            self.leaked.append(pending.pop(request))
+        pending[request] = posted
+
+    def _wait(
+        self, rank: int, index: int, wait: Wait, posted: Post | Operation | None
+    ) -> Operation:
+        awaits = (posted,) if isinstance(posted, Post) else ()
+        call = posted if isinstance(posted, Operation) else None
+        operation = Operation(rank, index, wait, (), awaits, call)
+        if posted is None:
             self._blame(
                 operation,
                 f"expected a request that is in flight, got {wait.request!r}, which is not: "
@@ -263,8 +293,8 @@ def needs(flow: Flow, operation: Operation, buffered: bool) -> Iterable[Post | O
 
     A buffered send returns at once.
     """
-    if isinstance(operation.instruction, Collective):
-        return flow.meeting.get(operation, (None,))
+    if operation.call is not None:
+        return flow.meeting.get(operation.call, (None,))
     if isinstance(operation.instruction, Wait) and not operation.awaits:
         return (None,)
     return [flow.partner.get(post) for post in operation.awaits if not (buffered and post.sends)]

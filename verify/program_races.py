@@ -1,7 +1,7 @@
 """Races: a block in flight that is touched between its post and its wait.
 
-Messages are deterministic, so a race is a matter of one rank's own instructions: what stands
-between a post and its wait may run before the message is done or after it.
+What is posted is deterministic, so a race is a matter of one rank's own instructions: what stands
+between a post and its wait may run before the message or collective is done or after it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Touched(NamedTuple):
 
 
 def touched(instruction: Instruction, rank: int) -> Touched:
-    """What one instruction touches, the blocks of messages left out."""
+    """What one instruction touches, the blocks of messages left out.
+
+    A block that a collective takes and gives back is written, as it may not be read meanwhile.
+    """
     match instruction:
         case Compute(reads=reads, accumulates=block):
             return Touched((*reads, block), (block,))
@@ -72,59 +75,75 @@ def races(flow: Flow) -> list[Race]:
     """All races, smallest instruction index first; then what is never waited for."""
     leaked = set(flow.leaked)
     found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
-    return sorted(found) + sorted(_leak(post) for post in leaked)
+    return sorted(found) + sorted(_leak(posted) for posted in leaked)
 
 
-def _of_rank(operations: list[Operation], leaked: set[Post]) -> Iterator[Race]:
-    flying: dict[str, list[Post]] = {}
+class _Flight(NamedTuple):
+    """A block in flight: what uses it, and whether it may not even be read."""
+
+    block: str
+    posted: Post | Operation
+    gets: bool
+
+
+def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
+    flying: list[_Flight] = []
     for operation in operations:
         if isinstance(operation.instruction, Wait):
-            _land(flying, operation.awaits)
+            flying = _landed(flying, operation)
             continue
         reads, writes = touched(operation.instruction, operation.rank)
         touches = [(block, "read") for block in reads] + [(block, "written") for block in writes]
         yield from _clashes(operation, touches, flying, leaked)
+        if operation.posts:
+            flying += [_Flight(block, operation, True) for block in writes]
+            flying += [_Flight(block, operation, False) for block in reads if block not in writes]
         for post in operation.starts:
             touch = (post.message.block, "read" if post.sends else "written")
             yield from _clashes(operation, [touch], flying, leaked)
-            flying.setdefault(post.message.block, []).append(post)
-        _land(flying, operation.awaits)
+            flying.append(_Flight(post.message.block, post, not post.sends))
+        flying = _landed(flying, operation)
 
 
-def _land(flying: dict[str, list[Post]], posts: tuple[Post, ...]) -> None:
-    for post in posts:
-        flying[post.message.block].remove(post)
+def _landed(flying: list[_Flight], operation: Operation) -> list[_Flight]:
+    """What is still in flight after an operation that may have waited."""
+    done = {*operation.awaits, operation.posted}
+    return [flight for flight in flying if flight.posted not in done]
 
 
 def _clashes(
     operation: Operation,
     touches: list[tuple[str, str]],
-    flying: dict[str, list[Post]],
-    leaked: set[Post],
+    flying: list[_Flight],
+    leaked: set[Post | Operation],
 ) -> Iterator[Race]:
     for block, how in touches:
-        for post in flying.get(block, ()):
-            if how == "written" or not post.sends:
+        for flight in flying:
+            if flight.block == block and (how == "written" or flight.gets):
                 sentence = (
-                    f"{place(operation)}: expected {block} to be left alone while {post} is in "
-                    f"flight, got it {how}: {_mend(operation, post, leaked)}"
+                    f"{place(operation)}: expected {block} to be left alone while "
+                    f"{flight.posted} is in flight, got it {how}: "
+                    f"{_mend(operation, flight.posted, leaked)}"
                 )
                 yield Race(operation.index, operation.rank, block, sentence)
 
 
-def _mend(operation: Operation, post: Post, leaked: set[Post]) -> str:
-    if post.index == operation.index:
+def _mend(operation: Operation, posted: Post | Operation, leaked: set[Post | Operation]) -> str:
+    if posted.index == operation.index:
         return "two messages of one group need two blocks"
-    request = getattr(post.message, "request", "")
-    if post in leaked:
-        return f"add a wait for {request!r} before this instruction"
-    return f"move its wait for {request!r} before this instruction, or use another block"
+    if posted in leaked:
+        return f"add a wait for {_request(posted)!r} before this instruction"
+    return f"move its wait for {_request(posted)!r} before this instruction, or use another block"
 
 
-def _leak(post: Post) -> Race:
-    request = getattr(post.message, "request", "")
+def _leak(posted: Post | Operation) -> Race:
     sentence = (
-        f"{place(post)}: expected a wait for {request!r}, got none before the request is posted "
-        "again or the program ends: add the wait"
+        f"{place(posted)}: expected a wait for {_request(posted)!r}, got none before the request "
+        "is posted again or the program ends: add the wait"
     )
-    return Race(post.index, post.rank, post.message.block, sentence)
+    return Race(posted.index, posted.rank, _request(posted), sentence)
+
+
+def _request(posted: Post | Operation) -> str:
+    node = posted.message if isinstance(posted, Post) else posted.instruction
+    return str(getattr(node, "request", ""))

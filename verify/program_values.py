@@ -145,9 +145,9 @@ class SymbolicRun:
         for post in operation.awaits:
             if not post.sends:
                 self._write(post.rank, post.message.block, self._sent[self.flow.partner[post]])
-        node = operation.instruction
-        if isinstance(node, Collective):
-            self._finish_collective(operation, node)
+        node, call = operation.instruction, operation.call
+        if call is not None:
+            self._finish_collective(operation, call)
         if isinstance(node, Wait | Recv | Group | Collective):
             phase, _ = self._first_step[operation.rank]
             self._first_step[operation.rank] = (phase, False)
@@ -225,11 +225,13 @@ class SymbolicRun:
             self._first_step[rank] = (phase, aligning)
         return "alignment" if aligning else "placement"
 
-    def _finish_collective(self, operation: Operation, node: Collective) -> None:
-        given = {call.rank: self._given[call] for call in self.flow.meeting[operation]}
+    def _finish_collective(self, operation: Operation, call: Operation) -> None:
+        node = call.instruction
+        assert isinstance(node, Collective)
+        given = {member.rank: self._given[member] for member in self.flow.meeting[call]}
         for block, value in _results(node, operation.rank, given):
             self._write(operation.rank, block, value)
-            self.made.append(Made(place(operation), block, value))
+            self.made.append(Made(place(call), block, value))
 
 
 def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Who waits for whom: an order in which a program runs to its end, or a circle of waiting ranks.
 
 The strictest semantics: a message is done only when both sides have been posted (rendezvous), a
-collective when every member is there. Without wildcards such a program reaches its end in every
+collective when every member has called. Without wildcards such a program reaches its end in every
 interleaving or in none (Siegel and Avrunin, synchronous executions). The search here is linear
 and is not trusted: Z3 checks the order that it finds, or that the circle cannot be ordered.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import z3
 
-from primepar.schedule.program import Collective
 from primepar.verify.program_flow import Flow, Operation, Post, needs
 from primepar.verify.program_solver import Solver, UndecidedError
 
@@ -67,7 +66,7 @@ class Waits:
         waiting = self.stretches[node - 1].waiting
         assert waiting is not None
         self.before[node].append(node - 1)
-        met = self.flow.meeting.get(waiting)
+        met = self.flow.meeting.get(waiting.call) if waiting.call else None
         if met:
             if met[0] not in self._meetings:
                 self._meetings[met[0]] = len(self.before)
@@ -140,7 +139,7 @@ class Waits:
             operation, wants = waiting[rank]
             wanted = next(item for other, item in wants if other == peer)
             lines.append(f"  rank {rank} waits in {operation} for rank {peer} to reach {wanted}")
-        collective = any(isinstance(waiting[rank][0].instruction, Collective) for rank in circle)
+        collective = any(waiting[rank][0].call is not None for rank in circle)
         return "\n".join([_sentence(circle, collective), *lines])
 
     def _waiting(self) -> dict[int, tuple[Operation, list[tuple[int, Post | Operation]]]]:
