@@ -49,6 +49,7 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     AllReduce((0, 1), block="A"),
     Reduce((0, 1), block="A", root=1, reduction="max"),
     Broadcast((0, 1), block="A", root=0),
+    Broadcast((0, 1), block="A", root=0, request="c"),
     AllGather((0, 1), block="A", blocks=("A", "B")),
     ReduceScatter((0, 1), blocks=("A", "B"), block="C"),
     AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
@@ -64,7 +65,7 @@ def every_instruction() -> Program:
     return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()))
 
 
-@pytest.mark.parametrize("text", ["P2x2", "K,P3x3", "B,M", ""])
+@pytest.mark.parametrize("text", ["P2x2", "K,P3x3", "B,M", "", "S3x3"])
 def test_a_lowered_program_survives_its_file(tmp_path: Path, text: str) -> None:
     program = lower(parse_sequence(text), Linear(12, 12, 12, B=2 if "B" in text else 1))
     save_program(program, tmp_path / "p.json")

@@ -7,6 +7,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
+from family import FAMILY, MIXED, member
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from primepar.schedule.operators import DIMS
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.program import AllReduce, Program
 
-MIXED = (
+BEFORE = (
     "", "K,P2x2", "N,P2x2", "M,P2x2", "B,P2x2", "P2x2,N", "P2x2,M", "P2x2,B", "P2x2,P2x2",
     "P2x2,P3x3", "M,K", "K,N", "B,M,N,K", "K3,P2x2", "N,N", "N3,M2,K2", "K,P2x2,N",
 )  # fmt: skip
@@ -30,17 +31,32 @@ MIXED = (
 # One device and many
 
 
-@pytest.mark.parametrize("side", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("name", sorted(PRIMITIVES))
-def test_every_primitive_equals_one_device_and_its_formula(name: str, side: int) -> None:
-    report = check(Sequence.of(PRIMITIVES[name](), side))
+@pytest.mark.parametrize(("name", "sides"), FAMILY)
+def test_every_primitive_equals_one_device_and_its_formula(
+    name: str, sides: tuple[int, ...]
+) -> None:
+    report = check(member(name, sides))
     assert report.message is None
     assert report.outputs == {"O": True, "dI": True, "dW": True}
     assert set(report.sent) == {report.formula}
     assert report.equal
 
 
-@pytest.mark.parametrize("text", MIXED)
+@pytest.mark.parametrize(("name", "sides"), [each for each in FAMILY if max(each[1]) == 2])
+@pytest.mark.parametrize("factors", [(1, 1, 1), (1, 2, 3), (3, 1, 2)])
+def test_the_formula_holds_for_every_shape(
+    name: str, sides: tuple[int, ...], factors: tuple[int, int, int]
+) -> None:
+    sequence = member(name, sides)
+    M, N, K = (
+        factor * sequence.grid[dim] for factor, dim in zip(factors, ("M", "N", "K"), strict=True)
+    )
+    report = check(sequence, Linear(M, N, K, B=sequence.grid.get("B", 1)))
+    assert report.message is None
+    assert report.equal
+
+
+@pytest.mark.parametrize("text", (*BEFORE, *MIXED))
 def test_every_sequence_equals_one_device(text: str) -> None:
     report = check(parse_sequence(text))
     assert report.message is None
@@ -49,7 +65,10 @@ def test_every_sequence_equals_one_device(text: str) -> None:
 
 @settings(max_examples=20)
 @given(
-    text=st.lists(st.sampled_from(["B2", "M2", "N3", "K2", "P2x2", "M3"]), max_size=2),
+    text=st.lists(
+        st.sampled_from(["B2", "M2", "N3", "K2", "P2x2", "M3", "Ks2", "Ns3", "S2x2", "Is2x2"]),
+        max_size=2,
+    ),
     factors=st.tuples(*[st.integers(1, 3)] * 4),
     seed=st.integers(0, 99),
 )
@@ -177,7 +196,7 @@ def test_a_block_that_is_nowhere_is_named_with_phase_and_step() -> None:
     report = check(Sequence.of(Lacking(), 2))
     assert not report.equal
     assert report.message == (
-        "Lacking2, device 0 (r=0, c=0), programs[0][3], forward, t=1: expected I[0,1] in this "
+        "Lacking2x2, device 0 (r=0, c=0), programs[0][3], forward, t=1: expected I[0,1] in this "
         "device's memory, got O[0,0], dO[0,0]: receive or compute it before this instruction"
     )
 

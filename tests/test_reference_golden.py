@@ -7,26 +7,40 @@ from conftest import Golden
 
 from primepar.partition import parse_sequence
 from primepar.schedule import Movement, Sequence, lower, program_text
-from primepar.schedule.movement import Hop
+from primepar.schedule.movement import Hop, Return
 from primepar.schedule.operators import block_name
 
 TEXTS = ("B2", "B3", "M2", "M3", "N2", "N3", "K2", "K3", "P2x2", "P3x3",
-         "M2,K2", "K2,P2x2", "N2,P2x2", "P2x2,N2")  # fmt: skip
+         "M2,K2", "K2,P2x2", "N2,P2x2", "P2x2,N2",
+         "Ks2", "Ns2", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
+         "Os2x2", "Is2x2", "Ws2x2", "Is3x3", "M2,Ks2", "P2x2,Ns2")  # fmt: skip
 
 
 def movement_text(sequence: Sequence) -> str:
-    """One line for each hop and reduction, under the phase and the step."""
+    """One line for each hop and each sum that is finished, under the phase and the step."""
     lines = []
     for phase, moved in Movement(sequence).phases.items():
+        if moved.prologue:
+            lines.append(f"{phase} before t=0")
+            lines += [f"  {hop_text(sequence, hop)}" for hop in moved.prologue]
         for step in range(sequence.steps):
             hops = [*moved.operands[step], *moved.partials[step]]
-            lines.append(f"{phase} t={step}" + ("" if hops else ": nothing moves"))
+            sums = [each for each in moved.returns[step] if each.ranks != each.homes]
+            lines.append(f"{phase} t={step}" + ("" if hops or sums else ": nothing moves"))
             lines += [f"  {hop_text(sequence, hop)}" for hop in hops]
-        for reduction in moved.reductions:
+            lines += [f"  {return_text(sequence, each)}" for each in sums]
+        for reduction in (each for each in moved.reductions if each.ranks == each.homes):
             block = block_name(reduction.tensor, reduction.index)
             ranks = ", ".join(map(str, reduction.ranks))
             lines.append(f"  all-reduce {block} over devices {ranks}")
     return "\n".join(lines)
+
+
+def return_text(sequence: Sequence, each: Return) -> str:
+    """A finished sum: the devices of its partial sums, and those where it rests."""
+    taken = ", ".join(map(str, each.ranks))
+    homes = "; ".join(sequence.place(home) for home in each.homes)
+    return f"{block_name(each.tensor, each.index):8} of devices {taken} rests on {homes}"
 
 
 def hop_text(sequence: Sequence, hop: Hop) -> str:

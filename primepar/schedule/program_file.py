@@ -135,6 +135,7 @@ def _other_text(instruction: Instruction) -> str:
             what = str(getattr(instruction, "block", ""))
     if isinstance(instruction, Collective):
         what = f"{what} over {','.join(map(str, instruction.group))}".strip()
+        what += ", posted" if instruction.request is not None else ""
     return f"{name:8} {what}"
 
 
