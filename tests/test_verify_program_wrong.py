@@ -60,6 +60,15 @@ PROGRAMS = {
     "partial-sum-lost": wrong("completion", IncompleteError, "device 1: at the end expected "
                               "the 2 terms of O[0,0], got it without forward M=0 N=1 K=0"),
     "phase-starts-elsewhere": wrong("alignment", MissingBlockError, "device 0, programs[0][2]"),
+    "posted-broadcast-overwritten": wrong("races", InFlightError, "device 0, programs[0][1]"),
+    "posted-collectives-crossed": wrong("deadlock-freedom", MismatchError, "device 1, "
+                                        "programs[1][0]"),
+    "posted-gather-read-early": wrong("races", InFlightError, "device 0, programs[0][1]"),
+    "posted-reduce-not-waited": wrong("races", MismatchError, "device 1: expected request 'a' to "
+                                      "be waited for"),
+    "posted-too-late": wrong("deadlock-freedom", DeadlockError, "device 0 at programs[0][1] waits "
+                             "for device 1 to call broadcast over 0,1 root=0; device 1 at "
+                             "programs[1][0] waits for device 0 to send Y"),
     "read-before-arrival": wrong("races", InFlightError, "device 1, programs[1][4]"),
     "send-send-deadlock": wrong("deadlock-freedom", DeadlockError, "device 0 at programs[0][0] "
                                 "waits for device 1 to receive X; device 1 at programs[1][0] "
