@@ -46,7 +46,7 @@ def initial_blocks(rank: int) -> dict[str, NDArray[np.float64]]:
 
 
 def every_instruction() -> Program:
-    """Messages of all kinds in two communicators, all collectives, host memory, an addition."""
+    """Messages of all kinds in two communicators, all collectives twice, host memory, sums."""
     return Program(
         format="primepar-program",
         version=1,
@@ -73,13 +73,29 @@ def _instructions(rank: int) -> list[Instruction]:
         Send(after, "n") if sends else Recv(before, "q"),
         ISend(after, "p2", 0, "other", request="out"),
         IRecv(before, "h", 0, "other", request="in"),
-        Wait("out"),
-        Wait("in"),
+        *_posted(),
         Alloc("z"),
         Evict("p3"),
         Fetch("p3"),
         Barrier(GROUP),
         Free("p1"),
+    ]
+
+
+def _posted() -> list[Instruction]:
+    """Every collective posted, around the waits for the messages and a sum."""
+    return [
+        *(Compute((given,), name) for given, name in (("p1", "m"), ("p2", "c"), ("p0", "v"))),
+        AllGather(GROUP, block="p0", blocks=("k0", "k1", "k2", "k3"), request="gather"),
+        AllReduce(GROUP, block="m", reduction="max", request="reduce"),
+        Broadcast(GROUP, block="c", root=3, communicator="other", request="broadcast"),
+        Compute(("a", "a"), "w"),
+        *(Wait(request) for request in ("broadcast", "out", "in", "reduce", "gather")),
+        Reduce(GROUP, block="v", root=1, request="sum"),
+        ReduceScatter(GROUP, blocks=GIVEN, block="u", request="scatter"),
+        AllToAll(GROUP, blocks=GIVEN, into=("x0", "x1", "x2", "x3"), request="all"),
+        Barrier(GROUP, request="barrier"),
+        *(Wait(request) for request in ("barrier", "all", "scatter", "sum")),
     ]
 
 
@@ -101,6 +117,11 @@ def expected_blocks() -> list[dict[str, NDArray[np.float64]]]:
         if rank % 2:
             end["q"] = start[rank - 2]["p0"]
         end["z"] = np.zeros(2)
+        end |= {f"k{i}": start[member]["p0"] for i, member in enumerate(GROUP)}
+        end |= {f"x{i}": end[f"t{i}"] for i in range(RANKS)}
+        end["m"] = np.max([given["p1"] for given in start], axis=0)
+        end["c"], end["w"], end["u"] = start[3]["p2"], 2 * end["a"], end["s"]
+        end["v"] = np.sum([given["p0"] for given in start], axis=0) if rank == 1 else blocks["p0"]
         ends.append(end)
     return ends
 

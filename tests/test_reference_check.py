@@ -48,15 +48,13 @@ def test_the_formula_holds_for_every_shape(
     name: str, sides: tuple[int, ...], factors: tuple[int, int, int]
 ) -> None:
     sequence = member(name, sides)
-    M, N, K = (
-        factor * sequence.grid[dim] for factor, dim in zip(factors, ("M", "N", "K"), strict=True)
-    )
+    M, N, K = (factor * sequence.grid[dim] for factor, dim in zip(factors, DIMS[1:], strict=True))
     report = check(sequence, Linear(M, N, K, B=sequence.grid.get("B", 1)))
     assert report.message is None
     assert report.equal
 
 
-@pytest.mark.parametrize("text", (*BEFORE, *MIXED))
+@pytest.mark.parametrize("text", [*BEFORE, *MIXED])
 def test_every_sequence_equals_one_device(text: str) -> None:
     report = check(parse_sequence(text))
     assert report.message is None

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from primepar.distributed.buffers import BufferPool
 from primepar.distributed.mesh import Mesh
+from primepar.distributed.messages import Pending
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -22,7 +23,7 @@ from primepar.schedule.program import (
 )
 
 Blocks = dict[str, torch.Tensor]
-Action = Callable[[Blocks], object]
+Action = Callable[[Blocks], Pending]
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -79,55 +80,73 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
 
 
 def collective_action(mesh: Mesh, pool: BufferPool, collective: Collective) -> Action:
-    """What runs a collective on blocks that are all there, those that it writes too.
+    """What starts a collective on blocks that are all there, those that it writes too.
 
     A group of one rank copies what it gives to what it gets.
     """
     if len(collective.group) == 1:
-        reads = collective_reads(collective, mesh.rank)
-        writes = collective_writes(collective, mesh.rank)
-        pairs = [(a, b) for a, b in zip(reads, writes, strict=False) if a != b]
-        return lambda blocks: [blocks[into].copy_(blocks[name]) for name, into in pairs]
+        return _alone(mesh, collective)
     group = mesh.group(collective.group, collective.communicator)
     match collective:
         case AllReduce(block=block, reduction=reduction):
             op = OPERATIONS[reduction]
-            return lambda blocks: dist.all_reduce(blocks[block], op, group)
+            return _started(lambda blocks: dist.all_reduce(blocks[block], op, group, True))
         case Broadcast(block=block, root=root):
-            return lambda blocks: dist.broadcast(blocks[block], root, group)
+            return _started(lambda blocks: dist.broadcast(blocks[block], root, group, True))
         case Reduce():
             return _reduce(mesh, pool, collective, group)
         case AllGather() | ReduceScatter():
-            return _ring(collective, group)
+            return _started(_ring(collective, group))
         case AllToAll():
             return _all_to_all(pool, collective, group)
         case Barrier():
-            return lambda _blocks: dist.barrier(group)
+            return _started(lambda _blocks: dist.barrier(group, async_op=True))
+
+
+def _started(start: Callable[[Blocks], dist.Work | None]) -> Action:
+    return lambda blocks: Pending([start(blocks)])
+
+
+def _alone(mesh: Mesh, collective: Collective) -> Action:
+    reads = collective_reads(collective, mesh.rank)
+    writes = collective_writes(collective, mesh.rank)
+    pairs = [(a, b) for a, b in zip(reads, writes, strict=False) if a != b]
+
+    def copy(blocks: Blocks) -> Pending:
+        for name, into in pairs:
+            blocks[into].copy_(blocks[name])
+        return Pending(())
+
+    return copy
 
 
 def _reduce(mesh: Mesh, pool: BufferPool, reduce: Reduce, group: dist.ProcessGroup) -> Action:
     """A member that is not the root keeps its block: torch may leave anything in what it gives."""
     name, root, op = reduce.block, reduce.root, OPERATIONS[reduce.reduction]
     if mesh.rank == root:
-        return lambda blocks: dist.reduce(blocks[name], root, op, group)
+        return _started(lambda blocks: dist.reduce(blocks[name], root, op, group, True))
 
-    def give_a_copy(blocks: Blocks) -> None:
+    def give_a_copy(blocks: Blocks) -> Pending:
         given = pool.acquire(tuple(blocks[name].shape)).copy_(blocks[name])
-        dist.reduce(given, root, op, group)
-        pool.release(given)
+        work = dist.reduce(given, root, op, group, True)
+        return Pending([work], lambda: pool.release(given))
 
     return give_a_copy
 
 
-def _ring(collective: AllGather | ReduceScatter, group: dist.ProcessGroup) -> Action:
+def _ring(
+    collective: AllGather | ReduceScatter, group: dist.ProcessGroup
+) -> Callable[[Blocks], dist.Work | None]:
     """torch numbers the members of a group by rank, the IR as the program lists them."""
     places = sorted(range(len(collective.group)), key=collective.group.__getitem__)
     own, ordered = collective.block, [collective.blocks[place] for place in places]
     if isinstance(collective, AllGather):
-        return lambda blocks: dist.all_gather([blocks[n] for n in ordered], blocks[own], group)
+        return lambda blocks: dist.all_gather(
+            [blocks[name] for name in ordered], blocks[own], group, True
+        )
     op = OPERATIONS[collective.reduction]
     return lambda blocks: dist.reduce_scatter(
-        blocks[own], [blocks[name] for name in ordered], op, group
+        blocks[own], [blocks[name] for name in ordered], op, group, True
     )
 
 
@@ -137,15 +156,19 @@ def _all_to_all(pool: BufferPool, collective: AllToAll, group: dist.ProcessGroup
     given = [collective.blocks[place] for place in places]
     gotten = [collective.into[place] for place in places]
 
-    def exchange(blocks: Blocks) -> None:
+    def exchange(blocks: Blocks) -> Pending:
         sizes = [blocks[name].numel() for name in given]
         room = [blocks[name].numel() for name in gotten]
         outgoing, incoming = pool.acquire((sum(sizes),)), pool.acquire((sum(room),))
         torch.cat([blocks[name].flatten() for name in given], out=outgoing)
-        dist.all_to_all_single(incoming, outgoing, room, sizes, group)
-        for name, part in zip(gotten, torch.split(incoming, room), strict=True):
-            blocks[name].copy_(part.view_as(blocks[name]))
-        pool.release(outgoing)
-        pool.release(incoming)
+        work = dist.all_to_all_single(incoming, outgoing, room, sizes, group, True)
+
+        def take_apart() -> None:
+            for name, part in zip(gotten, torch.split(incoming, room), strict=True):
+                blocks[name].copy_(part.view_as(blocks[name]))
+            pool.release(outgoing)
+            pool.release(incoming)
+
+        return Pending([work], take_apart)
 
     return exchange

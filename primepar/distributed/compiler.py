@@ -232,8 +232,11 @@ class Compiler:
         for name in collective_writes(node, self.mesh.rank):
             yield from self._room(name, keep=name in reads)
         self.sent += elements_sent(node, self.mesh.rank, self._size)
-        action = collective_action(self.mesh, self.pool, node)
-        yield Step((node,), lambda frame: action(frame.blocks))
+        start, request = collective_action(self.mesh, self.pool, node), node.request
+        if request is None:
+            yield Step((node,), lambda frame: start(frame.blocks).wait())
+        else:
+            yield Step((node,), lambda frame: frame.post(request, start(frame.blocks)))
 
     def _evict(self, node: Evict, name: str) -> Iterator[Step]:
         self._need(name)

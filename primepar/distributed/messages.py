@@ -19,16 +19,24 @@ Blocks = dict[str, torch.Tensor]
 
 
 class Pending:
-    """Works of one post; waiting twice is harmless, as one work may stand for many messages."""
+    """Works of one post, and what is left to do when they are done.
 
-    def __init__(self, works: Sequence[dist.Work | None]) -> None:
+    Waiting twice is harmless, as one work may stand for many messages.
+    """
+
+    def __init__(
+        self, works: Sequence[dist.Work | None], then: Callable[[], object] | None = None
+    ) -> None:
         self._works = [work for work in works if work is not None]
+        self._then = then
 
     def wait(self) -> None:
-        """Return when all of them are done (on CUDA: the stream waits, not the host)."""
+        """Return when all of it is done (on CUDA: the stream waits, not the host)."""
         for work in self._works:
             work.wait()
-        self._works = []
+        if self._then is not None:
+            self._then()
+        self._works, self._then = [], None
 
 
 def post(mesh: Mesh, messages: Sequence[Message]) -> Callable[[Blocks], Pending]:

@@ -31,19 +31,29 @@ class Recorder:
 
     def __init__(self, mesh: Mesh, events: list[Event]) -> None:
         self.mesh, self.events = mesh, events
-        self._posted: dict[str, tuple[Message, float, int]] = {}
+        self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
     def run(self, steps: list[Step], frame: Frame) -> None:
         """Run all steps in order."""
         for step in steps:
             start = self._now()
             step.run(frame)
-            posts = [node for node in step.instructions if isinstance(node, ISend | IRecv)]
-            for node in posts:
-                self._posted[node.request] = (node, start, self._size(frame, node.block))
-            if step.instructions and not posts:
+            posted = [node for node in step.instructions if _request(node) is not None]
+            for node in posted:
+                self._post(node, start, frame)
+            if step.instructions and not posted:
                 self.mesh.synchronize()
-                self._done(step.instructions[0], start, frame)
+            for node in step.instructions:
+                if node not in posted:
+                    self._done(node, start, frame)
+
+    def _post(self, node: Instruction, start: float, frame: Frame) -> None:
+        """Keep what a wait finishes; the elements that it sends are known now."""
+        if isinstance(node, Collective):
+            size = round(elements_sent(node, self.mesh.rank, lambda name: self._size(frame, name)))
+            self._posted[str(node.request)] = (node, start, size)
+        elif isinstance(node, ISend | IRecv):
+            self._posted[node.request] = (node, start, self._size(frame, node.block))
 
     def _now(self) -> float:
         return time.perf_counter() - self.mesh.origin
@@ -54,7 +64,11 @@ class Recorder:
 
     def _done(self, node: Instruction, start: float, frame: Frame) -> None:
         if isinstance(node, Wait):
-            self._message(*self._posted.pop(node.request))
+            posted, start, size = self._posted.pop(node.request)
+            if isinstance(posted, Collective):
+                self._append(posted, start, elements=size)
+            else:
+                self._message(posted, start, size)
         elif isinstance(node, Group):
             for message in node.body:
                 self._message(message, start, self._size(frame, message.block))
@@ -86,3 +100,8 @@ class Recorder:
                 **{"block": str(getattr(node, "block", "")), **fields},
             )
         )
+
+
+def _request(node: Instruction) -> str | None:
+    """What finishes a posted instruction."""
+    return None if isinstance(node, Wait) else getattr(node, "request", None)
