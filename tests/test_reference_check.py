@@ -268,6 +268,18 @@ def test_the_blocks_stay_on_the_devices_between_forward_and_backward() -> None:
     assert all(np.allclose(*pair, rtol=1e-13) for pair in zip(step, dense, strict=True))
 
 
+@pytest.mark.parametrize("text", ["Ks3", "Ns2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", *MIXED])
+def test_what_rests_and_what_is_kept_serves_backward_later(text: str) -> None:
+    rng = np.random.default_rng(1)
+    sequence = parse_sequence(text)
+    M, N, K = (2 * sequence.grid[dim] for dim in DIMS[1:])
+    batch = (sequence.grid["B"],) if "B" in sequence.grid else ()
+    shapes = ((*batch, M, N), (N, K), (*batch, M, K))
+    dense = [rng.integers(-4, 5, shape).astype(np.float64) for shape in shapes]
+    step = emulated_step(sequence, Linear(M, N, K, *batch), *dense)
+    assert all(np.array_equal(*pair) for pair in zip(step, linear_step(*dense), strict=True))
+
+
 def test_backward_before_forward_is_refused() -> None:
     linear = EmulatedLinear(parse_sequence("P2x2"), Linear(M=2, N=2, K=2))
     with pytest.raises(MissingBlockError) as caught:

@@ -143,8 +143,10 @@ class Movement:
         )
 
     def start(self, phase: Phase, tensor: str) -> Holdings:
-        """Where an operand must lie before `phase`: at home, or where its first step wants it."""
-        return self.home(tensor) if self.sequence.has_homes else self.held(phase, tensor, 0)
+        """Where an operand must lie before `phase`: at rest, or where its first step wants it."""
+        if self.sequence.has_homes:
+            return self.resting(phase, tensor)
+        return self.held(phase, tensor, 0)
 
     def end(self, phase: Phase, tensor: str) -> Holdings:
         """Where `tensor` lies after `phase`: at home; a sum, where its last product joined it."""
