@@ -16,7 +16,7 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Index, Phase, tensor_dims
 from primepar.schedule.primitive import Primitive, call_map
 from primepar.schedule.sequence import Coordinates, Element
-from primepar.verify.symbol import Affine
+from primepar.verify.primitive_affine import Affine
 
 Offset = tuple[int, ...]
 """How far away the sender is along each axis, each entry in (-length / 2, length / 2]."""

@@ -10,7 +10,8 @@ import z3
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.operators import PHASES, Phase, tensor_dims
 from primepar.schedule.primitive import Primitive, call_map
-from primepar.verify.symbol import Affine, Space, Symbol, Term, sum_text
+from primepar.verify.primitive_affine import Affine, sum_text
+from primepar.verify.symbol import Space, Symbol, Term
 
 Point = tuple[Term, ...]
 """One Z3 integer for each device axis."""
