@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -143,7 +144,10 @@ def _open(part: Path, sketch: Sketch) -> None:
     for left in part.parent.glob("step-*.part"):
         left.unlink()
     with part.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, sketch.size)
+        if sys.platform == "linux":
+            os.posix_fallocate(file.fileno(), 0, sketch.size)
+        else:
+            file.truncate(sketch.size)
         file.write(sketch.head)
 
 

@@ -46,7 +46,7 @@ def mpirun_line(ranks: int, arguments: list[str]) -> Line:
             f"--ranks: expected mpirun beside python in {mpirun.parent}, found none: "
             "run pip install 'primepar[torch]'"
         )
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     words = [str(mpirun), "-n", str(ranks)]
     words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     words += ["--oversubscribe"] if ranks > cores else []

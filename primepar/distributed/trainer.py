@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from primepar.distributed.log import EvaluateRow, Log, StepRow
 from primepar.distributed.progress import Reporter
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping
+from primepar.errors import ConfigError
 from primepar.trace import Event
 
 EVALUATION_BATCHES = 8
@@ -103,6 +105,7 @@ class Trainer:
         loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes))
         loss.backward()  # type: ignore[no-untyped-call]
         shared = self.exchange(stopping.signal)
+        self._check_finite(loss.item())
         self.optimizer.step()
         self.done = step
         row = StepRow(
@@ -117,6 +120,15 @@ class Trainer:
         self.log.write(row)
         self.reporter.step(row)
         return int(max(rank.signal for rank in shared))
+
+    def _check_finite(self, loss: float) -> None:
+        """Raise `ConfigError`, on one rank, where the loss that all ranks have is no number."""
+        if not isfinite(loss):
+            with self.world.agreement("loss"):
+                raise ConfigError(
+                    f"--lr: expected a rate at which the loss stays finite, got loss {loss} in "
+                    f"step {self.done + 1}: take a smaller one than {self.settings.lr}"
+                )
 
     @property
     def _sizes(self) -> tuple[int, int]:
