@@ -68,8 +68,8 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "primepar: error: mpirun: expected 4 processes to meet, got 1: this mpirun does not belong "
-        f"to mpi4py's MPI (Open MPI v{version('openmpi')}); start with the mpirun beside python, or with "
-        "primepar train --ranks 4\n"
+        f"to mpi4py's MPI (Open MPI v{version('openmpi')}); start with the mpirun beside python, "
+        "or with primepar train --ranks 4\n"
     )
 
 

@@ -103,7 +103,7 @@ def test_mpirun_gets_what_it_needs_here(user: int, cores: int, flags: list[str])
         line = mpirun_line(4, ["--steps", "3", "--data", "a b"])
     python = Path(sys.executable)
     assert list(line.words) == [
-        str(python.with_name("mpirun")), "-n", "4", *flags,
+        str(python.with_name("mpirun")), "-n", "4", "--bind-to", "none", *flags,
         str(python), "-m", "primepar", "train", "--steps", "3", "--data", "a b",
     ]  # fmt: skip
     assert str(line).startswith(f"OMP_NUM_THREADS=1 {python.with_name('mpirun')} -n 4 ")

@@ -105,13 +105,14 @@ class Trainer:
         loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes))
         loss.backward()  # type: ignore[no-untyped-call]
         shared = self.exchange(stopping.signal)
-        self._check_finite(loss.item())
+        norm = sum(rank.squares for rank in shared) ** 0.5
+        self._check_finite(loss.item(), norm)
         self.optimizer.step()
         self.done = step
         row = StepRow(
             step=step,
             loss=loss.item(),
-            gradient_norm=sum(rank.squares for rank in shared) ** 0.5,
+            gradient_norm=norm,
             lr=rate,
             tokens_per_second=self.settings.tokens / (time.perf_counter() - begin),
             sent_bytes=tuple(rank.linear_bytes for rank in shared),
@@ -121,13 +122,14 @@ class Trainer:
         self.reporter.step(row)
         return int(max(rank.signal for rank in shared))
 
-    def _check_finite(self, loss: float) -> None:
-        """Raise `ConfigError`, on one rank, where the loss that all ranks have is no number."""
-        if not isfinite(loss):
+    def _check_finite(self, loss: float, norm: float) -> None:
+        """Raise `ConfigError`, on one rank, where what all ranks have alike is no number."""
+        if not (isfinite(loss) and isfinite(norm)):
             with self.world.agreement("loss"):
                 raise ConfigError(
-                    f"--lr: expected a rate at which the loss stays finite, got loss {loss} in "
-                    f"step {self.done + 1}: take a smaller one than {self.settings.lr}"
+                    "--lr: expected a rate at which training stays finite, got loss "
+                    f"{loss} and gradient norm {norm} in step {self.done + 1}: take a smaller one "
+                    f"than {self.settings.lr}"
                 )
 
     @property
