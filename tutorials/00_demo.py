@@ -99,7 +99,7 @@ def main(steps):
     heading(3, "Proved: right on every mesh, of any side")
     primepar("verify", "primepar")
 
-    same = ["--steps", steps, "--device", "cpu"]
+    same = ["--steps", steps, "--batch", 4, "--device", "cpu"]
     heading(4, f"Trained on one process: {steps} steps")
     primepar("train", *same, "--log", ONE)
 
