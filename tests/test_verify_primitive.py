@@ -18,8 +18,9 @@ from primepar.schedule.primitive import Slices, Value
 from primepar.targets import load_primitive
 from primepar.verify import primitive_claims
 from primepar.verify.fit import (
-    Offset,
+    Row,
     Sample,
+    Sender,
     Span,
     Transition,
     fit_moves,
@@ -87,6 +88,20 @@ class Rectangle(Primitive):
         return dict(M=r, K=c)
 
 
+class Mirror(PrimePar):
+    """PrimePar whose rows go backward in N, so that W is mirrored between two phases."""
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(c - r - 1) % s, K=(c + t) % s)
+
+
+class RestingSums(PrimePar):
+    """PrimePar whose dO stays in backward: sums of dI rest on every device, and are reduced."""
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + t) % s, K=c)
+
+
 class OneDevice(Primitive):
     """No axis at all."""
 
@@ -94,10 +109,8 @@ class OneDevice(Primitive):
         return {}
 
 
-RIGHT = {
-    **PRIMITIVES,
-    **{kind.__name__: kind for kind in (TravellingSums, OtherWay, Layers, Rectangle, OneDevice)},
-}
+OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, OneDevice)
+RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -129,17 +142,20 @@ def fitted(primitive: Primitive) -> dict[Transition, tuple[Span, ...]]:
     return {transition: fit_moves(seen, transition) for transition in transitions()}
 
 
-def offset_at(spans: tuple[Span, ...], step: int, side: int) -> Offset | None:
-    """The offset of the last span that has begun."""
-    begun = [span.offset for span in spans if span.first.at((side,)) <= step]
-    return begun[-1]
+def offset_at(spans: tuple[Span, ...], step: int, side: int) -> Row:
+    """The offset of the last span that has begun; its sender is a neighbour."""
+    sender = [span.sender for span in spans if span.first.at((side,)) <= step][-1]
+    if sender is None:
+        return ()
+    assert sender == Sender.neighbour(sender.offset)
+    return sender.offset
 
 
 def fitted_offsets(
     moves: dict[Transition, tuple[Span, ...]], phase: Phase, step: int, side: int
-) -> dict[str, set[Offset]]:
+) -> dict[str, set[Row]]:
     """Tensor -> offset of its senders while `step` computes."""
-    found: dict[str, set[Offset]] = {}
+    found: dict[str, set[Row]] = {}
     for transition, spans in moves.items():
         within = transition.following is None
         at = step - transition.is_partial
@@ -147,7 +163,7 @@ def fitted_offsets(
             continue
         if at not in range(side - 1) if within else step != side - 1:
             continue
-        offset = tuple(part % side for part in offset_at(spans, at, side) or ())
+        offset = tuple(part % side for part in offset_at(spans, at, side))
         if any(offset):
             found[transition.tensor] = {offset}
     return found
@@ -183,7 +199,7 @@ def test_the_fitted_offsets_are_the_derived_movement(
 def test_a_wrong_fit_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
         spans = fit_moves(seen, transition)
-        return tuple(Span(span.first, span.offset and (2, 2)) for span in spans)
+        return tuple(Span(span.first, span.sender and Sender.neighbour((2, 2))) for span in spans)
 
     monkeypatch.setattr(primitive_claims, "fit_moves", wrong)
     report = verify_primitive(PrimePar())
@@ -204,7 +220,7 @@ def test_a_wrong_fit_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_a_rule_for_the_wrong_steps_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
         spans = fit_moves(seen, transition)
-        return tuple(Span(span.first.plus(1), span.offset) for span in spans)
+        return tuple(Span(span.first.plus(1), span.sender) for span in spans)
 
     monkeypatch.setattr(primitive_claims, "fit_moves", late)
     assert verify_primitive(PrimePar())["placement"].reason == (
@@ -264,6 +280,21 @@ class StepsWithMin(ByOutput):
         return min(s, 1)
 
 
+class OddAndEven(Primitive):
+    """Right, but dI passes over half the mesh where the side is odd, and rests where it is even."""
+
+    axes = ("r", "c")
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c + t) % s, N=r, K=c)
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 1 + t) % s, N=(r - c) % s, K=c)
+
+    def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 2 + t) % s, N=r, K=c)
+
+
 class OnlyNumbers(ByOutput):
     """A map that numbers can call and symbols cannot."""
 
@@ -295,6 +326,17 @@ def test_a_right_map_that_symbols_cannot_follow_is_unknown_and_says_why(
     assert {each.verdict for each in report.properties} == {"unknown"}
     assert {each.reason for each in report.properties} == {UNKNOWN[kind]}
     assert verify_side(kind(), (3,)).verdict == "proved"
+
+
+def test_a_right_map_that_no_one_rule_explains_is_unknown_and_says_where() -> None:
+    report = verify_primitive(OddAndEven())
+    assert {each.name: each.reason for each in report.properties if each.verdict != "proved"} == {
+        "completion": "backward, dI: one rule says where each block comes from: "
+        "a device needs what no device has, s=6",
+        "deadlock-freedom": "backward, dI: every receive has its send: "
+        "a device needs what no device has, s=6",
+    }
+    assert {verify_side(OddAndEven(), (side,)).verdict for side in (1, 2, 3, 4)} == {"proved"}
 
 
 def test_a_wrong_map_that_symbols_cannot_follow_is_refuted_by_search() -> None:

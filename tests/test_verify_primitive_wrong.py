@@ -43,21 +43,12 @@ def nowhere(mesh: str, place: str, block: str, step: int) -> str:
     )
 
 
-def left(mesh: str, place: str, block: str) -> str:
-    return (
-        f"{mesh}: {place}: expected its product for {block} in the sum at the end, got no device "
-        f"that has this block at the last step: keep {block.partition('[')[0]} where it is, or "
-        "pass it on at every step"
-    )
-
-
 S2 = "s=2 (2x2 devices)"
 FIRST, SECOND = "device 0 (r=0, c=0)", "device 1 (r=0, c=1)"
 I_ELSEWHERE = (
     f"{S2}: gradient starts on {FIRST}: expected I[0,0] here, got I[0,1] from forward: "
     "end forward where gradient starts, or one hop away"
 )
-DI_LEFT = left(S2, f"backward, {FIRST} at t=0", "dI[0,0]")
 DW_ELSEWHERE = (
     f"{S2}: forward starts on {FIRST}: expected W[0,0] here, got dW[1,1] from gradient: "
     "end gradient where forward starts"
@@ -74,6 +65,16 @@ PRIMITIVES = [
         "alignment": f"{S2}: backward starts on {FIRST}: expected dO[0,1] here, got O[0,0] from "
         "forward: end forward where backward starts",
     }),
+    Wrong("comes_back.py:ComesBack", (1,), {
+        "coverage": "s=1 (1 device): forward sub-operator (M=0, N=0, K=1): expected one device to "
+        "compute it, got none: only 4 of 8 are computed",
+        "placement": nowhere("s=1 (1 device)", "forward, device 0 (d=0) at t=1", "I[0,1]", 0),
+        "completion": "s=2 (2 devices): forward, device 0 (d=0) at t=0: expected its product for "
+        "O[0,0] in the sum on device 0 (d=0) at the end, got it overwritten by another that came: "
+        "keep O where it is, or pass it on at every step",
+        "alignment": "s=1 (1 device): gradient starts on device 0 (d=0): expected I[0,0] here, "
+        "got I[0,3] from forward: end forward where gradient starts, or one hop away",
+    }, unknown="deadlock-freedom"),
     Wrong("first_row_alone.py:FirstRowAlone", (2,), {
         "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
         "alignment": f"{S2}: gradient starts on {SECOND}: expected I[0,0] here, got I[0,1] from "
@@ -98,14 +99,12 @@ PRIMITIVES = [
     Wrong("no_last_step.py:NoLastStep", (2,), {"alignment": DW_ELSEWHERE}),
     Wrong("nobody_sends.py:NobodySends", (2,), {
         "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
-        "completion": DI_LEFT,
         "alignment": I_ELSEWHERE,
     }, unknown="deadlock-freedom"),
     Wrong("oblong.py:Oblong", (2, 1), {
         "placement": nowhere("p=2, q=1 (2x1 devices)", f"forward, {FIRST} at t=1", "I[0,1]", 0),
-        "completion": left("p=2, q=1 (2x1 devices)", f"backward, {FIRST} at t=0", "dI[0,0]"),
         "alignment": I_ELSEWHERE.replace(S2, "p=2, q=1 (2x1 devices)"),
-    }, unknown="coverage deadlock-freedom"),
+    }, unknown="coverage completion deadlock-freedom"),
     Wrong("odd_sides_only.py:OddSidesOnly", (2,), {
         "coverage": twice(S2, "gradient sub-operator (M=1, N=1, K=1)",
                           f"{SECOND} at t=1", "device 2 (r=1, c=0) at t=0"),
@@ -130,14 +129,10 @@ PRIMITIVES = [
         "got W[0,0] W[0,1] W[0,2] from forward: end forward where backward starts, or one hop "
         "away",
     }),
-    Wrong("sum_left_behind.py:SumLeftBehind", (2,), {
-        "completion": left(S2, f"backward, {SECOND} at t=0", "dI[0,1]"),
-    }, unknown="alignment deadlock-freedom"),
     Wrong("twins.py:Twins", (2,), {
         "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
                           f"{FIRST} at t=0", f"{SECOND} at t=0"),
         "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
-        "completion": DI_LEFT,
         "alignment": I_ELSEWHERE,
     }, unknown="deadlock-freedom"),
     Wrong("two_at_a_time.py:TwoAtATime", (2,), {
