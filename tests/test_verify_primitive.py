@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from primepar.verify.fit import (
     Sender,
     Span,
     Transition,
+    distance,
     fit_moves,
     fit_radices,
     samples,
@@ -194,6 +195,26 @@ def test_the_fitted_offsets_are_the_derived_movement(
     for step in range(side):
         derived = offsets(sequence, (*moved.operands[step], *moved.partials[step]))
         assert fitted_offsets(moves, phase, step, side) == derived
+
+
+def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest() -> None:
+    sequence = Sequence.of(Rectangle(), 4, 3)
+    lengths, devices = sequence.axis_lengths, sequence.coordinates
+    symbolic = SymbolicMap(Rectangle(), fit_radices(samples(Rectangle())))
+    one, other, here = (symbolic.point(tag) for tag in ("1", "2", ""))
+    nearer = symbolic.is_nearer(one, other, here)
+    sides = [
+        (side.term, z3.IntVal(number))
+        for side, number in zip(symbolic.space.sides, (4, 3), strict=True)
+    ]
+    for rank, target in enumerate(devices):
+        order = sorted(devices, key=lambda device: distance(device, target, lengths))
+        derived = sorted(range(len(devices)), key=Movement(sequence)._distance_to(rank))
+        assert order == [devices[each] for each in derived]
+        for near, far in pairwise(order):
+            at = zip((*one, *other, *here), (*near, *far, *target), strict=True)
+            numbers = [(axis, z3.IntVal(number)) for axis, number in at]
+            assert z3.is_true(z3.simplify(z3.substitute(nearer, *sides, *numbers)))
 
 
 def test_a_wrong_fit_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
