@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from errno import ENOSPC
 from typing import Annotated
 
 import typer
@@ -37,9 +38,9 @@ def main() -> None:
         typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        place = error.filename or "standard output"
-        typer.echo(f"primepar: error: {place}: expected to read or write it, got {error.strerror}",
-                   err=True)  # fmt: skip
+        if error.errno != ENOSPC:
+            raise
+        typer.echo("primepar: error: expected room for what is written, got a full disk", err=True)
         sys.exit(PrimeParError.exit_code)
     except MemoryError:
         typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "

@@ -41,6 +41,9 @@ def train(
     hidden: Annotated[int, typer.Option(help="Width of the model.")] = 192,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
     context: Annotated[int, typer.Option(help="Bytes in a sequence.")] = 128,
+    vocabulary: Annotated[
+        int, typer.Option(help="Size of the vocabulary; above 256 the rest is padding.")
+    ] = 256,
     evaluate_every: Annotated[
         int, typer.Option(help="Steps between evaluations; 0: only at the end.")
     ] = 50,
@@ -83,6 +86,7 @@ def train(
         hidden=hidden,
         heads=heads,
         context=context,
+        vocabulary=vocabulary,
         evaluate_every=evaluate_every,
         log=log,
         checkpoint=checkpoint,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primepar.cli_options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
-from primepar.errors import TargetError
+from primepar.errors import ConfigError, TargetError
 from primepar.schedule import Primitive, Program, lower
 from primepar.targets import Target, resolve
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from primepar.verify.report import PropertyResult, Report
 
 EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
+LONGEST = 1_000_000
+"""Seconds; Z3 counts milliseconds in 32 bits."""
 _COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow"}
 
 
@@ -32,7 +34,6 @@ def verify(
     timeout: Annotated[
         float,
         typer.Option(
-            min=0.001,
             help="Seconds for Z3: in all for a primitive, on each question for a program.",
         ),
     ] = 30.0,
@@ -42,6 +43,8 @@ def verify(
 
     Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
     """
+    if not 0.001 <= timeout <= LONGEST:
+        raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     found = resolve(target)
     if isinstance(found, Primitive) and side is None:
         report = _every_side(target, found, buffered, timeout)

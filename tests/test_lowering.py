@@ -15,10 +15,29 @@ from primepar.schedule.program import AllReduce, Compute, Free, IRecv, ISend, Wa
 TEXTS = ["", "K", "N3", "M", "B", "P2x2", "P3x3", "P4x4", "K,P2x2", "P2x2,N", "P2x2,P2x2"]
 
 
+def tensor_of(block: str) -> str:
+    """The tensor that a block of a linear operator belongs to."""
+    name = parse_block(block)
+    assert name is not None
+    return name.tensor
+
+
+def initial(program: Program) -> tuple[tuple[str, ...], ...]:
+    """What lies on each rank first."""
+    assert program.initial is not None
+    return program.initial
+
+
+def final(program: Program) -> tuple[tuple[str, ...], ...]:
+    """What must lie on each rank in the end."""
+    assert program.final is not None
+    return program.final
+
+
 def sent(program: Program) -> list[Counter[str]]:
     """Blocks that each rank sends, per tensor."""
     return [
-        Counter(parse_block(node.block).tensor for node in rank if isinstance(node, ISend))
+        Counter(tensor_of(node.block) for node in rank if isinstance(node, ISend))
         for rank in program.programs
     ]
 
@@ -55,19 +74,19 @@ def test_two_buffers_per_moving_operand_and_three_for_a_travelling_sum_are_enoug
 ) -> None:
     program = lower(parse_sequence(text))
     for rank, instructions in enumerate(program.programs):
-        alive = set(program.initial[rank])
+        alive = set(initial(program)[rank])
         for node in instructions:
             match node:
                 case IRecv(block=block) | Compute(accumulates=block):
                     alive.add(block)
                 case Free(block=block):
                     alive.remove(block)
-            counts = Counter(parse_block(block).tensor for block in alive)
+            counts = Counter(tensor_of(block) for block in alive)
             assert all(counts[tensor] <= 2 for tensor in ("I", "W", "dO"))
             assert counts["O"] <= 1
             assert counts["dI"] <= 1
             assert counts["dW"] <= 3
-        left = sorted(parse_block(block).tensor for block in alive)
+        left = sorted(tensor_of(block) for block in alive)
         assert left == ["O", "W", "dI", "dW"], "I and dO are given back, nothing else is left"
 
 
@@ -79,8 +98,8 @@ def test_phases_lowered_apart_meet_where_they_join(text: str) -> None:
     whole = lower(sequence)
     for rank in range(sequence.ranks):
         assert forward.programs[rank] + rest.programs[rank] == whole.programs[rank]
-        left = {block for block in forward.final[rank] if parse_block(block).tensor != "O"}
-        given = {block for block in rest.initial[rank] if parse_block(block).tensor != "dO"}
+        left = {block for block in final(forward)[rank] if tensor_of(block) != "O"}
+        given = {block for block in initial(rest)[rank] if tensor_of(block) != "dO"}
         assert left == given
 
 
@@ -111,8 +130,8 @@ def test_a_summed_output_ends_with_one_all_reduce_over_its_ranks() -> None:
 def test_what_lies_there_before_a_phase(phase: Phase, tensors: str) -> None:
     phases = PHASES[PHASES.index(phase) :]
     program = lower(parse_sequence("P2x2"), phases=phases)
-    for blocks in program.initial:
-        assert {parse_block(block).tensor for block in blocks} == set(tensors.split())
+    for blocks in initial(program):
+        assert {tensor_of(block) for block in blocks} == set(tensors.split())
 
 
 def test_the_shape_is_written_and_must_divide() -> None:

@@ -8,6 +8,7 @@
 
 # %% Set-up: imports and a function that draws
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -163,7 +164,9 @@ def ask(primitive):
     for result in verify_primitive(primitive).properties:
         print(f"{result.verdict:8} {result.name}")
         if result.counterexample:
-            print(f"         {result.counterexample}")
+            print(
+                fill(result.counterexample, 96, initial_indent=" " * 9, subsequent_indent=" " * 9)
+            )
 
 
 ask(Cannon())
@@ -226,7 +229,9 @@ ones = {tensor: np.ones((6, 6)) for tensor in ("I", "W", "dO")}
 run = emulate(program, scatter(program.initial, three.grid, ones))
 svg = timeline_svg(run.events, unit="units")
 (OUT / "03_timeline.svg").write_text(svg, encoding="utf-8")
-print("the last product ends at", max(e.end for e in run.events if e.track == "compute"))
+products = [event for event in run.events if event.op == "compute" and event.phase]
+first = [event for event in products if event.rank == 0]
+print(f"{len(first)} products on device 0, the last ends at {max(e.end for e in products):g}")
 
 # %% [markdown]
 # ## What it costs

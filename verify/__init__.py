@@ -1,8 +1,31 @@
-"""Z3: proofs of primitives for every side, proofs of programs, and counterexamples."""
+"""Z3: proofs of primitives for every side, proofs of programs, and counterexamples.
 
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.primitive_side import verify_side
-from primepar.verify.program_proof import verify_program
-from primepar.verify.report import PropertyResult, Report
+The names load Z3 when they are first used, so that the explorer stands without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from primepar.verify.primitive_proof import verify_primitive
+    from primepar.verify.primitive_side import verify_side
+    from primepar.verify.program_proof import verify_program
+    from primepar.verify.report import PropertyResult, Report
+
+_MODULES = {
+    "PropertyResult": "report",
+    "Report": "report",
+    "verify_primitive": "primitive_proof",
+    "verify_program": "program_proof",
+    "verify_side": "primitive_side",
+}
 
 __all__ = ["PropertyResult", "Report", "verify_primitive", "verify_program", "verify_side"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

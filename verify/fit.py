@@ -16,10 +16,10 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Index, Phase, tensor_dims
 from primepar.schedule.primitive import Primitive, call_map
 from primepar.schedule.sequence import Coordinates, Element
-from primepar.verify.symbol import Affine
+from primepar.verify.primitive_affine import Affine
 
-Offset = tuple[int, ...]
-"""How far away the sender is along each axis, each entry in (-length / 2, length / 2]."""
+Row = tuple[int, ...]
+"""One number for each axis."""
 Digits = tuple[tuple[int, ...], ...]
 """A block, or all the blocks that share these digits: for each dim those that the map names."""
 
@@ -72,11 +72,37 @@ def transitions() -> tuple[Transition, ...]:
 
 
 @dataclass(frozen=True)
+class Sender:
+    """Where a block comes from: `matrix` times the receiver plus `offset`, every axis a ring.
+
+    In most methods a neighbour: the matrix is the identity.
+    """
+
+    matrix: tuple[Row, ...]
+    offset: Row
+
+    @classmethod
+    def neighbour(cls, offset: Row) -> Sender:
+        """The device that far away."""
+        axes = range(len(offset))
+        return cls(tuple(tuple(int(i == j) for j in axes) for i in axes), offset)
+
+    def of(self, device: Coordinates, lengths: Coordinates) -> Coordinates:
+        """The device that sends to `device`."""
+        rows = zip(self.matrix, self.offset, lengths, strict=True)
+        return tuple((_times(row, device) + step) % length for row, step, length in rows)
+
+
+def _times(row: Row, device: Coordinates) -> int:
+    return sum(factor * at for factor, at in zip(row, device, strict=True))
+
+
+@dataclass(frozen=True)
 class Span:
-    """From step `first` until the next span, blocks hop by `offset` or, where None, stay."""
+    """From step `first` until the next span, blocks come from `sender` or, where None, stay."""
 
     first: Affine
-    offset: Offset | None
+    sender: Sender | None
 
 
 def distance(source: Coordinates, target: Coordinates, lengths: Coordinates) -> tuple[int, ...]:
@@ -118,16 +144,27 @@ class Sample:
             for step in range(element.steps)
         }
 
-    def moves(self, transition: Transition) -> list[Offset | None]:
-        """The offset of every transition, None where nothing moves: one for each step or just one.
+    def moves(self, transition: Transition) -> list[Sender | None]:
+        """The sender for every step, or the one between phases; None where nothing moves.
 
-        Raises `FitError` if a block is nowhere or the devices differ in their offsets.
+        Raises `FitError` if a block is nowhere or no one rule gives all senders.
         """
         if transition.following is not None:
             return [self._move(transition, self.element.steps - 1, 0)]
         return [self._move(transition, t, t + 1) for t in range(self.element.steps - 1)]
 
-    def _move(self, transition: Transition, step: int, next_step: int) -> Offset | None:
+    def rests(self, transition: Transition) -> bool:
+        """Whether a block that one device leaves is never the next of another one."""
+        phase, tensor = transition.phase, transition.tensor
+        for t in range(self.element.steps - 1):
+            steps = [(self.digits(phase, tensor, d, t), self.digits(phase, tensor, d, t + 1))
+                     for d in self.devices]  # fmt: skip
+            left = {before for before, after in steps if before != after}
+            if not left.isdisjoint(after for before, after in steps if before != after):
+                return False
+        return True
+
+    def _move(self, transition: Transition, step: int, next_step: int) -> Sender | None:
         following = transition.following or transition.phase
         have = {d: self.digits(transition.phase, transition.tensor, d, step) for d in self.devices}
         need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
@@ -138,24 +175,47 @@ class Sample:
         holders: dict[Digits, list[Coordinates]] = {}
         for device, digits in have.items():
             holders.setdefault(_cut(digits, widths), []).append(device)
-        seen = {
-            self._offset(holders.get(_cut(need[device], widths), []), device)
+        sources = {
+            device: self._nearest(holders.get(_cut(need[device], widths), []), device)
             for device in self.devices
         }
-        moved = {offset for offset in seen if any(offset)}
-        if len(moved) > 1:
-            raise FitError(f"devices get it from different sides at t={step}, {self._at()}")
-        return moved.pop() if moved else None
+        moving = {device: source for device, source in sources.items() if source != device}
+        if not moving:
+            return None
+        offsets = {self._between(source, device) for device, source in moving.items()}
+        if len(offsets) == 1:
+            return Sender.neighbour(offsets.pop())
+        sender = self._affine(sources)
+        if any(sender.of(device, self.lengths) != source for device, source in moving.items()):
+            raise FitError(f"no one rule says which device has it at t={step}, {self._at()}")
+        return sender
 
-    def _offset(self, holders: list[Coordinates], target: Coordinates) -> Offset:
+    def _nearest(self, holders: list[Coordinates], target: Coordinates) -> Coordinates:
         if not holders:
             raise FitError(f"a device needs what no device has, {self._at()}")
         if target in holders:
-            return (0,) * len(target)
-        source = min(holders, key=lambda holder: distance(holder, target, self.lengths))
+            return target
+        return min(holders, key=lambda holder: distance(holder, target, self.lengths))
+
+    def _between(self, source: Coordinates, target: Coordinates) -> Row:
+        """How far away the source is, each entry in (-length / 2, length / 2]."""
         triples = zip(source, target, self.lengths, strict=True)
         steps = [((there - here) % length, length) for there, here, length in triples]
         return tuple(step - length if 2 * step > length else step for step, length in steps)
+
+    def _affine(self, sources: dict[Coordinates, Coordinates]) -> Sender:
+        """The only affine rule that can explain the senders to the first device of every axis."""
+        sides = list(self.element.primitive.axis_sides.values())
+        origin = (0,) * len(sides)
+        columns = []
+        for axis, side in enumerate(sides):
+            unit = tuple(int(axis == other) for other in range(len(sides)))
+            column = self._between(sources[unit], sources[origin])
+            columns.append(
+                [step * (side == other) for step, other in zip(column, sides, strict=True)]
+            )
+        matrix = tuple(zip(*columns, strict=True))
+        return Sender(matrix, self._between(sources[origin], origin))
 
     def _at(self) -> str:
         names = zip(self.element.primitive.side_names, self.element.sides, strict=True)
@@ -172,7 +232,8 @@ def samples(primitive: Primitive) -> list[Sample]:
     Raises `PrimitiveError` if the map is no map of slices there or on a smaller mesh.
     """
     count = len(primitive.side_names)
-    bases = [tuple(longest - (place > 0) for place in range(count)) for longest in (6, 5, 4, 3, 2)]
+    bases = [tuple(side - (place > 0) for place in range(count)) for side in (6, 5, 4, 3)]
+    bases.append((2,) * count)
     small = (base for base in bases if _devices(primitive, base) <= MOST_DEVICES)
     base = next(small, bases[-1])
     longer = [tuple(side + (i == place) for i, side in enumerate(base)) for place in range(count)]
@@ -209,19 +270,19 @@ def fit_radices(seen: Sequence[Sample]) -> dict[str, tuple[Affine, ...]]:
 
 
 def fit_moves(seen: Sequence[Sample], transition: Transition) -> tuple[Span, ...]:
-    """The spans of steps and the offset in each. Raises `FitError` if no such rule fits."""
+    """The spans of steps and the sender in each. Raises `FitError` if no such rule fits."""
     runs = [_runs(sample.moves(transition)) for sample in seen]
-    offsets = {tuple(offset for _, offset in run) for run in runs}
-    if len(offsets) > 1:
+    senders = {tuple(sender for _, sender in run) for run in runs}
+    if len(senders) > 1:
         raise FitError("it moves differently for different sides")
     columns = zip(*runs, strict=True)
     return tuple(Span(fit_affine(seen, [at for at, _ in run]), run[0][1]) for run in columns)
 
 
-def _runs(moves: list[Offset | None]) -> list[tuple[int, Offset | None]]:
-    """First step and offset of each run of equal offsets."""
+def _runs(moves: list[Sender | None]) -> list[tuple[int, Sender | None]]:
+    """First step and sender of each run of equal senders."""
     return [
-        (step, offset)
-        for step, offset in enumerate(moves)
-        if step == 0 or moves[step - 1] != offset
+        (step, sender)
+        for step, sender in enumerate(moves)
+        if step == 0 or moves[step - 1] != sender
     ]

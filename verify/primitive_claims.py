@@ -8,9 +8,17 @@ from math import prod
 
 import z3
 
-from primepar.schedule.operators import PHASES, PRODUCTS, Phase
-from primepar.verify.fit import FitError, Sample, Span, Transition, fit_moves, transitions
-from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps
+from primepar.schedule.operators import PHASES, Phase
+from primepar.verify.fit import (
+    FitError,
+    Sample,
+    Sender,
+    Span,
+    Transition,
+    fit_moves,
+    transitions,
+)
+from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps, precedes
 from primepar.verify.symbol import Term
 
 
@@ -34,16 +42,20 @@ class Movement:
     """A transition with the spans that were fitted to it, or the reason why none fits."""
 
     transition: Transition
-    spans: tuple[Span, ...]
-    reason: str | None
+    spans: tuple[Span, ...] = ()
+    reason: str | None = None
+    rests: bool = False
+    """Whether sums rest wherever their products are made, until the phase ends."""
 
     @classmethod
     def fitted(cls, seen: list[Sample], transition: Transition) -> Movement:
         """Fit the spans to the samples."""
         try:
-            return cls(transition, fit_moves(seen, transition), None)
+            return cls(transition, fit_moves(seen, transition))
         except FitError as error:
-            return cls(transition, (), str(error))
+            if transition.is_partial and all(sample.rests(transition) for sample in seen):
+                return cls(transition, rests=True)
+            return cls(transition, reason=str(error))
 
     @property
     def name(self) -> str:
@@ -163,18 +175,33 @@ def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
     if movement.reason is not None:
         sentence = f"{movement.name}: one rule says where each block comes from"
         yield Claim(transition.proves, sentence, None, movement.reason)
+    elif movement.rests:
+        yield _rest(moment)
     elif transition.following is None:
         yield _no_gap(symbolic, movement)
     for place, span in enumerate(movement.spans):
         during, text = moment.during(place), moment.span_text(place)
         sanity = f"{text}: there is such a device and step"
         yield Claim(transition.proves, sanity, during, is_sanity=True)
-        if span.offset is None or not transition.may_hop:
+        if span.sender is None or not transition.may_hop:
             stays = symbolic.contains(moment.have(symbolic.here), moment.need)
             sentence = f"{text}: every device has already what it needs next"
             yield Claim(transition.proves, sentence, z3.And(during, z3.Not(stays)))
         else:
-            yield from _hop(moment, span, during, text)
+            yield from _hop(moment, span.sender, during, text)
+
+
+def _rest(moment: _Moment) -> Claim:
+    symbolic, transition = moment.symbolic, moment.movement.transition
+    here, now, other = symbolic.here, symbolic.now, symbolic.point("'")
+    after = symbolic.block(transition.phase, transition.tensor, other, now + 1)
+    arrives = z3.Not(overlaps(moment.have(here), moment.need))
+    leaves = z3.Not(overlaps(moment.have(other), after))
+    both = z3.And(symbolic.in_mesh(here), symbolic.in_mesh(other))
+    at_step = z3.And(now >= 0, now < symbolic.steps.term - 1)
+    passed_on = z3.And(arrives, leaves, overlaps(moment.have(other), moment.need))
+    sentence = f"{moment.movement.name}: what one device leaves is never the next of another"
+    return Claim(transition.proves, sentence, z3.And(both, at_step, passed_on))
 
 
 def _no_gap(symbolic: SymbolicMap, movement: Movement) -> Claim:
@@ -185,27 +212,42 @@ def _no_gap(symbolic: SymbolicMap, movement: Movement) -> Claim:
     return Claim(movement.transition.proves, sentence, uncovered)
 
 
-def _hop(moment: _Moment, span: Span, during: Term, text: str) -> Iterator[Claim]:
-    """What moves comes from one neighbour, and no other holder is nearer."""
+def _hop(moment: _Moment, sender: Sender, during: Term, text: str) -> Iterator[Claim]:
+    """What moves comes from that one sender, and no other holder is nearer."""
     symbolic, transition = moment.symbolic, moment.movement.transition
-    assert span.offset is not None
-    sender, other = symbolic.shifted(symbolic.here, span.offset), symbolic.point("'")
+    source, other = symbolic.sender(symbolic.here, sender), symbolic.point("'")
     moves = z3.BoolVal(True)
     if not transition.is_partial:
         moves = z3.Not(symbolic.contains(moment.have(symbolic.here), moment.need))
-    missing = z3.Not(symbolic.contains(moment.have(sender), moment.need))
-    neighbour = symbolic.neighbour_text(span.offset)
+    missing = z3.Not(symbolic.contains(moment.have(source), moment.need))
+    name = symbolic.sender_text(sender)
     yield Claim(
         transition.proves,
-        f"{text}: what a device needs next and has not, {neighbour} has",
+        f"{text}: what a device needs next and has not, {name} has",
         z3.And(during, moves, missing),
     )
-    nearer = symbolic.is_nearer(other, sender, symbolic.here)
+    nearer = symbolic.is_nearer(other, source, symbolic.here)
     holds = z3.And(symbolic.in_mesh(other), overlaps(moment.have(other), moment.need))
     yield Claim(
         transition.proves,
-        f"{text}: no device nearer than {neighbour} has it",
+        f"{text}: no device nearer than {name} has it",
         z3.And(during, moves, holds, nearer),
+    )
+    if transition.proves != "placement":
+        yield _one_to_one(symbolic, sender, transition.proves, text)
+
+
+def _one_to_one(symbolic: SymbolicMap, sender: Sender, proves: str, text: str) -> Claim:
+    other = symbolic.point("'")
+    both = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
+    differ = z3.Or(*(a != b for a, b in zip(symbolic.here, other, strict=True)))
+    sources = symbolic.sender(symbolic.here, sender), symbolic.sender(other, sender)
+    same = z3.And(*(a == b for a, b in zip(*sources, strict=True)))
+    shared = z3.Or(z3.And(differ, same), z3.Not(symbolic.in_mesh(sources[0])))
+    return Claim(
+        proves,
+        f"{text}: {symbolic.sender_text(sender)} is a device that sends to no other",
+        z3.And(both, shared),
     )
 
 
@@ -216,45 +258,17 @@ def _deadlock_freedom(symbolic: SymbolicMap, moved: list[Movement]) -> Iterator[
             sentence = f"{movement.name}: every receive has its send"
             yield Claim("deadlock-freedom", sentence, None, movement.reason)
         for place, span in enumerate(movement.spans):
-            if span.offset is not None and movement.transition.may_hop:
-                yield _partner(moment, place, span)
-    for phase in PHASES:
-        yield _same_reductions(symbolic, phase)
+            if span.sender is not None and movement.transition.may_hop:
+                text = moment.span_text(place)
+                yield _one_to_one(symbolic, span.sender, "deadlock-freedom", text)
     yield _order(symbolic)
 
 
-def _partner(moment: _Moment, place: int, span: Span) -> Claim:
-    symbolic = moment.symbolic
-    assert span.offset is not None
-    sender = symbolic.shifted(symbolic.here, span.offset)
-    back = symbolic.shifted(sender, [-step for step in span.offset])
-    returns = [a == b for a, b in zip(back, symbolic.here, strict=True)]
-    here, there = (symbolic.neighbour_text(by) for by in ([0] * len(span.offset), span.offset))
-    return Claim(
-        "deadlock-freedom",
-        f"{moment.span_text(place)}: the one device that {there} sends to is {here}",
-        z3.And(moment.during(place), z3.Not(z3.And(symbolic.in_mesh(sender), *returns))),
-    )
-
-
-def _same_reductions(symbolic: SymbolicMap, phase: Phase) -> Claim:
-    """Two devices with an output block in common have all in common, so they reduce alike."""
-    output, last = PRODUCTS[phase].writes, symbolic.steps.term - 1
-    other = symbolic.point("'")
-    mine = symbolic.block(phase, output, symbolic.here, last)
-    theirs = symbolic.block(phase, output, other, last)
-    both = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
-    alike = z3.And(symbolic.contains(mine, theirs), symbolic.contains(theirs, mine))
-    return Claim(
-        "deadlock-freedom",
-        f"{phase}, {output}: devices that end with one block in common end with the same blocks, "
-        "so all members of an all-reduce reach the same ones in the order of the blocks",
-        z3.And(both, overlaps(mine, theirs), z3.Not(alike)),
-    )
-
-
 def _order(symbolic: SymbolicMap) -> Claim:
-    """Post, wait and reduce have ranks; both ends of a message post at one rank, before waiting."""
+    """Post, wait and reduce have ranks; both ends of a message post at one rank, before waiting.
+
+    All-reduces of one phase rank by their blocks, digit by digit, on every device alike.
+    """
     steps, t, later = symbolic.steps.term, z3.Int("t"), z3.Int("t'")
     wrong = []
     for place in range(len(PHASES)):
@@ -267,9 +281,12 @@ def _order(symbolic: SymbolicMap) -> Claim:
             z3.And(at_step, wait >= reduce),
             reduce >= (place + 1) * (2 * steps + 1),
         ]
+    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(6)] for tag in ("", "'"))
+    differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
+    wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
     return Claim(
         "deadlock-freedom",
-        "every device posts, waits and reduces in growing rank, and what it waits for is posted by "
-        "its partner at the rank of its own post",
+        "every device posts, waits and all-reduces in growing rank, and what it waits for is "
+        "posted by its partner at the rank of its own post",
         z3.Or(*wrong),
     )

@@ -20,6 +20,8 @@ PROVED = ("coverage", "placement", "completion", "alignment", "deadlock-freedom"
 """The properties of a primitive, in the order of the report."""
 
 Sides = tuple[int, ...]
+LONGEST_TIMEOUT = 1e6
+"""Seconds; Z3 counts the milliseconds in 32 bits."""
 LARGEST_HINT = 16
 """Sum of the sides up to which the smallest counterexample is looked for."""
 
@@ -48,7 +50,7 @@ def verify_primitive(
     """
     deadline = perf_counter() + timeout
     try:
-        proved = list(obligations(primitive, deadline))
+        proved = list(obligations(primitive, timeout))
     except (SymbolicError, FitError) as error:
         proved = [Obligation(name, "", 0.0, str(error)) for name in PROVED]
     open_names = {obligation.property for obligation in proved if obligation.reason}
@@ -70,23 +72,23 @@ def _result(name: str, proved: list[Obligation], fault: Fault | None) -> Propert
     return PropertyResult(name, "unknown", seconds, reason=f"{about}{failed.reason}")
 
 
-def obligations(primitive: Primitive, deadline: float) -> Iterator[Obligation]:
-    """Every claim about a primitive, asked of Z3 until `deadline` on the performance counter.
+def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligation]:
+    """Every claim about a primitive, asked of Z3 for `timeout` seconds in all.
 
     Raises `PrimitiveError` if the maps are no maps of slices, `FitError` if the number of slices
     follows no rule, `SymbolicError` if a map does what symbols cannot follow.
     """
     seen = samples(primitive)
     symbolic = SymbolicMap(primitive, fit_radices(seen))
-    prover = _Prover(symbolic, deadline)
     clock = perf_counter()
+    prover = Prover(symbolic, clock + timeout)
     for claim in claims(symbolic, seen):
         reason, sides = prover.ask(claim)
         clock, before = perf_counter(), clock
         yield Obligation(claim.property, claim.sentence, clock - before, reason, sides)
 
 
-class _Prover:
+class Prover:
     """One solver for all claims, each in a scope of its own."""
 
     def __init__(self, symbolic: SymbolicMap, deadline: float) -> None:
@@ -95,7 +97,7 @@ class _Prover:
         self.solver.add(symbolic.all_sides)
 
     def ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
-        """Why the claim is not proved, None if it is, and the smallest sides that break it."""
+        """Why the claim is not proved, None if it is; and the smallest sides that break it."""
         if claim.counter is None:
             return claim.reason, None
         self.solver.push()
@@ -114,7 +116,7 @@ class _Prover:
         left = self.deadline - perf_counter()
         if left <= 0:
             return z3.unknown
-        self.solver.set("timeout", max(1, int(left * 1000)))
+        self.solver.set("timeout", max(1, int(1000 * min(left, LONGEST_TIMEOUT))))
         return self.solver.check()
 
     def _broken(self) -> tuple[str, Sides | None]:
@@ -129,6 +131,6 @@ class _Prover:
                 smallest = tuple(model.eval(side).as_long() for side in sides)
                 self.solver.pop()
                 at = ", ".join(f"{name}={n}" for name, n in zip(names, smallest, strict=True))
-                return f"Z3 finds it broken at {at}, but no small mesh is wrong", smallest
+                return f"not so at {at}, though no mesh that was looked at is wrong", smallest
             self.solver.pop()
-        return f"Z3 finds it broken, but not for sides that sum up to {LARGEST_HINT}", None
+        return f"not so for some sides that sum up to more than {LARGEST_HINT}", None

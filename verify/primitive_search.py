@@ -18,7 +18,8 @@ from primepar.schedule.sequence import Sequence
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
-MOST_DEVICES = 64
+MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
+MOST_SUB_OPERATORS = 4096
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,20 @@ def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Side
 def smallest_faults(
     primitive: Primitive, properties: Iterable[str], hints: Iterable[Sides], deadline: float
 ) -> dict[str, Fault]:
-    """Property -> its fault at the smallest sides that have one, as far as the time goes."""
+    """Property -> its fault at the smallest sides that have one, as far as the time goes.
+
+    After the first fault, faults of other properties are looked for on small meshes only.
+    """
     open_names = [name for name in FAULTS if name in set(properties)]
     found: dict[str, Fault] = {}
     for sides in side_choices(primitive, hints):
         sequence = Sequence.of(primitive, *sides)
+        if found and sequence.ranks > MOST_DEVICES_AFTER:
+            break
         movement = Movement(sequence)
+        large = prod(sequence.grid.values()) > MOST_SUB_OPERATORS
         for name in open_names:
-            if name in found or perf_counter() > deadline:
+            if name in found or perf_counter() > deadline or (large and name != "coverage"):
                 continue
             clock = perf_counter()
             fault = next(FAULTS[name](movement), None)
@@ -123,7 +130,7 @@ def placement_faults(movement: Movement) -> Iterator[str]:
 
 
 def completion_faults(movement: Movement) -> Iterator[str]:
-    """Products that never join the sum that they belong to, or join it twice."""
+    """Products that are not once in the sum that they belong to."""
     sequence = movement.sequence
     for phase in PHASES:
         output = PRODUCTS[phase].writes
@@ -133,21 +140,16 @@ def completion_faults(movement: Movement) -> Iterator[str]:
             for index in blocks:
                 ends.setdefault(index, []).append(rank)
         for index, products in sorted(made.items()):
-            owners = ends.get(index, [])
+            owners = ends[index]
             joined = [place for rank in owners for place in sums[rank].get(index, ())]
             for place in products:
                 if joined.count(place) != 1:
                     yield (
                         f"{phase}, {_at(sequence, *place)}: expected its product for "
-                        f"{block_name(output, index)} in the sum {_lost(sequence, owners)}: keep "
-                        f"{output} where it is, or pass it on at every step"
+                        f"{block_name(output, index)} in the sum on {sequence.place(owners[0])} "
+                        "at the end, got it overwritten by another that came: "
+                        f"keep {output} where it is, or pass it on at every step"
                     )
-
-
-def _lost(sequence: Sequence, owners: list[int]) -> str:
-    if not owners:
-        return "at the end, got no device that has this block at the last step"
-    return f"that ends on {sequence.place(owners[0])}, got it left behind"
 
 
 def _summed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import z3
@@ -10,7 +9,9 @@ import z3
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.operators import PHASES, Phase, tensor_dims
 from primepar.schedule.primitive import Primitive, call_map
-from primepar.verify.symbol import Affine, Space, Symbol, Term, sum_text
+from primepar.verify.fit import Sender
+from primepar.verify.primitive_affine import Affine, sum_text
+from primepar.verify.symbol import Space, Symbol, Term
 
 Point = tuple[Term, ...]
 """One Z3 integer for each device axis."""
@@ -72,12 +73,14 @@ class SymbolicMap:
         """Every side is 1 or more."""
         return z3.And(*(side.term >= 1 for side in self.space.sides))
 
-    def shifted(self, device: Point, offset: Sequence[int]) -> Point:
-        """The device that far away, the axes being rings."""
+    def sender(self, device: Point, sender: Sender) -> Point:
+        """The device that sends to `device`."""
+        at = list(map(self.space.below, device, self.lengths))
         wrapped = []
-        for at, length, step in zip(device, self.lengths, offset, strict=True):
-            moved = self.space.below(at, length) + step
-            wrapped.append((moved % self.space.exactly(length)).term)
+        for row, step, length in zip(sender.matrix, sender.offset, self.lengths, strict=True):
+            parts = [factor * here for factor, here in zip(row, at, strict=True) if factor]
+            far: Symbol = sum(parts, start=self.space.of(step))
+            wrapped.append((far % self.space.exactly(length)).term)
         return tuple(wrapped)
 
     def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
@@ -107,11 +110,7 @@ class SymbolicMap:
 
     def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
         """The way from `one` to `device` comes before the way from `other` in `distance`."""
-        keys = [self._distance(source, device) for source in (one, other)]
-        less = z3.BoolVal(False)
-        for a, b in reversed(list(zip(*keys, strict=True))):
-            less = z3.Or(a < b, z3.And(a == b, less))
-        return less
+        return precedes(self._distance(one, device), self._distance(other, device))
 
     def _distance(self, source: Point, target: Point) -> list[Term]:
         crossed, around, offset = [z3.IntVal(0)], [z3.IntVal(0)], []
@@ -123,10 +122,20 @@ class SymbolicMap:
             around.append(z3.If(2 * step <= length, step, length - step))
         return [z3.Sum(crossed), z3.Sum(around), *offset]
 
-    def neighbour_text(self, offset: Sequence[int]) -> str:
-        """How sentences name the device that far away, `(r, c + 1)`."""
-        axes = zip(self.primitive.axis_sides, offset, strict=True)
-        return f"({', '.join(sum_text([(1, axis), (step, '')]) for axis, step in axes)})"
+    def sender_text(self, sender: Sender) -> str:
+        """How sentences name the device that sends, `(r, c + 1)`."""
+        names = (*self.primitive.axis_sides, "")
+        rows = zip(sender.matrix, sender.offset, strict=True)
+        parts = [zip((*row, step), names, strict=True) for row, step in rows]
+        return f"({', '.join(sum_text(list(part)) for part in parts)})"
+
+
+def precedes(one: list[Term], other: list[Term]) -> Term:
+    """The first comes before the second, digit by digit."""
+    less = z3.BoolVal(False)
+    for a, b in reversed(list(zip(one, other, strict=True))):
+        less = z3.Or(a < b, z3.And(a == b, less))
+    return less
 
 
 def overlaps(one: Block, other: Block) -> Term:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import z3
 
 from primepar.errors import SymbolicError
+from primepar.verify.primitive_affine import Affine
 
 Term = Any
 """A Z3 integer expression; z3 ships no types."""
@@ -40,75 +41,6 @@ _QUOTIENT = (
     f"the index left of % or // can be more than {MOST_QUOTIENTS} times the side on its right: "
     f"keep it within a few sides, {_ONE_MESH}"
 )
-
-
-@dataclass(frozen=True)
-class Affine:
-    """`constant + coefficients[0] * first side + ...`, for sides of 1 or more."""
-
-    constant: int
-    coefficients: tuple[int, ...]
-
-    def __add__(self, other: Affine) -> Affine:
-        pairs = zip(self.coefficients, other.coefficients, strict=True)
-        return Affine(self.constant + other.constant, tuple(a + b for a, b in pairs))
-
-    def __mul__(self, factor: int) -> Affine:
-        return Affine(self.constant * factor, tuple(a * factor for a in self.coefficients))
-
-    def __sub__(self, other: Affine) -> Affine:
-        return self + other * -1
-
-    def plus(self, number: int) -> Affine:
-        """The same with `number` added."""
-        return Affine(self.constant + number, self.coefficients)
-
-    @property
-    def is_number(self) -> bool:
-        """Whether no side is in it."""
-        return not any(self.coefficients)
-
-    def is_never_negative(self) -> bool:
-        """Whether it is 0 or more for all sides; exact, as the sides are 1 or more."""
-        ones = (1,) * len(self.coefficients)
-        return min(self.coefficients, default=0) >= 0 and self.at(ones) >= 0
-
-    def at(self, sides: tuple[int, ...]) -> int:
-        """Its value for concrete sides."""
-        pairs = zip(self.coefficients, sides, strict=True)
-        return self.constant + sum(a * side for a, side in pairs)
-
-    def below(self, other: Affine) -> Affine:
-        """An affine form that is at most both; the tightest where one is at most the other."""
-        if (other - self).is_never_negative():
-            return self
-        if (self - other).is_never_negative():
-            return other
-        lowest = map(min, self.coefficients, other.coefficients)
-        return Affine(min(self.constant, other.constant), tuple(lowest))
-
-    def above(self, other: Affine) -> Affine:
-        """An affine form that is at least both."""
-        return (self * -1).below(other * -1) * -1
-
-    def text(self, names: tuple[str, ...]) -> str:
-        """How people write it, `2*s - 1`."""
-        return sum_text([*zip(self.coefficients, names, strict=True), (self.constant, "")])
-
-
-def sum_text(parts: list[tuple[int, str]]) -> str:
-    """A sum of multiples as people write it; the name of a plain number is empty.
-
-    >>> sum_text([(1, "r"), (-2, "c"), (0, "t"), (1, "")])
-    'r - 2*c + 1'
-    """
-    text = ""
-    for factor, name in parts:
-        if factor:
-            number = "" if name and abs(factor) == 1 else str(abs(factor))
-            sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
-            text += sign + number + ("*" if number and name else "") + name
-    return text or "0"
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,19 @@ def latest(folder: str) -> Path | None:
 # Saving
 
 
+def make_folder(folder: str) -> None:
+    """Make the folder before the run. Raises `CheckpointError` if no file can be made in it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"--checkpoint {folder}: expected a folder to write to, got {reason(error)}: choose "
+            "another one"
+        ) from None
+
+
 @dataclass(frozen=True)
 class Sketch:
     """A safetensors file before its data: what stands first, and where each tensor begins."""
@@ -105,7 +120,8 @@ def save(folder: str, step: int, model: GPT, optimizer: AdamW, world: World) -> 
     try:
         _save(path, part, sketch, model, optimizer, world)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
     return path
 
@@ -125,11 +141,13 @@ def _save(
 
 def _open(part: Path, sketch: Sketch) -> None:
     """Begin a file of its full size, so that a full disk is met here; drop what a kill left."""
-    part.parent.mkdir(parents=True, exist_ok=True)
     for left in part.parent.glob("step-*.part"):
         left.unlink()
     with part.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, sketch.size)
+        if sys.platform == "linux":
+            os.posix_fallocate(file.fileno(), 0, sketch.size)
+        else:
+            file.truncate(sketch.size)
         file.write(sketch.head)
 
 
@@ -209,5 +227,5 @@ def _checked(path: Path, saved: dict[str, str], config: GPTConfig) -> int:
 
 def _words(config: GPTConfig) -> str:
     """The sizes as the options give them."""
-    names = ("layers", "hidden", "heads", "context")
+    names = ("layers", "hidden", "heads", "context", "vocabulary")
     return " ".join(f"--{name} {getattr(config, name)}" for name in names)

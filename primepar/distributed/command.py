@@ -50,7 +50,7 @@ def train(settings: Settings, ranks: int | None = None) -> int:
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        return _train(settings, launch, world, sequence, text, stopping)
+        return train_here(settings, launch, world, sequence, text, stopping)
 
 
 def _check_folders(settings: Settings) -> None:
@@ -63,7 +63,7 @@ def _check_folders(settings: Settings) -> None:
             )
 
 
-def _train(
+def train_here(
     settings: Settings,
     launch: Launch,
     world: World,
@@ -71,6 +71,7 @@ def _train(
     text: Text,
     stopping: Stopping,
 ) -> int:
+    """Train on this rank of a world that has met, and return the exit code; a collective call."""
     with world.agreement("setup"):
         trainer = _prepare(settings, launch, world, sequence, text)
     with trainer.log, trainer.reporter:
@@ -107,6 +108,8 @@ def _prepare(
         raise ConfigError(
             f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
         )
+    if settings.checkpoint is not None and world.rank == 0:
+        checkpoint.make_folder(settings.checkpoint)
     log = Log(settings.log if world.rank == 0 else None, done if saved else None)
     reporter = Reporter(launch, done, settings.steps)
     return Trainer(settings, world, model, optimizer, text, log, reporter, done)

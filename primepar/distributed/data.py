@@ -40,7 +40,7 @@ class Text:
         letters = np.frombuffer(content, np.uint8)
         cut = len(letters) - len(letters) // 10
         text = cls(name, letters[:cut], letters[cut:])
-        needed = max(-(-10 * (batch * context + 1) // 9), 10 * (context + 1))
+        needed = max(batch * context + 1 + batch * context // 9, 10 * (context + 1))
         if len(text.train) <= batch * context or len(text.held_out) <= context:
             raise DataError(
                 f"{name}: expected {needed} bytes or more for --batch {batch} --context {context}, "

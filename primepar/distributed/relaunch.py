@@ -35,8 +35,9 @@ class Line:
 def mpirun_line(ranks: int, arguments: list[str]) -> Line:
     """The line that runs `primepar train` in `ranks` processes on this machine.
 
-    As root, and on fewer cores than ranks, mpirun refuses unless told not to; and the threads of
-    all processes together fill the cores once. Raises `LaunchError` if there is no mpirun here.
+    As root, and on fewer cores than ranks, mpirun refuses unless told not to, and it would bind
+    each process to one core; the threads of all together fill the cores once. Raises `LaunchError`
+    if there is no mpirun here.
     """
     if ranks < 1:
         raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
@@ -46,8 +47,8 @@ def mpirun_line(ranks: int, arguments: list[str]) -> Line:
             f"--ranks: expected mpirun beside python in {mpirun.parent}, found none: "
             "run pip install 'primepar[torch]'"
         )
-    cores = len(os.sched_getaffinity(0))
-    words = [str(mpirun), "-n", str(ranks)]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    words = [str(mpirun), "-n", str(ranks), "--bind-to", "none"]
     words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     words += ["--oversubscribe"] if ranks > cores else []
     words += [sys.executable, "-m", "primepar", "train", *arguments]

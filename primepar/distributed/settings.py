@@ -5,7 +5,7 @@ This module needs no torch: everything that can be said about bad settings is sa
 
 from __future__ import annotations
 
-from math import isqrt
+from math import isqrt, lcm
 from typing import Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Struct
 from primepar.errors import ConfigError, MeshError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.schedule import Linear, Sequence
+from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -23,6 +23,7 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "vocabulary": 256,
     "warmup": 0,
     "evaluate_every": 0,
     "checkpoint_every": 0,
@@ -45,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     hidden: int = GPTConfig.hidden
     heads: int = GPTConfig.heads
     context: int = GPTConfig.context
+    vocabulary: int = GPTConfig.vocabulary
     evaluate_every: int = 50
     log: str | None = None
     checkpoint: str | None = None
@@ -76,7 +78,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> GPTConfig:
         """Sizes of the model, over bytes."""
-        return GPTConfig(self.layers, self.hidden, self.heads, self.context)
+        return GPTConfig(self.layers, self.hidden, self.heads, self.context, self.vocabulary)
 
     @property
     def tokens(self) -> int:
@@ -86,8 +88,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     def mesh(self, processes: int) -> Sequence:
         """Sequence over exactly `processes` devices that fits the model.
 
-        By default P{s}x{s} on s * s processes. Raises `MeshError`, or `ShapeError` where a linear
-        operator's shape is not a multiple of the slices.
+        By default P{s}x{s} on s * s processes. Raises `MeshError`, or `ConfigError` where a size
+        is not a multiple of the slices that it is cut into.
         """
         sequence = parse_sequence(self._sequence_text(processes))
         if sequence.ranks != processes:
@@ -96,9 +98,25 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"{sequence.ranks} (--ranks {sequence.ranks}, or mpirun -n {sequence.ranks}), or "
                 f"choose a sequence of {processes}, --sequence {examples(processes)}"
             )
-        for n, k in self.model.linear_shapes.values():
-            Linear(self.tokens, n, k).check_divides(sequence.grid)
+        self._check_divided(sequence)
         return sequence
+
+    def _check_divided(self, sequence: Sequence) -> None:
+        """Whole sequences and whole heads on every device, and equal slices of all else."""
+        rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
+        multiples = {
+            "batch": rows,
+            "heads": columns,
+            "hidden": lcm(inputs, columns),
+            "vocabulary": columns,
+        }
+        for name, slices in multiples.items():
+            size = getattr(self, name)
+            if size % slices:
+                raise ConfigError(
+                    f"{_option(name)}: expected a multiple of {slices} for sequence {sequence}, "
+                    f"got {size}: take {-(-size // slices) * slices}, or another --sequence"
+                )
 
     def _sequence_text(self, processes: int) -> str:
         if self.sequence is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from primepar.distributed.log import EvaluateRow, Log, StepRow
 from primepar.distributed.progress import Reporter
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping
+from primepar.errors import ConfigError
 from primepar.trace import Event
 
 EVALUATION_BATCHES = 8
@@ -103,12 +105,14 @@ class Trainer:
         loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes))
         loss.backward()  # type: ignore[no-untyped-call]
         shared = self.exchange(stopping.signal)
+        norm = sum(rank.squares for rank in shared) ** 0.5
+        self._check_finite(loss.item(), norm)
         self.optimizer.step()
         self.done = step
         row = StepRow(
             step=step,
             loss=loss.item(),
-            gradient_norm=sum(rank.squares for rank in shared) ** 0.5,
+            gradient_norm=norm,
             lr=rate,
             tokens_per_second=self.settings.tokens / (time.perf_counter() - begin),
             sent_bytes=tuple(rank.linear_bytes for rank in shared),
@@ -117,6 +121,16 @@ class Trainer:
         self.log.write(row)
         self.reporter.step(row)
         return int(max(rank.signal for rank in shared))
+
+    def _check_finite(self, loss: float, norm: float) -> None:
+        """Raise `ConfigError`, on one rank, where what all ranks have alike is no number."""
+        if not (isfinite(loss) and isfinite(norm)):
+            with self.world.agreement("loss"):
+                raise ConfigError(
+                    "--lr: expected a rate at which training stays finite, got loss "
+                    f"{loss} and gradient norm {norm} in step {self.done + 1}: take a smaller one "
+                    f"than {self.settings.lr}"
+                )
 
     @property
     def _sizes(self) -> tuple[int, int]:

@@ -1,0 +1,97 @@
+"""The training text: deterministic, held out, and refused where there is too little of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from primepar.distributed.data import Text, library_sources, load_text, windows
+from primepar.errors import DataError
+
+MEND = "give a longer file, or a smaller --batch or --context"
+COUNT = bytes(range(200))
+
+
+def refusal(path: Path | str, batch: int = 2, context: int = 8) -> str:
+    with pytest.raises(DataError) as caught:
+        load_text(str(path), batch, context)
+    return str(caught.value)
+
+
+def test_a_target_is_the_byte_after_its_token() -> None:
+    tokens_BT, targets_BT = windows(np.frombuffer(COUNT, np.uint8), np.array([0, 7]), 3)
+    assert tokens_BT.tolist() == [[0, 1, 2], [7, 8, 9]]
+    assert targets_BT.tolist() == [[1, 2, 3], [8, 9, 10]]
+
+
+def test_the_last_tenth_is_held_out() -> None:
+    text = Text.of("count", COUNT, batch=2, context=8)
+    assert text.train.tolist() == list(range(180))
+    assert text.held_out.tolist() == list(range(180, 200))
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    text = Text.of("count", COUNT, batch=2, context=8)
+    first, again = (text.batch(step=3, seed=5, batch=2, context=8) for _ in range(2))
+    others = [text.batch(4, 5, 2, 8), text.batch(3, 6, 2, 8)]
+    assert np.array_equal(first, again)
+    assert not any(np.array_equal(first, other) for other in others)
+
+
+def test_batches_reach_every_byte_and_none_that_is_held_out() -> None:
+    text = Text.of("count", COUNT, batch=2, context=8)
+    seen = {int(byte) for step in range(500) for byte in np.ravel(text.batch(step, 0, 2, 8))}
+    assert seen == set(range(180))
+
+
+def test_held_out_windows_are_spread_over_all_that_is_held_out() -> None:
+    text = Text.of("count", COUNT, batch=2, context=8)
+    batches = list(text.held_out_batches(3, batch=2, context=8))
+    starts = [int(start) for tokens_BT, _ in batches for start in tokens_BT[:, 0]]
+    assert starts == [180, 182, 184, 186, 188, 191]
+    assert batches[-1][1][-1, -1] == 199
+
+
+def test_the_default_text_is_the_standard_library() -> None:
+    text = load_text(None, batch=8, context=128)
+    assert text.name == "the standard library"
+    assert len(text.train) + len(text.held_out) == len(library_sources())
+    assert library_sources() == library_sources()
+    assert len(text.train) > 1_000_000
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "none.txt"
+    assert refusal(path) == (
+        f"{path}: expected a file of text to train on, got no such file or directory: check --data"
+    )
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == (
+        f"{tmp_path}: expected a file of text to train on, got is a directory: check --data"
+    )
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.txt"
+    path.touch()
+    assert refusal(path) == f"{path}: expected text to train on, got an empty file: {MEND}"
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "needed"), [(1, 8, 90), (20, 8, 178), (2, 50, 510), (50, 1, 56)]
+)
+def test_a_short_file_is_refused_and_told_how_long_it_must_be(
+    batch: int, context: int, needed: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_bytes(b"x" * (needed - 1))
+    assert refusal(path, batch, context) == (
+        f"{path}: expected {needed} bytes or more for --batch {batch} --context {context}, "
+        f"got {needed - 1}: {MEND}"
+    )
+    path.write_bytes(b"x" * needed)
+    assert load_text(str(path), batch, context).name == str(path)

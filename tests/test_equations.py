@@ -1,0 +1,48 @@
+"""Maps are printed as they are written, with the parentheses that they need."""
+
+from __future__ import annotations
+
+import pytest
+
+from primepar import Primitive, where
+from primepar.equations import Symbol, map_equations
+from primepar.schedule.primitive import Slices, Value
+
+A, B, C = map(Symbol, "abc")
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (A + B + C, "a + b + c"),
+        (A - (B - C), "a - (b - c)"),
+        ((A + B) % C, "(a + b) % c"),
+        (A + B % C, "a + b % c"),
+        (A % (B * C), "a % (b * c)"),
+        (1 - A, "1 - a"),
+        (2 * (A + 1), "2 * (a + 1)"),
+        (A // 2, "a // 2"),
+        (where(A == B - 1, 1, 0) + C, "where(a == b - 1, 1, 0) + c"),
+        (where(A != B, A, where(A >= C, B, C)), "where(a != b, a, where(a >= c, b, c))"),
+    ],
+)
+def test_an_expression_prints_as_it_is_written(expression: Symbol, text: str) -> None:
+    assert str(expression) == text
+
+
+class Folded(Primitive):
+    axes = {"r": "q", "e": "d"}
+
+    def forward(self, r: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=(e, r), N=t)
+
+    def backward(self, r: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r if r < q else e)
+
+
+def test_an_index_of_several_digits_prints_as_a_tuple() -> None:
+    assert map_equations(Folded())["forward"] == "M=(e, r), N=t"
+
+
+def test_a_map_that_symbols_cannot_follow_is_left_out() -> None:
+    assert list(map_equations(Folded())) == ["forward", "gradient"]

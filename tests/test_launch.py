@@ -1,0 +1,156 @@
+"""Who starts the processes, and what is said where they cannot meet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from command import Done, run
+
+from primepar.distributed import launch
+from primepar.distributed.launch import Launch, check_installed, pick_device
+from primepar.errors import LaunchError, PrimeParError
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+    "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+
+
+def train(environment: dict[str, str], *arguments: str) -> Done:
+    """Run `primepar train` as a process of a launcher that left these variables."""
+    with patch.dict("os.environ", environment), patch.object(launch, "GRACE_SECONDS", 0.0):
+        return run("train", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, Launch("alone", 0, 1)),
+        (OPEN_MPI, Launch("mpirun", 2, 4)),
+        (MPICH, Launch("mpirun", 1, 2)),
+        (TORCHRUN, Launch("torchrun", 3, 8)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, Launch("alone", 0, 1)),
+    ],
+)
+def test_the_environment_tells_the_launcher(environment: dict[str, str], expected: Launch) -> None:
+    assert Launch.of(environment) == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_speaks_at_once_and_the_others_wait(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_voice():
+        raise PrimeParError
+    assert waited == [launch.GRACE_SECONDS] * rank
+
+
+@pytest.mark.parametrize(
+    "variables", [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+)
+def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "primepar", "train", "--steps", "1", "--batch", "4"],
+        env={"PATH": "", "HOME": "/tmp", **dict(zip(variables, ("0", "4"), strict=True))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "primepar: error: mpirun: expected 4 processes to meet, got 1: this mpirun does not belong "
+        f"to mpi4py's MPI (Open MPI v{version('openmpi')}); start with the mpirun beside python, "
+        "or with primepar train --ranks 4\n"
+    )
+
+
+@pytest.mark.parametrize("package", ["torch", "mpi4py", "safetensors"])
+def test_a_missing_package_is_told_with_the_line_that_installs_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_spec
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == package else found(name))
+    assert train({}, "--ranks", "4") == (
+        2,
+        "",
+        f"primepar: error: training: expected the package {package}, found none: "
+        "run pip install 'primepar[torch]'\n",
+    )
+
+
+def test_what_is_installed_is_not_missed() -> None:
+    check_installed("torch", "mpi4py", "safetensors")
+
+
+@pytest.mark.parametrize("ranks", ["", "--ranks=3"])
+def test_a_world_that_is_no_square_needs_a_sequence(ranks: str) -> None:
+    environment = {} if ranks else {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
+    assert train(environment, *filter(None, [ranks])) == (
+        2,
+        "",
+        "primepar: error: processes: expected a square number for the default sequence, got 3: "
+        "choose one of 3 devices, --sequence K3, N3 or M3\n",
+    )
+
+
+def test_a_sequence_of_another_size_is_refused() -> None:
+    environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "6"}
+    assert train(environment, "--sequence", "P2x2") == (
+        2,
+        "",
+        "primepar: error: sequence P2x2: expected 4 processes, got 6: start 4 (--ranks 4, or "
+        "mpirun -n 4), or choose a sequence of 6, --sequence K6, N6, M6 or M2,K3\n",
+    )
+
+
+def test_ranks_under_mpirun_are_refused() -> None:
+    assert train(OPEN_MPI, "--ranks", "4") == (
+        2,
+        "",
+        "primepar: error: --ranks: expected a process started alone, got one of 4 that mpirun "
+        "started: leave --ranks out\n",
+    )
+
+
+def test_more_processes_than_gpus_are_refused() -> None:
+    with (
+        patch("torch.cuda.is_available", return_value=True),
+        patch("torch.cuda.device_count", return_value=1),
+        pytest.raises(LaunchError) as caught,
+    ):
+        pick_device("auto", 1, 2)
+    assert str(caught.value) == (
+        "device: expected a GPU for each of 2 processes on this machine, got 1: start 1 processes "
+        "here, or add --device cpu"
+    )
+
+
+def test_no_gpu_is_told_where_one_was_asked_for() -> None:
+    with (
+        patch("torch.cuda.is_available", return_value=False),
+        pytest.raises(LaunchError) as caught,
+    ):
+        pick_device("cuda", 0, 1)
+    assert str(caught.value) == (
+        "device: expected a GPU for each of 1 processes on this machine, got 0: start no processes "
+        "here, or add --device cpu"
+    )
+
+
+def test_without_mpirun_ranks_says_what_to_install(tmp_path: Path) -> None:
+    with patch("sys.executable", str(tmp_path / "python")):
+        assert train({}, "--ranks", "4") == (
+            2,
+            "",
+            f"primepar: error: --ranks: expected mpirun beside python in {tmp_path}, found none: "
+            "run pip install 'primepar[torch]'\n",
+        )

@@ -1,0 +1,125 @@
+"""Real launches: one line about what is wrong, and nothing left behind when a run is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from primepar.distributed.log import EndRow, StepRow, read_log
+from primepar.distributed.relaunch import mpirun_line
+
+HERE = Path(sys.executable).parent
+SMALL = ["--sequence", "K2", "--layers", "1", "--hidden", "32", "--context", "16", "--batch", "4"]
+PRIMEPAR = [sys.executable, "-m", "primepar", "train"]
+
+
+def environment() -> dict[str, str]:
+    """Ours, with one thread for each process."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def mpirun(ranks: int, *arguments: str) -> list[str]:
+    """The words of a launch by hand."""
+    return list(mpirun_line(ranks, [*arguments]).words)
+
+
+def processes(mark: Path) -> list[str]:
+    """Command lines of the living processes that name `mark`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(mark) in line:
+            found.append(line)
+    return found
+
+
+def wait_until(done: object, seconds: float = 120) -> None:
+    """Poll until `done()` holds."""
+    deadline = time.monotonic() + seconds
+    while not done():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def stopped(words: list[str], folder: Path, number: signal.Signals) -> int:
+    """Start a long run, send its first process a signal after two steps, return the exit code."""
+    log = folder / "log.jsonl"
+    words = [*words, *SMALL, "--steps", "1000000", "--checkpoint", str(folder / "saved")]
+    child = subprocess.Popen(
+        [*words, "--log", str(log)], env=environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") > 2)
+        assert processes(folder)
+        child.send_signal(number)
+        return child.wait(timeout=120)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_ctrl_c_ends_a_run_after_its_step_with_everything_written(tmp_path: Path) -> None:
+    assert stopped([*PRIMEPAR, "--ranks", "2"], tmp_path, signal.SIGINT) == 130
+    assert processes(tmp_path) == []
+    *_, step, end = read_log(tmp_path / "log.jsonl")
+    assert isinstance(step, StepRow)
+    assert end == EndRow(step.step, "SIGUSR1")
+    (path,) = (tmp_path / "saved").iterdir()
+    assert path.name == f"step-{step.step:08d}.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata()["step"] == str(step.step)
+
+
+def test_mpirun_that_is_terminated_leaves_no_process_and_no_torn_file(tmp_path: Path) -> None:
+    assert stopped(mpirun(2), tmp_path, signal.SIGTERM) != 0
+    wait_until(lambda: processes(tmp_path) == [])
+    assert all(isinstance(row, StepRow) for row in read_log(tmp_path / "log.jsonl")[1:])
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["--steps", "1"],
+            "primepar: error: processes: expected a square number for the default sequence, got 2: "
+            "choose one of 2 devices, --sequence K2, N2 or M2",
+        ),
+        (
+            [*SMALL, "--checkpoint", "none", "--resume"],
+            "primepar: error: none: expected a checkpoint to resume from, found none: leave "
+            "--resume out to begin a new run",
+        ),
+    ],
+    ids=["before they meet", "after they met"],
+)
+def test_what_is_wrong_is_said_once(arguments: list[str], line: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        mpirun(2, *arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    said = [text.strip() for text in (done.stdout + done.stderr).splitlines()]
+    assert [text for text in said if "error" in text.lower()] == [line]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchrun_trains_too(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    subprocess.run(
+        [HERE / "torchrun", "--nproc-per-node", "2", "--no-python", "--", *PRIMEPAR, *SMALL,
+         "--steps", "2", "--log", str(log)],
+        env=environment(), check=True, capture_output=True,
+    )  # fmt: skip
+    rows = read_log(log)
+    assert [row.step for row in rows if isinstance(row, StepRow)] == [1, 2]

@@ -1,0 +1,164 @@
+"""Symbols compute what integers compute, stay linear, and refuse what has no linear form."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import z3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primepar import where
+from primepar.errors import SymbolicError
+from primepar.verify.primitive_affine import Affine, sum_text
+from primepar.verify.symbol import Space, Symbol
+
+SPACE = Space(("s", "q"))
+S, Q = SPACE.sides
+R = SPACE.below(z3.Int("r"), SPACE.side("s"))
+C = SPACE.below(z3.Int("c"), SPACE.side("s"))
+
+Map = Callable[[Any, Any, Any, Any], Any]
+
+MAPS: dict[str, Map] = {
+    "sum": lambda r, c, s, q: r + c - 1,
+    "wrapped": lambda r, c, s, q: (r + c - 1) % s,
+    "wrapped far": lambda r, c, s, q: (3 * r - 2 * c - 5) % s,
+    "two sides": lambda r, c, s, q: (2 - r) % (s + q),
+    "by a number": lambda r, c, s, q: (r - 4 * c) % 3,
+    "by one more": lambda r, c, s, q: (r + c) % (s + 1),
+    "quotient": lambda r, c, s, q: (r + c) // s,
+    "half": lambda r, c, s, q: (r - c) // 2,
+    "both": lambda r, c, s, q: sum(divmod(2 * r + c, s)),
+    "from a number": lambda r, c, s, q: 7 % (s + 6),
+    "nothing to wrap": lambda r, c, s, q: r % s,
+    "last": lambda r, c, s, q: where(r == s - 1, c, q),
+    "either": lambda r, c, s, q: where((r < c) | (r != 0) & ~(c >= 2), 1, r - c),
+    "both ways": lambda r, c, s, q: where((r <= c) & (c > 0), abs(r - c), -r),
+    "constant condition": lambda r, c, s, q: where((r > c) & (1 == 1), +r, 1 - c),
+}
+
+
+def value(symbol: Symbol, numbers: dict[str, int]) -> int:
+    """The integer that a symbol's term is for these sides and coordinates."""
+    pairs = [(z3.Int(name), z3.IntVal(number)) for name, number in numbers.items()]
+    number = z3.simplify(z3.substitute(symbol.term, *pairs))
+    assert isinstance(number, z3.IntNumRef)
+    return int(number.as_long())
+
+
+@pytest.mark.parametrize("name", MAPS)
+@given(
+    sides=st.tuples(st.integers(1, 7), st.integers(1, 7)), at=st.tuples(*[st.integers(0, 6)] * 2)
+)
+def test_a_symbol_is_the_integer_and_within_its_bounds(
+    name: str, sides: tuple[int, int], at: tuple[int, int]
+) -> None:
+    s, q = sides
+    r, c = (coordinate % s for coordinate in at)
+    symbol = SPACE.of(MAPS[name](R, C, S, Q))
+    expected = int(MAPS[name](r, c, s, q))
+    assert value(symbol, {"side s": s, "side q": q, "r": r, "c": c}) == expected
+    assert symbol.low.at(sides) <= expected <= symbol.high.at(sides)
+
+
+def operations(term: z3.ExprRef) -> Iterator[int]:
+    """Kinds of all operations in a term."""
+    yield term.decl().kind()
+    for child in term.children():
+        yield from operations(child)
+
+
+@pytest.mark.parametrize("name", ["wrapped", "wrapped far", "two sides", "by one more", "both"])
+def test_a_remainder_by_a_side_is_a_choice_between_literal_quotients(name: str) -> None:
+    kinds = set(operations(SPACE.of(MAPS[name](R, C, S, Q)).term))
+    assert z3.Z3_OP_ITE in kinds
+    assert kinds.isdisjoint({z3.Z3_OP_MOD, z3.Z3_OP_IDIV, z3.Z3_OP_REM, z3.Z3_OP_DIV})
+
+
+ONE_MESH = "or prove one mesh with --side"
+IF = (
+    "a map for every side cannot ask `if`, `and`, min or max of an index: "
+    f"write where(condition, a, b), {ONE_MESH}"
+)
+INTEGER = (
+    "a map for every side cannot turn an index into a number, look it up or count with it: "
+    f"use +, -, % and where, {ONE_MESH}"
+)
+PRODUCT = (
+    "a product of two indices or sides is not linear: write an index of several digits as a "
+    f"tuple, M=(r, c) for M=r*s + c, {ONE_MESH}"
+)
+DIVISOR = (
+    "% and // take a positive number or sum of sides on their right for every side, "
+    f"not a device or a step: use the side, {ONE_MESH}"
+)
+QUOTIENT = (
+    "the index left of % or // can be more than 12 times the side on its right: "
+    f"keep it within a few sides, {ONE_MESH}"
+)
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "if": (lambda: 1 if R == 0 else 2, IF),
+    "if an index": (lambda: 1 if R else 2, IF),
+    "chained comparison": (lambda: 0 < R < C, IF),
+    "min": (lambda: min(R, C), IF),
+    "member": (lambda: R in (0, 1), IF),
+    "a comparison as a number": (lambda: (R == C) + 1, IF),
+    "a comparison as an index": (lambda: SPACE.of(R == C), IF),
+    "two comparisons compared": (lambda: (R == C) == (R == S), IF),
+    "a comparison and an index": (lambda: (R == C) & C, f"expected a comparison, got Symbol: {IF}"),
+    "look up": (lambda: [1, 2][R], INTEGER),
+    "look up by key": (lambda: {0: 1}[R], INTEGER),  # type: ignore[index]
+    "range": (lambda: range(S), INTEGER),
+    "int": (lambda: int(R), INTEGER),
+    "true division": (lambda: R / 2, INTEGER),
+    "bits": (lambda: R ^ C, INTEGER),
+    "unpacking": (lambda: [*R], INTEGER),
+    "a fraction": (lambda: R + 0.5, f"expected an integer or an index, got float: {INTEGER}"),
+    "product": (lambda: R * S, PRODUCT),
+    "power": (lambda: R**2, PRODUCT),
+    "product of conditions": (lambda: where(R, C, S), PRODUCT),
+    "by a device": (lambda: R % C, DIVISOR),
+    "by what may be zero": (lambda: R % (S - 1), DIVISOR),
+    "by a negative number": (lambda: R % -2, DIVISOR),
+    "another side": (lambda: R % Q, QUOTIENT),
+    "too many": (lambda: (14 * R) % S, QUOTIENT),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_linear_is_refused_with_what_to_write(name: str) -> None:
+    attempt, message = REFUSED[name]
+    with pytest.raises(SymbolicError) as refused:
+        attempt()
+    assert str(refused.value) == message
+
+
+def test_an_affine_form_is_never_negative_only_if_no_side_makes_it_so() -> None:
+    assert Affine(-1, (1, 0)).is_never_negative()
+    assert not Affine(-2, (1, 0)).is_never_negative()
+    assert not Affine(9, (-1, 2)).is_never_negative()
+    assert Affine(0, ()).is_never_negative()
+
+
+@given(*[st.builds(Affine, st.integers(-3, 3), st.tuples(*[st.integers(-2, 2)] * 2))] * 2)
+def test_the_common_bounds_of_two_forms_are_bounds_of_both(one: Affine, other: Affine) -> None:
+    for sides in ((1, 1), (1, 5), (5, 1), (4, 3)):
+        values = one.at(sides), other.at(sides)
+        assert one.below(other).at(sides) <= min(values)
+        assert one.above(other).at(sides) >= max(values)
+
+
+def test_forms_and_sums_are_written_as_people_do() -> None:
+    assert Affine(-1, (2, -1)).text(("s", "q")) == "2*s - q - 1"
+    assert Affine(0, (0, 0)).text(("s", "q")) == "0"
+    assert sum_text([(-1, "r"), (3, "")]) == "-r + 3"
+
+
+def test_equality_of_symbols_is_a_question_and_not_an_answer() -> None:
+    question = operator.eq(R, C)
+    assert z3.simplify(question.__where__(1, 0).term).decl().kind() == z3.Z3_OP_ITE

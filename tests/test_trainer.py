@@ -1,0 +1,193 @@
+"""Training on four processes, on one, stopped, resumed and resumed on another mesh."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import training_cases as cases
+from distributed_ranks import on_ranks
+from safetensors import safe_open
+
+from primepar.distributed.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
+from primepar.distributed.settings import Settings
+from primepar.distributed.trainer import learning_rate
+from primepar.errors import ConfigError
+
+STEP_10 = "step-00000010.safetensors"
+STEP_20 = "step-00000020.safetensors"
+
+
+class Runs(NamedTuple):
+    """A folder with what four processes left, and what each of them answered."""
+
+    folder: Path
+    answers: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("four")
+    return Runs(folder, on_ranks(4, cases.four_ranks, folder))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    assert cases.train(folder / "straight", checkpoint=str(folder / "whole")) == 0
+    return folder
+
+
+def test_losses_of_four_processes_are_those_of_one(four: Runs, one: Path) -> None:
+    expected = cases.losses(one / "straight")
+    assert list(expected) == list(range(1, 21))
+    assert cases.losses(four.folder / "straight") == pytest.approx(expected, rel=1e-9, abs=0)
+    assert expected[20] < expected[1]
+
+
+def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
+    norms = [
+        [row.gradient_norm for row in read_log(path) if isinstance(row, StepRow)]
+        for path in (four.folder / "straight" / "log.jsonl", one / "straight" / "log.jsonl")
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-9, abs=0)
+
+
+def test_bytes_in_the_log_equal_the_formula(four: Runs) -> None:
+    config, M, p, s = cases.SMALL.model, cases.SMALL.tokens, 4, 2
+    elements = sum(
+        (2 * (s - 1) * (M * N + M * K) + 2 * s * N * K) / p
+        for N, K in config.linear_shapes.values()
+    )
+    rows = read_log(four.folder / "straight" / "log.jsonl")
+    sent = [row.sent_bytes for row in rows if isinstance(row, StepRow)]
+    assert sent == [(8 * elements,) * 4] * 20
+
+
+def test_a_log_tells_the_whole_run(four: Runs) -> None:
+    start, *rows, last, end = read_log(four.folder / "straight" / "log.jsonl")
+    assert isinstance(start, StartRow)
+    assert (start.sequence, start.ranks, start.step) == ("P2x2", 4, 0)
+    assert start.parameters == cases.SMALL.model.parameters
+    assert [row.step for row in rows] == list(range(1, 21))
+    assert isinstance(last, EvaluateRow)
+    assert end == EndRow(20)
+
+
+def test_a_trace_shows_one_step_of_every_rank(four: Runs) -> None:
+    spans = [
+        event
+        for event in json.loads((four.folder / "trace.json").read_text())["traceEvents"]
+        if event["ph"] == "X"
+    ]
+    products = [event for event in spans if event["cat"] in ("forward", "backward", "gradient")]
+    operators = len(cases.SMALL.model.linear_shapes)
+    for rank in range(4):
+        assert len([event for event in products if event["pid"] == rank]) == operators * 3 * 2
+
+
+def test_a_resumed_run_is_the_same_run(four: Runs) -> None:
+    assert [answer["resumed"] for answer in four.answers] == [0] * 4
+    whole = cases.losses(four.folder / "straight")
+    assert cases.losses(four.folder / "resumed") == {n: whole[n] for n in range(11, 21)}
+
+
+def test_a_resumed_run_leaves_the_same_file(four: Runs) -> None:
+    resumed, whole = (four.folder / name / STEP_20 for name in ("half", "whole"))
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
+    assert [answer["other"] for answer in four.answers] == [0] * 4
+    whole = cases.losses(four.folder / "straight")
+    expected = {n: whole[n] for n in range(11, 21)}
+    assert cases.losses(four.folder / "other") == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -> None:
+    cases.keep(four.folder / "whole", tmp_path / "half", 10)
+    answer = cases.train(tmp_path / "on", checkpoint=str(tmp_path / "half"), resume=True)
+    whole = cases.losses(four.folder / "straight")
+    assert answer == 0
+    expected = {n: whole[n] for n in range(11, 21)}
+    assert cases.losses(tmp_path / "on") == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs) -> None:
+    with safe_open(four.folder / "whole" / STEP_10, framework="numpy") as file:
+        names = list(file.keys())
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    expected = cases.SMALL.model.parameter_shapes.items()
+    assert shapes == {
+        f"{kind}.{name}": shape
+        for kind in ("model", "exp_avg", "exp_avg_sq")
+        for name, shape in expected
+    }
+
+
+def test_one_rank_tells_of_a_torn_checkpoint_and_all_end(four: Runs) -> None:
+    path = four.folder / "half-torn" / STEP_10
+    assert [answer["torn"] for answer in four.answers] == [
+        f"CheckpointError: {path}: expected a whole checkpoint, got Error while deserializing "
+        "header: incomplete metadata, file not fully covered: delete it to resume from the one "
+        "before",
+        *["SystemExit: 0"] * 3,
+    ]
+    assert not (four.folder / "torn" / "log.jsonl").exists()
+
+
+def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> None:
+    assert [answer["asked"] for answer in four.answers] == [128 + 15] * 4
+    *_, end = read_log(four.folder / "asked" / "log.jsonl")
+    assert end == EndRow(1, "SIGTERM")
+    assert [path.name for path in (four.folder / "stopped").iterdir()] == [
+        "step-00000001.safetensors"
+    ]
+
+
+def test_the_rate_rises_to_its_full_height() -> None:
+    settings = Settings(lr=0.5, warmup=4)
+    assert [learning_rate(settings, n) for n in range(1, 6)] == [0.125, 0.25, 0.375, 0.5, 0.5]
+    assert learning_rate(Settings(lr=0.5, warmup=0), 1) == 0.5
+
+
+def test_a_log_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with Log(str(path)) as log:
+        for step in range(1, 5):
+            log.write(EvaluateRow(step, 0.5))
+        log.write(EndRow(4, "SIGINT"))
+    with Log(str(path), keep_until=2) as log:
+        log.write(EndRow(3))
+    assert read_log(path) == [EvaluateRow(1, 0.5), EvaluateRow(2, 0.5), EndRow(3)]
+
+
+def test_a_line_that_is_no_row_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"row": "end", "step": 1}) + '\n{"row": "sum"}\n')
+    with pytest.raises(ConfigError) as caught:
+        read_log(path)
+    assert str(caught.value) == (
+        f"{path}:2: expected a row of a log, got Invalid value 'sum' - at `$.row`"
+    )
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    answer = cases.train(tmp_path / "run", lr=1e200, warmup=0)
+    assert answer == (
+        "ConfigError: --lr: expected a rate at which training stays finite, got loss nan and "
+        "gradient norm nan in step 2: take a smaller one than 1e+200"
+    )
+    assert list(cases.losses(tmp_path / "run")) == [1]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "saved")
+    cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)
+    whole = cases.losses(tmp_path / "a")
+    Path(folder, "step-00000004.safetensors").unlink()
+    assert cases.train(tmp_path / "b", dtype=dtype, checkpoint=folder, resume=True, steps=4) == 0
+    assert cases.losses(tmp_path / "b") == {4: whole[4]}

@@ -1,0 +1,446 @@
+"""Primitives are proved for every side, by what their own maps say; the rest is honest."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+import z3
+from test_movement import TABLE_1, offsets
+
+from primepar import Primitive, where
+from primepar.errors import PrimitiveError
+from primepar.partition import PRIMITIVES, ByOutput, PrimePar, parse_sequence
+from primepar.schedule import Movement, Sequence
+from primepar.schedule.operators import PHASES, Phase
+from primepar.schedule.primitive import Slices, Value
+from primepar.targets import load_primitive
+from primepar.verify import primitive_claims
+from primepar.verify.fit import (
+    Row,
+    Sample,
+    Sender,
+    Span,
+    Transition,
+    distance,
+    fit_moves,
+    fit_radices,
+    samples,
+    transitions,
+)
+from primepar.verify.primitive_claims import Claim
+from primepar.verify.primitive_proof import PROVED, Prover, obligations, verify_primitive
+from primepar.verify.primitive_side import verify_side
+from primepar.verify.primitive_symbolic import SymbolicMap
+from primepar.verify.report import Report
+
+WRONG = Path(__file__).parent / "wrong"
+ONE_MESH = "or prove one mesh with --side"
+
+
+class TravellingSums(Primitive):
+    """W stays; I and dO pass along the rows, O and dI along with their partial sums."""
+
+    axes = ("r", "c")
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c + t) % s, N=r, K=c)
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 1 + t) % s, N=r, K=c)
+
+    def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 2 + t) % s, N=r, K=c)
+
+
+class OtherWay(PrimePar):
+    """PrimePar whose backward walks the other way, so that W has further to go home."""
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c - 1) % s, K=(c - t) % s)
+
+
+class Layers(Primitive):
+    """PrimePar on each of `d` layers that share out N: O is reduced over them."""
+
+    axes = {"r": "q", "c": "q", "e": "d"}
+
+    def forward(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r, N=(e, (r + c + t) % q), K=c)
+
+    def backward(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r, N=(e, (r + c - 1) % q), K=(c + t) % q)
+
+    def gradient(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        last = where(t == q - 1, 1, 0)
+        return dict(M=(r + t) % q, N=(e, (r + c - 1 + last) % q), K=(c - 1 + last) % q)
+
+
+class Rectangle(Primitive):
+    """Rows of M and columns of K on a mesh that need not be square."""
+
+    axes = {"r": "p", "c": "q"}
+
+    def steps(self, p: Value, q: Value) -> Value:
+        return 1
+
+    def forward(self, r: Value, c: Value, t: Value, p: Value, q: Value) -> Slices:
+        return dict(M=r, K=c)
+
+
+class Mirror(PrimePar):
+    """PrimePar whose rows go backward in N, so that W is mirrored between two phases."""
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(c - r - 1) % s, K=(c + t) % s)
+
+
+class RestingSums(PrimePar):
+    """PrimePar whose dO stays in backward: sums of dI rest on every device, and are reduced."""
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + t) % s, K=c)
+
+
+class OneDevice(Primitive):
+    """No axis at all."""
+
+    def forward(self, t: Value) -> Slices:
+        return {}
+
+
+OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, OneDevice)
+RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_primitive_is_proved_for_every_side(name: str) -> None:
+    report = verify_primitive(RIGHT[name](), name)
+    assert [(each.name, each.verdict, each.reason) for each in report.properties] == [
+        (each, "proved", None) for each in PROVED
+    ]
+    assert (report.target, report.verdict) == (name, "proved")
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_proved_for_every_side_is_proved_for_each(name: str) -> None:
+    primitive = RIGHT[name]()
+    for sides in product((1, 2, 3), repeat=len(primitive.side_names)):
+        assert verify_side(primitive, sides).verdict == "proved"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_every_property_stands_on_claims_that_are_not_empty(name: str) -> None:
+    found = list(obligations(RIGHT[name]()))
+    real = [each for each in found if "there is" not in each.sentence]
+    assert {each.property for each in real} == set(PROVED)
+    assert all(each.reason is None and each.seconds > 0 for each in found)
+
+
+def fitted(primitive: Primitive) -> dict[Transition, tuple[Span, ...]]:
+    seen = samples(primitive)
+    return {transition: fit_moves(seen, transition) for transition in transitions()}
+
+
+def offset_at(spans: tuple[Span, ...], step: int, side: int) -> Row:
+    """The offset of the last span that has begun; its sender is a neighbour."""
+    sender = [span.sender for span in spans if span.first.at((side,)) <= step][-1]
+    if sender is None:
+        return ()
+    assert sender == Sender.neighbour(sender.offset)
+    return sender.offset
+
+
+def fitted_offsets(
+    moves: dict[Transition, tuple[Span, ...]], phase: Phase, step: int, side: int
+) -> dict[str, set[Row]]:
+    """Tensor -> offset of its senders while `step` computes."""
+    found: dict[str, set[Row]] = {}
+    for transition, spans in moves.items():
+        within = transition.following is None
+        at = step - transition.is_partial
+        if transition.phase != phase or not transition.may_hop or not spans:
+            continue
+        if at not in range(side - 1) if within else step != side - 1:
+            continue
+        offset = tuple(part % side for part in offset_at(spans, at, side))
+        if any(offset):
+            found[transition.tensor] = {offset}
+    return found
+
+
+@pytest.mark.parametrize("side", [2, 3, 4, 5])
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_fitted_offsets_are_table_1_and_the_derived_movement(side: int, phase: Phase) -> None:
+    moves = fitted(PrimePar())
+    sequence = Sequence.of(PrimePar(), side)
+    moved = Movement(sequence).phases[phase]
+    for step in range(side):
+        row = TABLE_1[phase, step - side if step - side >= -2 else ...]
+        table = {tensor: {(dr % side, dc % side)} for tensor, (dr, dc) in row.items()}
+        derived = offsets(sequence, (*moved.operands[step], *moved.partials[step]))
+        assert fitted_offsets(moves, phase, step, side) == table == derived
+
+
+@pytest.mark.parametrize("side", [2, 3, 4, 5])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("kind", [TravellingSums, OtherWay])
+def test_the_fitted_offsets_are_the_derived_movement(
+    kind: type[Primitive], phase: Phase, side: int
+) -> None:
+    moves = fitted(kind())
+    sequence = Sequence.of(kind(), side)
+    moved = Movement(sequence).phases[phase]
+    for step in range(side):
+        derived = offsets(sequence, (*moved.operands[step], *moved.partials[step]))
+        assert fitted_offsets(moves, phase, step, side) == derived
+
+
+def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest() -> None:
+    sequence = Sequence.of(Rectangle(), 4, 3)
+    lengths, devices = sequence.axis_lengths, sequence.coordinates
+    symbolic = SymbolicMap(Rectangle(), fit_radices(samples(Rectangle())))
+    one, other, here = (symbolic.point(tag) for tag in ("1", "2", ""))
+    nearer = symbolic.is_nearer(one, other, here)
+    sides = [
+        (side.term, z3.IntVal(number))
+        for side, number in zip(symbolic.space.sides, (4, 3), strict=True)
+    ]
+    for rank, target in enumerate(devices):
+        order = sorted(devices, key=lambda device: distance(device, target, lengths))
+        derived = sorted(range(len(devices)), key=Movement(sequence)._distance_to(rank))
+        assert order == [devices[each] for each in derived]
+        for near, far in pairwise(order):
+            at = zip((*one, *other, *here), (*near, *far, *target), strict=True)
+            numbers = [(axis, z3.IntVal(number)) for axis, number in at]
+            assert z3.is_true(z3.simplify(z3.substitute(nearer, *sides, *numbers)))
+
+
+def test_a_wrong_fit_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
+        spans = fit_moves(seen, transition)
+        return tuple(Span(span.first, span.sender and Sender.neighbour((2, 2))) for span in spans)
+
+    monkeypatch.setattr(primitive_claims, "fit_moves", wrong)
+    report = verify_primitive(PrimePar())
+    verdicts = {each.name: each.verdict for each in report.properties}
+    assert verdicts == {
+        "coverage": "proved",
+        "placement": "unknown",
+        "completion": "unknown",
+        "alignment": "unknown",
+        "deadlock-freedom": "proved",
+    }
+    assert report["placement"].reason == (
+        "forward, I: what a device needs next and has not, (r + 2, c + 2) has: "
+        "not so at s=2, though no mesh that was looked at is wrong"
+    )
+
+
+def test_a_rule_for_the_wrong_steps_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
+        spans = fit_moves(seen, transition)
+        return tuple(Span(span.first.plus(1), span.sender) for span in spans)
+
+    monkeypatch.setattr(primitive_claims, "fit_moves", late)
+    assert verify_primitive(PrimePar())["placement"].reason == (
+        "forward, I: the rules leave out no step: "
+        "not so at s=2, though no mesh that was looked at is wrong"
+    )
+
+
+def test_a_claim_without_a_case_is_not_proved() -> None:
+    seen = samples(PrimePar())
+    symbolic = SymbolicMap(PrimePar(), fit_radices(seen))
+    prover = Prover(symbolic, float("inf"))
+    nowhere = z3.And(symbolic.in_mesh(symbolic.here), symbolic.here[0] < 0)
+    assert prover.ask(Claim("coverage", "nowhere", nowhere)) == (None, None)
+    empty = Claim("coverage", "nowhere", nowhere, is_sanity=True)
+    assert prover.ask(empty) == ("there is no such case to prove", None)
+
+
+def test_steps_that_no_sample_shows_are_not_overlooked() -> None:
+    class TwiceWhereLarge(ByOutput):
+        def steps(self, s: Value) -> Value:
+            return where(s > 50, 2, 1)
+
+    report = verify_primitive(TwiceWhereLarge())
+    assert report.verdict == "unknown"
+    assert report["coverage"].reason == (
+        "forward: no sub-operator is computed at two places or steps: "
+        "not so for some sides that sum up to more than 16"
+    )
+    assert verify_side(TwiceWhereLarge(), (51,)).verdict == "refuted"
+
+
+class WithIf(PrimePar):
+    """PrimePar with an `if`: right, but not one map for every side."""
+
+    def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        last = 1 if t == s - 1 else 0
+        return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
+
+
+class Flat(Primitive):
+    """A right partition of M whose slice index is a product."""
+
+    axes = ("r", "c")
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r * s + c)
+
+
+class StepsWithMin(ByOutput):
+    """A right partition that asks which is smaller for its steps."""
+
+    def steps(self, s: Value) -> Value:
+        return min(s, 1)
+
+
+class OddAndEven(Primitive):
+    """Right, but dI passes over half the mesh where the side is odd, and rests where it is even."""
+
+    axes = ("r", "c")
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c + t) % s, N=r, K=c)
+
+    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 1 + t) % s, N=(r - c) % s, K=c)
+
+    def gradient(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(r + c - 2 + t) % s, N=r, K=c)
+
+
+class OnlyNumbers(ByOutput):
+    """A map that numbers can call and symbols cannot."""
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(K=d.__class__(d))
+
+
+IF = (
+    "a map for every side cannot ask `if`, `and`, min or max of an index: "
+    f"write where(condition, a, b), {ONE_MESH}"
+)
+UNKNOWN = {
+    WithIf: IF,
+    StepsWithMin: IF,
+    Flat: "a product of two indices or sides is not linear: write an index of several digits as a "
+    f"tuple, M=(r, c) for M=r*s + c, {ONE_MESH}",
+    OnlyNumbers: "called with symbols: OnlyNumbers.forward: expected a map that can be called as "
+    "forward(self, d, t, s), got TypeError: Symbol.__init__() missing 3 required positional "
+    "arguments: 'term', 'low', and 'high'",
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_a_right_map_that_symbols_cannot_follow_is_unknown_and_says_why(
+    kind: type[Primitive],
+) -> None:
+    report = verify_primitive(kind())
+    assert report.verdict == "unknown"
+    assert {each.verdict for each in report.properties} == {"unknown"}
+    assert {each.reason for each in report.properties} == {UNKNOWN[kind]}
+    assert verify_side(kind(), (3,)).verdict == "proved"
+
+
+def test_a_right_map_that_no_one_rule_explains_is_unknown_and_says_where() -> None:
+    report = verify_primitive(OddAndEven())
+    assert {each.name: each.reason for each in report.properties if each.verdict != "proved"} == {
+        "completion": "backward, dI: one rule says where each block comes from: "
+        "a device needs what no device has, s=6",
+        "deadlock-freedom": "backward, dI: every receive has its send: "
+        "a device needs what no device has, s=6",
+    }
+    assert {verify_side(OddAndEven(), (side,)).verdict for side in (1, 2, 3, 4)} == {"proved"}
+
+
+def test_a_wrong_map_that_symbols_cannot_follow_is_refuted_by_search() -> None:
+    class WrongWithIf(PrimePar):
+        def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+            return dict(M=r if t else c, N=(r + c + t) % s, K=c)
+
+    report = verify_primitive(WrongWithIf())
+    assert (report.verdict, report["coverage"].counterexample) == (
+        "refuted",
+        "s=2 (2x2 devices): forward sub-operator (M=0, N=1, K=0): expected one device to compute "
+        "it once, got device 0 (r=0, c=0) at t=1 and device 2 (r=1, c=0) at t=0: "
+        "give one of them another",
+    )
+
+
+def test_without_time_nothing_is_known() -> None:
+    report = verify_primitive(PrimePar(), timeout=0.0)
+    assert report.verdict == "unknown"
+    assert report["alignment"].reason == (
+        "forward to gradient, I: there is such a device and step: "
+        "Z3 did not decide it in the time that it was given"
+    )
+
+
+FILE = """
+from primepar import Primitive
+
+class Mine(Primitive):
+    axes = ("r", "c")
+
+    def forward(self, r, c, t, s):
+        return {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "dict(M=r, N=[][r], K=c)",
+            "Mine.forward: expected a map that can be called as forward(self, r, c, t, s), "
+            "got IndexError: list index out of range",
+        ),
+        (
+            "dict(M=r, N=t, H=c)",
+            "Mine.forward: expected dims out of B, M, N, K, got 'H': leave out a dim that is not "
+            "split",
+        ),
+        (
+            "(r, c)",
+            "Mine.forward: expected dict(M=..., N=..., K=...), got tuple: return the slice index "
+            "of each dim that the map splits",
+        ),
+        (
+            "dict(M=r, N=t, K=c - 1)",
+            "Mine.forward: expected a slice index of K that is 0 or more, got -1 at r=0, c=0, "
+            "t=0, sides (1,): wrap it with % of the side",
+        ),
+        (
+            "dict(M=r, N=t, K=c / 2)",
+            "Mine.forward: expected a slice index of K that is 0 or more, got 0.0 at r=0, c=0, "
+            "t=0, sides (1,): wrap it with % of the side",
+        ),
+        (
+            "dict(M=r, N=t, K=(1 - c) if s > 3 else c)",
+            "Mine.forward: expected a slice index of K that is 0 or more, got -1 at r=0, c=2, "
+            "t=0, sides (4,): wrap it with % of the side",
+        ),
+    ],
+)
+def test_a_map_that_gives_no_slices_is_bad_input(body: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FILE.format(body=body))
+    with pytest.raises(PrimitiveError) as error:
+        verify_primitive(load_primitive(f"{tmp_path}/mine.py:Mine"))
+    assert str(error.value) == message
+
+
+def test_two_p_with_nested_time_are_right_and_with_one_time_index_are_not() -> None:
+    nested: Report = verify_side(parse_sequence("P2x2,P2x2"))
+    assert (nested.target, nested.verdict) == ("P2x2,P2x2", "proved")
+    published = load_primitive(f"{WRONG}/one_time_index.py:OneTimeIndex")
+    assert verify_primitive(published)["coverage"].counterexample == (
+        "s=2 (2x2x2x2 devices): forward sub-operator (M=0, N=0, K=1): expected one device to "
+        "compute it, got none: only 32 of 64 are computed"
+    )

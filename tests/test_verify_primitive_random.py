@@ -1,0 +1,109 @@
+"""The verdict for every side agrees with each mesh looked at by itself, for random maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primepar import Primitive, where
+from primepar.reference.check import check
+from primepar.schedule import Movement, Sequence
+from primepar.schedule.operators import PHASES
+from primepar.verify.primitive_proof import verify_primitive
+from primepar.verify.primitive_search import FAULTS, MOST_DEVICES_AFTER
+from primepar.verify.primitive_side import verify_side
+
+Form = tuple[int, ...]
+"""Coefficients of r, c, t and 1, and of 1 at the last step only."""
+Maps = dict[str, dict[str, Form]]
+
+PRIMEPAR: Maps = {
+    "forward": {"M": (1, 0, 0, 0, 0), "N": (1, 1, 1, 0, 0), "K": (0, 1, 0, 0, 0)},
+    "backward": {"M": (1, 0, 0, 0, 0), "N": (1, 1, 0, -1, 0), "K": (0, 1, 1, 0, 0)},
+    "gradient": {"M": (1, 0, 1, 0, 0), "N": (1, 1, 0, -1, 1), "K": (0, 1, 0, -1, 1)},
+}
+TRAVELLING: Maps = {
+    "forward": {"M": (1, 1, 1, 0, 0), "N": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
+    "backward": {"M": (1, 1, 1, -1, 0), "N": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
+    "gradient": {"M": (1, 1, 1, -2, 0), "N": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
+}
+
+coefficients = st.sampled_from((-1, 0, 1, 2))
+forms = st.tuples(*[coefficients] * 3, st.sampled_from((-1, 0, 1)), st.sampled_from((0, 0, 1)))
+phases = st.dictionaries(st.sampled_from("MNK"), forms, min_size=1)
+any_maps = st.fixed_dictionaries(dict.fromkeys(PHASES, phases))
+
+
+@st.composite
+def nearly_right(draw: st.DrawFn) -> Maps:
+    """A right primitive with up to two coefficients changed."""
+    right = draw(st.sampled_from((PRIMEPAR, TRAVELLING)))
+    maps = {phase: dict(forms) for phase, forms in right.items()}
+    for _ in range(draw(st.integers(0, 2))):
+        phase, dim = draw(st.sampled_from(PHASES)), draw(st.sampled_from("MNK"))
+        place, value = draw(st.integers(0, 4)), draw(coefficients)
+        form = maps[phase][dim]
+        maps[phase][dim] = (*form[:place], value, *form[place + 1 :])
+    return maps
+
+
+def primitive_of(maps: Maps) -> Primitive:
+    """The primitive with these maps on an s x s mesh."""
+
+    def call(phase: str, r: Any, c: Any, t: Any, s: Any) -> dict[str, Any]:
+        last = where(t == s - 1, 1, 0)
+        return {
+            dim: (a * r + b * c + d * t + e + f * last) % s
+            for dim, (a, b, d, e, f) in maps[phase].items()
+        }
+
+    class Random(Primitive):
+        axes = ("r", "c")
+
+        def forward(self, *args: Any) -> dict[str, Any]:
+            return call("forward", *args)
+
+        def backward(self, *args: Any) -> dict[str, Any]:
+            return call("backward", *args)
+
+        def gradient(self, *args: Any) -> dict[str, Any]:
+            return call("gradient", *args)
+
+    return Random()
+
+
+def faults(primitive: Primitive, side: int) -> dict[str, str]:
+    """Property -> its first fault on one mesh."""
+    movement = Movement(Sequence.of(primitive, side))
+    found = {name: next(search(movement), None) for name, search in FAULTS.items()}
+    return {name: fault for name, fault in found.items() if fault is not None}
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.one_of(nearly_right(), nearly_right(), any_maps))
+def test_the_verdict_for_every_side_agrees_with_every_small_side(maps: Maps) -> None:
+    primitive = primitive_of(maps)
+    report = verify_primitive(primitive)
+    wrong = {side: faults(primitive, side) for side in range(1, 6)}
+    for each in report.properties:
+        first = next((side for side in wrong if each.name in wrong[side]), None)
+        if first is None:
+            assert each.verdict != "refuted"
+        elif first * first <= MOST_DEVICES_AFTER:
+            mesh = f"s={first} ({first}x{first} device{'s' * (first > 1)})"
+            assert each.counterexample == f"{mesh}: {wrong[first][each.name]}"
+        else:
+            assert each.verdict != "proved"
+    assert (report.verdict == "refuted") == any(wrong.values())
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.one_of(nearly_right(), any_maps))
+def test_the_search_agrees_with_the_program_and_the_emulator(maps: Maps) -> None:
+    primitive = primitive_of(maps)
+    for side in (1, 2, 3):
+        right = not faults(primitive, side)
+        assert (verify_side(primitive, (side,)).verdict == "proved") == right
+        assert check(Sequence.of(primitive, side)).equal == right

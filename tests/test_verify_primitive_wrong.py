@@ -1,0 +1,178 @@
+"""Primitives made wrong by hand: refuted for the right property, at the smallest mesh, replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from primepar.reference.check import check
+from primepar.schedule import Primitive, Sequence
+from primepar.targets import load_primitive
+from primepar.verify.primitive_proof import verify_primitive
+from primepar.verify.primitive_search import side_choices
+from primepar.verify.primitive_side import verify_side
+
+FOLDER = Path(__file__).parent / "wrong"
+
+
+class Wrong(NamedTuple):
+    """A primitive, the smallest sides where it is wrong, what is refuted, and what is unknown.
+
+    Property -> the whole counterexample. Whatever is in neither is proved for every side.
+    """
+
+    name: str
+    sides: tuple[int, ...]
+    refuted: dict[str, str]
+    unknown: str = ""
+
+
+def twice(mesh: str, sub_operator: str, one: str, other: str) -> str:
+    return (
+        f"{mesh}: {sub_operator}: expected one device to compute it once, got {one} and {other}: "
+        "give one of them another"
+    )
+
+
+def nowhere(mesh: str, place: str, block: str, step: int) -> str:
+    return (
+        f"{mesh}: {place}: expected {block} to be on some device at t={step}, got it on none: "
+        f"let a device use it at t={step}"
+    )
+
+
+S2 = "s=2 (2x2 devices)"
+FIRST, SECOND = "device 0 (r=0, c=0)", "device 1 (r=0, c=1)"
+I_ELSEWHERE = (
+    f"{S2}: gradient starts on {FIRST}: expected I[0,0] here, got I[0,1] from forward: "
+    "end forward where gradient starts, or one hop away"
+)
+DW_ELSEWHERE = (
+    f"{S2}: forward starts on {FIRST}: expected W[0,0] here, got dW[1,1] from gradient: "
+    "end gradient where forward starts"
+)
+
+PRIMITIVES = [
+    Wrong("another_row.py:AnotherRow", (2,), {
+        "alignment": f"{S2}: backward starts on {FIRST}: expected dO[1,0] here, got O[0,0] from "
+        "forward: end forward where backward starts",
+    }),
+    Wrong("backward_forgets_k.py:BackwardForgetsK", (2,), {
+        "coverage": twice(S2, "backward sub-operator (M=0, N=1, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+        "alignment": f"{S2}: backward starts on {FIRST}: expected dO[0,1] here, got O[0,0] from "
+        "forward: end forward where backward starts",
+    }),
+    Wrong("comes_back.py:ComesBack", (1,), {
+        "coverage": "s=1 (1 device): forward sub-operator (M=0, N=0, K=1): expected one device to "
+        "compute it, got none: only 4 of 8 are computed",
+        "placement": nowhere("s=1 (1 device)", "forward, device 0 (d=0) at t=1", "I[0,1]", 0),
+        "completion": "s=2 (2 devices): forward, device 0 (d=0) at t=0: expected its product for "
+        "O[0,0] in the sum on device 0 (d=0) at the end, got it overwritten by another that came: "
+        "keep O where it is, or pass it on at every step",
+        "alignment": "s=1 (1 device): gradient starts on device 0 (d=0): expected I[0,0] here, "
+        "got I[0,3] from forward: end forward where gradient starts, or one hop away",
+    }, unknown="deadlock-freedom"),
+    Wrong("first_row_alone.py:FirstRowAlone", (2,), {
+        "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
+        "alignment": f"{S2}: gradient starts on {SECOND}: expected I[0,0] here, got I[0,1] from "
+        "forward: end forward where gradient starts, or one hop away",
+    }, unknown="deadlock-freedom"),
+    Wrong("half_a_last_step.py:HalfALastStep", (2,), {
+        "coverage": twice(S2, "gradient sub-operator (M=1, N=0, K=1)",
+                          f"{FIRST} at t=1", "device 2 (r=1, c=0) at t=0"),
+        "alignment": f"{S2}: forward starts on {FIRST}: expected W[0,0] here, got dW[0,1] from "
+        "gradient: end gradient where forward starts",
+    }),
+    Wrong("halves.py:Halves", (2,), {
+        "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+        "alignment": f"{S2}: gradient starts on {FIRST}: expected I[0,1] here, got I[0,0] from "
+        "forward: end forward where gradient starts, or one hop away",
+    }, unknown="deadlock-freedom"),
+    Wrong("late.py:Late", (4,), {
+        "coverage": twice("s=4 (4x4 devices)", "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=2"),
+    }, unknown="placement"),
+    Wrong("no_last_step.py:NoLastStep", (2,), {"alignment": DW_ELSEWHERE}),
+    Wrong("nobody_sends.py:NobodySends", (2,), {
+        "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
+        "alignment": I_ELSEWHERE,
+    }, unknown="deadlock-freedom"),
+    Wrong("oblong.py:Oblong", (2, 1), {
+        "placement": nowhere("p=2, q=1 (2x1 devices)", f"forward, {FIRST} at t=1", "I[0,1]", 0),
+        "alignment": I_ELSEWHERE.replace(S2, "p=2, q=1 (2x1 devices)"),
+    }, unknown="coverage completion deadlock-freedom"),
+    Wrong("odd_sides_only.py:OddSidesOnly", (2,), {
+        "coverage": twice(S2, "gradient sub-operator (M=1, N=1, K=1)",
+                          f"{SECOND} at t=1", "device 2 (r=1, c=0) at t=0"),
+        "placement": nowhere(S2, f"forward, {FIRST} at t=1", "W[1,0]", 0),
+    }, unknown="deadlock-freedom"),
+    Wrong("one_step.py:OneStep", (2,), {
+        "coverage": f"{S2}: forward sub-operator (M=0, N=0, K=1): expected one device to compute "
+        "it, got none: only 4 of 8 are computed",
+        "alignment": DW_ELSEWHERE,
+    }),
+    Wrong("one_step_too_many.py:OneStepTooMany", (1,), {
+        "coverage": twice("s=1 (1x1 device)", "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+        "alignment": DW_ELSEWHERE,
+    }),
+    Wrong("one_time_index.py:OneTimeIndex", (2,), {
+        "coverage": "s=2 (2x2x2x2 devices): forward sub-operator (M=0, N=0, K=1): expected one "
+        "device to compute it, got none: only 32 of 64 are computed",
+    }),
+    Wrong("row_then_column.py:RowThenColumn", (3,), {
+        "alignment": "s=3 (3 devices): backward starts on device 0 (d=0): expected W[1,0] here, "
+        "got W[0,0] W[0,1] W[0,2] from forward: end forward where backward starts, or one hop "
+        "away",
+    }),
+    Wrong("twins.py:Twins", (2,), {
+        "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{SECOND} at t=0"),
+        "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
+        "alignment": I_ELSEWHERE,
+    }, unknown="deadlock-freedom"),
+    Wrong("two_at_a_time.py:TwoAtATime", (2,), {
+        "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+    }),
+]  # fmt: skip
+NAMES = [wrong.name.partition(":")[0] for wrong in PRIMITIVES]
+
+
+def load(wrong: Wrong) -> Primitive:
+    return load_primitive(f"{FOLDER}/{wrong.name}")
+
+
+def test_every_wrong_primitive_is_in_the_table() -> None:
+    assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("wrong", PRIMITIVES, ids=NAMES)
+def test_a_wrong_primitive_is_refuted_with_the_smallest_counterexample(wrong: Wrong) -> None:
+    report = verify_primitive(load(wrong), wrong.name)
+    counterexamples = {each.name: each.counterexample for each in report.properties}
+    assert {name: text for name, text in counterexamples.items() if text} == wrong.refuted
+    unknown = [each.name for each in report.properties if each.verdict == "unknown"]
+    assert unknown == wrong.unknown.split()
+    assert (report.target, report.verdict) == (wrong.name, "refuted")
+
+
+@pytest.mark.parametrize("wrong", PRIMITIVES, ids=NAMES)
+def test_the_counterexample_replays_on_emulated_devices_and_in_the_program(wrong: Wrong) -> None:
+    primitive = load(wrong)
+    for sides in side_choices(primitive):
+        smallest = sides == wrong.sides
+        assert check(Sequence.of(primitive, *sides)).equal != smallest
+        assert verify_side(primitive, sides).verdict == ("refuted" if smallest else "proved")
+        if smallest:
+            break
+
+
+def test_a_primitive_that_is_wrong_for_even_sides_only_is_right_for_odd_ones() -> None:
+    primitive = load(next(wrong for wrong in PRIMITIVES if "Odd" in wrong.name))
+    verdicts = [verify_side(primitive, (side,)).verdict for side in (1, 2, 3, 4, 5)]
+    assert verdicts == ["proved", "refuted", "proved", "refuted", "proved"]

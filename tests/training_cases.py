@@ -1,0 +1,78 @@
+"""What the ranks of the training tests do: each function runs on every rank of one world."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import device
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from primepar.distributed.command import train_here
+from primepar.distributed.data import Text
+from primepar.distributed.launch import Launch, World
+from primepar.distributed.log import StepRow, read_log
+from primepar.distributed.settings import Settings
+from primepar.distributed.stopping import Stopping
+from primepar.errors import PrimeParError
+
+SMALL = Settings(
+    dtype="float64", batch=4, layers=2, hidden=32, heads=4, context=16, steps=20, warmup=5
+)
+TEXT = Text.of("counting", b" ".join(b"%d" % n for n in range(2000)), SMALL.batch, SMALL.context)
+
+
+def train(folder: Path, **changes: Any) -> Any:
+    """Train on this rank: the exit code, or the error's text where there is one."""
+    given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__}
+    settings = Settings(**{**given, "log": str(folder / "log.jsonl"), **changes})
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    folder.mkdir(exist_ok=True)
+    world = World(rank, size, device("cpu"), FileStore(str(folder / "store"), size))
+    launch = Launch("torchrun", rank, size)
+    with Stopping(killed=False) as stopping:
+        if "asked" in folder.name and rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            return train_here(settings, launch, world, settings.mesh(size), TEXT, stopping)
+        except (PrimeParError, SystemExit) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def four_ranks(folder: Path) -> dict[str, Any]:
+    """Every run that the tests ask of four processes, one after another."""
+    whole, half = str(folder / "whole"), str(folder / "half")
+    trace = str(folder / "trace.json")
+    answers = {
+        "straight": train(folder / "straight", checkpoint=whole, checkpoint_every=10, trace=trace),
+    }
+    if dist.get_rank() == 0:
+        keep(Path(whole), Path(half), 10)
+        for name in ("other", "torn"):
+            shutil.copytree(half, folder / f"half-{name}")
+        (torn,) = (folder / "half-torn").iterdir()
+        torn.write_bytes(torn.read_bytes()[:-1000])
+    dist.barrier()
+    other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
+    answers["resumed"] = train(folder / "resumed", checkpoint=half, resume=True)
+    answers["other"] = train(folder / "other", checkpoint=other, resume=True, sequence="M2,K2")
+    answers["torn"] = train(folder / "torn", checkpoint=torn_folder, resume=True)
+    answers["asked"] = train(folder / "asked", checkpoint=str(folder / "stopped"))
+    return answers
+
+
+def keep(source: Path, target: Path, step: int) -> None:
+    """Copy one checkpoint into a folder of its own."""
+    target.mkdir()
+    name = f"step-{step:08d}.safetensors"
+    shutil.copy(source / name, target / name)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Step -> loss, from the log of a run."""
+    rows = read_log(folder / "log.jsonl")
+    return {row.step: row.loss for row in rows if isinstance(row, StepRow)}

@@ -1,0 +1,127 @@
+# %% [markdown]
+# # The whole way, in one run
+#
+# One primitive, PrimePar's `P2x2`, from its drawing to a training run: drawn, emulated on four
+# devices, proved for every side, and trained with on four processes beside one process. The run
+# ends with an error if the two losses part, or if a byte more or less is sent than the formula
+# says. `make demo` runs this file; everything it writes is in the folder `demo`.
+
+# %%
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from primepar.distributed.log import EvaluateRow, StartRow, StepRow, read_log
+
+OUT = Path("demo")
+ONE, FOUR = OUT / "one_process.jsonl", OUT / "four_processes.jsonl"
+MOST_APART = 1e-3
+"""Relative difference of two float32 losses, above which the demo fails."""
+
+
+def heading(number, text):
+    print(f"\n{number}. {text}\n" + "-" * (len(text) + 3), flush=True)
+
+
+def primepar(*arguments):
+    """Run a command as a user would; end with its exit code if that is not 0."""
+    print("$ primepar", *arguments, flush=True)
+    code = subprocess.run([sys.executable, "-m", "primepar", *map(str, arguments)]).returncode
+    if code:
+        sys.exit(code)
+
+
+def rows(path, kind):
+    return [row for row in read_log(path) if isinstance(row, kind)]
+
+
+# %% [markdown]
+# ## What four processes may send
+#
+# Equations 4 to 6 of the paper give, for one linear operator of M x N x K over `p = s * s` devices
+# and one training step, `[2 (s - 1) (M N + M K) + 2 s N K] / p` elements per device.
+
+
+# %%
+def bytes_by_formula(start, s=2, itemsize=4):
+    """Bytes that each device sends in one training step, over all linear operators."""
+    M, p = start.settings.tokens, s * s
+    shapes = start.settings.model.linear_shapes.values()
+    return itemsize * sum((2 * (s - 1) * (M * N + M * K) + 2 * s * N * K) / p for N, K in shapes)
+
+
+def compare_losses(one, four):
+    """Print both curves; exit with 1 if they are too far apart anywhere."""
+    if [row.step for row in one] != [row.step for row in four]:
+        sys.exit("demo: the two runs did not do the same steps")
+    apart = [abs(a.loss - b.loss) / a.loss for a, b in zip(one, four, strict=True)]
+    print("  step   1 process   4 processes   relative difference")
+    for row, other, difference in zip(one, four, apart, strict=True):
+        if row.step == 1 or row.step % max(1, len(one) // 10) == 0:
+            print(f"  {row.step:4}   {row.loss:9.6f}   {other.loss:11.6f}   {difference:.1e}")
+    print(f"Largest relative difference of the losses: {max(apart):.1e}, allowed {MOST_APART:.0e}.")
+    if not all(difference <= MOST_APART for difference in apart):
+        sys.exit("demo: the losses of one and of four processes differ")
+
+
+def compare_bytes(start, four):
+    """Print bytes counted and by the formula; exit with 1 unless they are equal at every step."""
+    expected = bytes_by_formula(start)
+    counted = {sent for row in four for sent in row.sent_bytes}
+    print(f"Bytes sent per rank and step for the {len(start.settings.model.linear_shapes)} linear "
+          f"operators: {', '.join(f'{sent:.0f}' for sent in sorted(counted))}.")  # fmt: skip
+    print(f"By the formula [2(s-1)(MN+MK) + 2sNK]/p:               {expected:.0f}.")
+    others = {sent for row in four for sent in row.other_bytes}
+    print(f"Besides, for redistribution, norms, embeddings and loss: {min(others):.0f}"
+          f"{f' to {max(others):.0f}' if len(others) > 1 else ''}.")  # fmt: skip
+    if counted != {expected}:
+        sys.exit("demo: the bytes that were sent are not those of the formula")
+
+
+# %% [markdown]
+# ## The run
+
+
+# %%
+def main(steps):
+    began = time.monotonic()
+    OUT.mkdir(exist_ok=True)
+
+    heading(1, "The schedule: what each of four devices multiplies, and what moves")
+    primepar("show", "primepar", "--side", 2)
+    primepar("show", "primepar", "--side", 2, "--output", OUT / "schedule.svg")
+
+    heading(2, "Emulated: four devices with memories of their own against one device")
+    primepar("check", "primepar", "--side", 2)
+
+    heading(3, "Proved: right on every mesh, of any side")
+    primepar("verify", "primepar")
+
+    same = ["--steps", steps, "--batch", 4, "--device", "cpu"]
+    heading(4, f"Trained on one process: {steps} steps")
+    primepar("train", *same, "--log", ONE)
+
+    heading(5, f"Trained on four processes: the same {steps} steps")
+    timeline = OUT / "timeline.svg"
+    primepar("train", *same, "--ranks", 4, "--log", FOUR, "--trace", timeline)
+
+    heading(6, "Compared")
+    (start,), four = rows(FOUR, StartRow), rows(FOUR, StepRow)
+    compare_losses(rows(ONE, StepRow), four)
+    held_out = [rows(path, EvaluateRow)[-1].loss for path in (ONE, FOUR)]
+    print(f"Held-out loss after {steps} steps: {held_out[0]:.4f} and {held_out[1]:.4f}.\n")
+    compare_bytes(start, four)
+
+    heading(7, "Where to look")
+    print(f"  {OUT / 'schedule.svg'}  the schedule")
+    print(f"  {timeline}  one training step on four processes, as it was measured")
+    print(f"  {ONE}, {FOUR}  the logs")
+    print(f"\nAll of it held, in {time.monotonic() - began:.0f} seconds.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Draw, emulate, prove and train P2x2.")
+    parser.add_argument("--steps", type=int, default=100, help="training steps of each run")
+    main(parser.parse_args().steps)
