@@ -1,0 +1,75 @@
+"""The operators of a model in the order of execution: what a plan names a sequence for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from primepar.models.config import ModelConfig
+
+Kind = Literal["embedding", "norm", "linear", "attention", "activation", "add", "loss"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator, which makes K features of N for every one of the M tokens of a step.
+
+    `inputs` names the operators whose outputs it takes; the embedding, which takes tokens, has none.
+    N and K are, for the embedding, V and H; for a linear operator those of its weight; for the
+    attention the columns of qkv and A D; for an activation the columns of fc1 and F. For a norm and
+    an addition both are H, for the loss both are V, because it makes the gradient of the logits.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    N: int
+    K: int
+
+
+def operators(config: ModelConfig) -> tuple[Operator, ...]:
+    """Operators of a model in the order of execution; each comes after its inputs."""
+    stream = "embedding"
+    found = [Operator(stream, "embedding", (), config.vocabulary, config.hidden)]
+    if config.embedding_norm:
+        found.append(_norm(config, "embedding.norm", stream))
+        stream = "embedding.norm"
+    for layer in range(config.layers):
+        found += _block(config, f"blocks.{layer}", stream)
+        stream = found[-1].name
+    found.append(_norm(config, "norm", stream))
+    found.append(Operator("head", "linear", ("norm",), *config.linear_shapes["head"]))
+    found.append(Operator("loss", "loss", ("head",), config.vocabulary, config.vocabulary))
+    return tuple(found)
+
+
+def _norm(config: ModelConfig, name: str, source: str) -> Operator:
+    return Operator(name, "norm", (source,), config.hidden, config.hidden)
+
+
+def _block(config: ModelConfig, block: str, stream: str) -> list[Operator]:
+    """Operators of one block whose input is the output of `stream`; the last is its output."""
+    shapes, hidden = config.linear_shapes, config.hidden
+
+    def linear(name: str, source: str) -> Operator:
+        full = f"{block}.{name}"
+        return Operator(full, "linear", (f"{block}.{source}",), *shapes[full])
+
+    def add(name: str, stream: str, branch: str) -> Operator:
+        return Operator(f"{block}.{name}", "add", (stream, f"{block}.{branch}"), hidden, hidden)
+
+    (_, columns), (merged, _) = shapes[f"{block}.qkv"], shapes[f"{block}.proj"]
+    attention = Operator(f"{block}.attention", "attention", (f"{block}.qkv",), columns, merged)
+    act = Operator(f"{block}.act", "activation", (f"{block}.fc1",), config.fc1_columns, config.ffn)
+    return [
+        _norm(config, f"{block}.norm1", stream),
+        linear("qkv", "norm1"),
+        attention,
+        linear("proj", "attention"),
+        add("add1", stream, "proj"),
+        _norm(config, f"{block}.norm2", f"{block}.add1"),
+        linear("fc1", "norm2"),
+        act,
+        linear("fc2", "act"),
+        add("add2", f"{block}.add1", "fc2"),
+    ]
