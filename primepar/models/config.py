@@ -90,8 +90,8 @@ class ModelConfig:
     def of(cls, family: Family, *, hidden: int, heads: int, **fields: Any) -> ModelConfig:
         """Model of a family; what is not among the fields is as the family has it.
 
-        Needs `layers`, `context` and `vocabulary`; `kv_heads` is `heads`, `head_dim` H / A and `ffn`
-        4 H unless given. Dropout is 0 unless given. Raises `ConfigError`.
+        Needs `layers`, `context` and `vocabulary`. Unless given, `kv_heads` is `heads`, `head_dim`
+        is H / A, `ffn` is 4 H and there is no dropout. Raises `ConfigError`.
         """
         _check_choice("family", family)
         sizes = {"hidden": hidden, "heads": heads}

@@ -14,10 +14,10 @@ Kind = Literal["embedding", "norm", "linear", "attention", "activation", "add", 
 class Operator:
     """One operator, which makes K features of N for every one of the M tokens of a step.
 
-    `inputs` names the operators whose outputs it takes; the embedding, which takes tokens, has none.
-    N and K are, for the embedding, V and H; for a linear operator those of its weight; for the
-    attention the columns of qkv and A D; for an activation the columns of fc1 and F. For a norm and
-    an addition both are H, for the loss both are V, because it makes the gradient of the logits.
+    `inputs` names the operators whose outputs it takes; the embedding takes tokens and has none.
+    N and K are V and H for the embedding, those of the weight for a linear operator, the columns of
+    qkv and A D for the attention, the columns of fc1 and F for an activation, both H for a norm or
+    an addition, and both V for the loss, which makes the gradient of the logits.
     """
 
     name: str
