@@ -40,6 +40,10 @@ class ProgramError(PrimeParError):
     """A program file is not a program: broken JSON, an unknown instruction, a wrong type."""
 
 
+class PlanError(PrimeParError):
+    """A plan is no plan for this model and mesh, or a method cannot be planned on them."""
+
+
 class DataError(PrimeParError):
     """The training text is missing, empty or shorter than one batch."""
 
@@ -54,6 +58,10 @@ class TrainingOrderError(PrimeParError):
 
 class CheckpointError(PrimeParError):
     """A saved run cannot be read, or belongs to another model."""
+
+
+class WeightError(PrimeParError):
+    """A weight file is cut short, or a tensor of it is missing, unknown or of another shape."""
 
 
 class LaunchError(PrimeParError):

@@ -55,3 +55,19 @@ class ByOutput(_ByDimension):
     """K = d in every phase: Megatron's column-parallel linear operator; dI is reduced."""
 
     dim = label = "K"
+
+
+class Replicated(Primitive):
+    """Every device holds all and does the same; nothing is cut. For operators that are not linear.
+
+    A linear operator would do its products twice, so only a plan knows this primitive.
+    """
+
+    axes = ("d",)
+    label = "R"
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from primepar.errors import SequenceError
-from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence
+from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
@@ -33,29 +33,32 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
-_BY_LABEL = {primitive.label: primitive for primitive in PRIMITIVES.values()}
+_BY_LABEL = {primitive.label: primitive for primitive in (*PRIMITIVES.values(), Replicated)}
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")
 
 
-def parse_sequence(text: str) -> Sequence:
+def parse_sequence(text: str, *, linear: bool = True) -> Sequence:
     """Read a partition sequence as the paper writes it, outermost primitive first.
 
     `B`, `M`, `N`, `K` split that dim in two, `K4` in four; `P2x2` is PrimePar's primitive on a
-    2 x 2 mesh. The empty text is the sequence of one device. Raises `SequenceError`.
+    2 x 2 mesh; `R4` replicates, and is for an operator that is not `linear`. The empty text is
+    the sequence of one device. Raises `SequenceError`.
 
     >>> str(parse_sequence("K,P2x2"))
     'K2,P2x2'
     """
     tokens = [token.strip() for token in text.split(",")] if text.strip() else []
-    return Sequence(tuple(_element(token, text) for token in tokens))
+    return Sequence(tuple(_element(token, text, linear) for token in tokens))
 
 
-def _element(token: str, text: str) -> Element:
+def _element(token: str, text: str, linear: bool) -> Element:
     match = _TOKEN.fullmatch(token)
     known = match and _BY_LABEL.get(match[1])
-    if not match or known is None:
+    if not match or known is None or (linear and known is Replicated):
+        replicated = " (R is for operators that are not linear, in a plan)"
         raise SequenceError(
             f"sequence {text!r}: expected primitives like {_examples()}, got {token!r}"
+            f"{replicated if known is Replicated else ''}"
         )
     primitive = known()
     lengths = [int(length) for length in (match[2] or "2").split("x")]
@@ -87,5 +90,5 @@ def _example(primitive: Primitive) -> str:
 def _examples() -> str:
     return ", ".join(
         _example(known()).removesuffix("2") if len(known().axis_sides) == 1 else _example(known())
-        for known in _BY_LABEL.values()
+        for known in PRIMITIVES.values()
     )

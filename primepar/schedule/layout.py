@@ -38,6 +38,28 @@ class Layout:
         )
         return Layout(grid, held)
 
+    def coarsest(self) -> Layout:
+        """The same layout in the largest blocks that every device holds whole or not at all."""
+        layout = self
+        for dim, count in enumerate(self.grid):
+            layout = next(
+                coarse
+                for slices in range(1, count + 1)
+                if count % slices == 0 and (coarse := layout._coarsened(dim, slices)) is not None
+            )
+        return layout
+
+    def _coarsened(self, dim: int, slices: int) -> Layout | None:
+        """The layout with `dim` cut in `slices` only; None where a device holds part of one."""
+        grid = (*self.grid[:dim], slices, *self.grid[dim + 1 :])
+        factor = self.grid[dim] // slices
+        held = tuple(
+            tuple(sorted({(*i[:dim], i[dim] // factor, *i[dim + 1 :]) for i in blocks}))
+            for blocks in self.held
+        )
+        coarse = Layout(grid, held)
+        return coarse if coarse.refined(self.grid) == self else None
+
     def slices(self, rank: int, dim: int) -> tuple[int, ...]:
         """Slices of one dim that `rank` holds."""
         return tuple(sorted({index[dim] for index in self.held[rank]}))

@@ -1,0 +1,34 @@
+"""Plans: a sequence for every operator of a model, where everything lies, and what moves."""
+
+from primepar.plan.layouts import (
+    Edge,
+    Ends,
+    ParameterPlace,
+    Way,
+    edges,
+    ends,
+    lookup,
+    padded_vocabulary,
+    parameter_places,
+    weight_layout,
+)
+from primepar.plan.plan import Plan, load_plan, save_plan
+from primepar.plan.ready import READY, ready_plan
+
+__all__ = [
+    "READY",
+    "Edge",
+    "Ends",
+    "ParameterPlace",
+    "Plan",
+    "Way",
+    "edges",
+    "ends",
+    "load_plan",
+    "lookup",
+    "padded_vocabulary",
+    "parameter_places",
+    "ready_plan",
+    "save_plan",
+    "weight_layout",
+]

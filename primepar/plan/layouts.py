@@ -1,0 +1,247 @@
+"""Where the operators of a plan take their inputs and leave their outputs, and what moves between.
+
+A linear operator fetches I where its forward starts and leaves O where it ends; dO comes where O
+was left, and dI stays where backward ends. Any other operator works where a linear operator of its
+sequence would leave its output, forward and backward alike: `M4` cuts its rows, `K4` its features,
+`R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
+the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
+
+Rows are the tokens of a step, sequence after sequence. All layouts here are the coarsest, and every
+device holds one block of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm, prod
+from typing import TYPE_CHECKING
+
+from primepar.errors import SequenceError
+from primepar.models.graph import Kind
+from primepar.partition.by_dimension import ByInput, Replicated
+from primepar.partition.registry import parse_sequence
+from primepar.partition.sequence_parallel import SequenceRow
+from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.schedule.lowering import layout
+from primepar.schedule.movement import Movement
+from primepar.schedule.program import ISend
+from primepar.schedule.sequence import Element, Sequence
+
+if TYPE_CHECKING:
+    from primepar.plan.plan import Plan
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Layouts over (rows, features) of what an operator takes and leaves.
+
+    `input` is where each of its inputs must lie before forward, `output` where forward leaves its
+    output and where dO must lie before backward, `input_gradient` where backward leaves the
+    gradient of each input. All three are one, but for a linear operator.
+    """
+
+    input: Layout
+    output: Layout
+    input_gradient: Layout
+
+
+@dataclass(frozen=True)
+class Way:
+    """From one layout to another: `redistribution(source, target)` is its program."""
+
+    source: Layout
+    target: Layout
+
+    @property
+    def moved(self) -> Fraction:
+        """What is sent by all devices together, as a part of the tensor."""
+        return _moved(self.source, self.target)
+
+    def elements(self, rows: int, features: int) -> int:
+        """Elements sent by all devices together, for a tensor of that shape."""
+        return round(self.moved * rows * features)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor between two operators: the producer's output, of `features` columns.
+
+    The gradient that the consumer leaves is taken back to where the producer wants it. Of a tied
+    head the tensor is the `table`, (vocabulary, hidden), from the embedding to the head's weight.
+    """
+
+    producer: str
+    consumer: str
+    features: int
+    forward: Way
+    backward: Way
+    table: bool = False
+
+
+@dataclass(frozen=True)
+class ParameterPlace:
+    """Where a parameter rests, and the groups of ranks whose gradients of it are to be summed.
+
+    A rank in no group of two or more has the whole gradient of its block already; linear weights
+    come summed out of their programs.
+    """
+
+    layout: Layout
+    summed: Groups
+
+
+def ends(plan: Plan, name: str) -> Ends:
+    """Layouts of one operator. Raises `PlanError` for a name that the plan does not know."""
+    return _ends(plan.operator(name).kind, str(plan.sequence(name)))
+
+
+def lookup(plan: Plan) -> Layout:
+    """What each rank looks up: its block of (rows, vocabulary, hidden) of the embedding.
+
+    Partial rows are summed over `peers_along(1)` into the embedding's output, gradients of the
+    table over `peers_along(0)`.
+    """
+    return _lookup(str(plan.sequence("embedding")))
+
+
+def edges(plan: Plan) -> tuple[Edge, ...]:
+    """Every tensor between two operators, in the order of execution, and what moves for it."""
+    found = []
+    for consumer in plan.operators:
+        for producer in consumer.inputs:
+            left, taken = ends(plan, producer).output, ends(plan, consumer.name)
+            found.append(
+                Edge(
+                    producer,
+                    consumer.name,
+                    plan.operator(producer).K,
+                    Way(left, taken.input),
+                    Way(taken.input_gradient, left),
+                )
+            )
+    return (*found, *_tied(plan))
+
+
+def _tied(plan: Plan) -> list[Edge]:
+    """The way of the token table to the head that shares it, and of its gradient back."""
+    if not plan.model.tied:
+        return []
+    table, weight = _part(lookup(plan), (1, 2)), _part(weight_layout(plan, "head"), (1, 0))
+    forth, back = Way(table, weight), Way(weight, table)
+    return [Edge("embedding", "head", plan.model.hidden, forth, back, table=True)]
+
+
+def weight_layout(plan: Plan, name: str) -> Layout:
+    """Where the weight of a linear operator rests before forward and after gradient, (N, K)."""
+    return _resting(str(plan.sequence(name)), "W")
+
+
+def parameter_places(plan: Plan) -> dict[str, ParameterPlace]:
+    """Place of every parameter of the model, over the parameter's own dims."""
+    return {name: _place(plan, name) for name in plan.model.parameter_shapes}
+
+
+def padded_vocabulary(plan: Plan) -> int:
+    """The vocabulary with padding to a multiple of every cut of it."""
+    head, loss = ends(plan, "head").output, ends(plan, "loss").input
+    cuts = [
+        lookup(plan).grid[1],
+        plan.sequence("head").grid["K"],
+        common_grid(head, loss)[1],
+        *(common_grid(edge.forward.source, edge.forward.target)[0] for edge in _tied(plan)),
+    ]
+    return -(-plan.model.vocabulary // lcm(*cuts)) * lcm(*cuts)
+
+
+def _place(plan: Plan, parameter: str) -> ParameterPlace:
+    name, _, part = parameter.rpartition(".")
+    if parameter == "embedding.token":
+        whole = lookup(plan)
+        return ParameterPlace(_part(whole, (1, 2)), _several(whole.peers_along(0)))
+    kind = plan.operator(name).kind
+    if kind == "linear" and part == "weight":
+        return ParameterPlace(weight_layout(plan, name), ())
+    output = ends(plan, name).output
+    columns = _part(output, (1,))
+    if parameter == "embedding.position":
+        columns = Layout((1, *columns.grid), tuple(tuple((0, *i) for i in b) for b in columns.held))
+    return ParameterPlace(columns, _several(output.peers_along(0)))
+
+
+def _several(groups: Groups) -> Groups:
+    return tuple(group for group in groups if len(group) > 1)
+
+
+def _part(whole: Layout, dims: tuple[int, ...]) -> Layout:
+    """The layout over some of the dims, in that order."""
+    held = tuple(
+        tuple(sorted({tuple(index[dim] for dim in dims) for index in blocks}))
+        for blocks in whole.held
+    )
+    return Layout(tuple(whole.grid[dim] for dim in dims), held).coarsest()
+
+
+@lru_cache(maxsize=1024)
+def _ends(kind: Kind, text: str) -> Ends:
+    if kind == "linear":
+        return Ends(_resting(text, "I"), _resting(text, "O"), _resting(text, "dI"))
+    output = _resting(text, "O", linear=False)
+    return Ends(output, output, output)
+
+
+@lru_cache(maxsize=1024)
+def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
+    """Where a tensor of a linear operator rests. Raises `SequenceError`."""
+    movement = _movement(text, linear)
+    phase = "backward" if tensor == "dI" else "forward"
+    last = tensor in ("O", "dI")
+    found = layout(movement, phase, tensor, last=last).coarsest()
+    most = max(map(len, found.held))
+    if most > 1:
+        raise SequenceError(
+            f"expected one block of {tensor} on every device at rest, got {most} with {text!r}: "
+            "put Ks and Ns last"
+        )
+    return found
+
+
+@lru_cache(maxsize=256)
+def _movement(text: str, linear: bool) -> Movement:
+    return Movement(parse_sequence(text, linear=linear))
+
+
+@lru_cache(maxsize=256)
+def _lookup(text: str) -> Layout:
+    elements = parse_sequence(text, linear=False).elements
+    cuts = (ByInput, SequenceRow)
+    work = Sequence(
+        tuple(
+            Element(ByInput(), each.sides) if isinstance(each.primitive, cuts) else each
+            for each in elements
+        )
+    )
+    vocabulary = Sequence(
+        tuple(
+            each if isinstance(each.primitive, ByInput) else Element(Replicated(), (prod(each.axis_lengths),))
+            for each in work.elements
+        )
+    )  # fmt: skip
+    lines = _resting(str(work), "O", linear=False)
+    held = tuple(
+        tuple((row, n, column) for row, column in lines.held[rank] for n in vocabulary.slices("forward", rank, 0)["N"])
+        for rank in range(work.ranks)
+    )  # fmt: skip
+    return Layout((lines.grid[0], vocabulary.grid["N"], lines.grid[1]), held)
+
+
+@lru_cache(maxsize=4096)
+def _moved(source: Layout, target: Layout) -> Fraction:
+    if source == target:
+        return Fraction(0)
+    program = redistribution(source, target)
+    sends = sum(isinstance(node, ISend) for nodes in program.programs for node in nodes)
+    return Fraction(sends, prod(common_grid(source, target)))

@@ -1,0 +1,156 @@
+"""A plan: one sequence for every operator of a model, on one mesh; versioned JSON."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from primepar.errors import ConfigError, PlanError
+from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator, operators
+from primepar.partition.registry import parse_sequence
+from primepar.schedule.sequence import Sequence
+
+MOST_RANKS = 4096
+"""Largest mesh that is planned device by device."""
+
+
+class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A sequence for every operator of `model` on `ranks` devices.
+
+    `batch` is the number of whole sequences of a training step; None leaves it open. Raises
+    `PlanError` for what does not fit the model, the mesh or one another.
+    """
+
+    format: Literal["primepar-plan"] = "primepar-plan"
+    version: Literal[1] = 1
+    model: ModelConfig
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    batch: Annotated[int, Meta(ge=1)] | None = None
+    sequences: dict[str, str]
+
+    def __post_init__(self) -> None:
+        from primepar.plan.checks import check_plan
+
+        check_plan(self)
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """Operators of the model in the order of execution."""
+        return operators(self.model)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    def operator(self, name: str) -> Operator:
+        """The operator of that name. Raises `PlanError` where the model has none."""
+        if name not in self._by_name:
+            near = get_close_matches(name, self._by_name, n=1)
+            write = f"write {near[0]}" if near else f"write one like {self.operators[1].name}"
+            raise PlanError(
+                f"expected an operator of this model of {self.model.layers} layers, "
+                f"got {name!r}: {write}"
+            )
+        return self._by_name[name]
+
+    def sequence(self, name: str) -> Sequence:
+        """The sequence of an operator. Raises `PlanError` where the model has no such operator."""
+        return _parse(self.sequences[name], self.operator(name).kind == "linear")
+
+    @cached_property
+    def batch_multiple(self) -> int:
+        """What every batch is a multiple of, so that each cut of the rows is of whole sequences."""
+        from primepar.plan.checks import row_cuts
+
+        return row_cuts(self)
+
+    def check_batch(self, batch: int) -> None:
+        """Raise `PlanError` unless every device gets whole sequences of a batch, and the planned.
+
+        Raises `PlanError`.
+        """
+        if self.batch not in (None, batch):
+            raise PlanError(
+                f"batch: expected {self.batch}, as the plan says, got {batch}: "
+                "take that, or a plan for this one"
+            )
+        multiple = self.batch_multiple
+        if batch < 1 or batch % multiple:
+            raise PlanError(
+                f"batch: expected a positive multiple of {multiple}, the cuts of the rows in the "
+                f"plan's sequences, got {batch}: take {max(1, -(-batch // multiple)) * multiple}"
+            )
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise `PlanError` unless the plan is for a mesh of so many devices."""
+        if ranks != self.ranks:
+            raise PlanError(
+                f"plan: expected {self.ranks} devices, as it was made for, got {ranks}: "
+                f"start {self.ranks} processes, or make a plan for {ranks}"
+            )
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raise `PlanError` unless the plan is for a model of the same parts and sizes."""
+        for field in fields(ModelConfig):
+            planned, got = getattr(self.model, field.name), getattr(model, field.name)
+            if planned != got:
+                raise PlanError(
+                    f"plan: expected a model with {field.name}={planned}, as it was made for, "
+                    f"got {field.name}={got}: take that model, or make a plan for this one"
+                )
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str, linear: bool) -> Sequence:
+    return parse_sequence(text, linear=linear)
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as error:
+        raise PlanError(f"{path}: expected a plan file, got {error.strerror}") from None
+    except RecursionError:
+        raise PlanError(f"{path}: expected a plan, got JSON nested too deeply") from None
+    except (PlanError, ConfigError) as error:
+        place = "$.model: " if isinstance(error, ConfigError) else ""
+        raise PlanError(f"{path}: {place}{error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: {_mend(str(error))}") from None
+
+
+def _mend(message: str) -> str:
+    message = " ".join(message.split())
+    if "truncated" in message or "malformed" in message:
+        return f"expected JSON, got broken text: {message}"
+    return message
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write a plan file, replacing an old one in one go. Raises `PlanError` if it cannot."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(plan_json(plan))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PlanError(f"{path}: expected a place to write to, got {error.strerror}") from None
+
+
+def plan_json(plan: Plan) -> str:
+    """JSON text of a plan, keys in fixed order, one operator per line so that diffs read."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
+
+
+def schema() -> dict[str, object]:
+    """JSON Schema of the plan format; shipped as `plan.schema.json` beside this file."""
+    return msgspec.json.schema(Plan)
