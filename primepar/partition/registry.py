@@ -33,7 +33,7 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
-_BY_LABEL = {primitive.label: primitive for primitive in (*PRIMITIVES.values(), Replicated)}
+_BY_LABEL = {known.label: known for known in PRIMITIVES.values()} | {Replicated.label: Replicated}
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")
 
 

@@ -10,6 +10,7 @@ from primepar.plan.layouts import (
     lookup,
     padded_vocabulary,
     parameter_places,
+    part,
     weight_layout,
 )
 from primepar.plan.plan import Plan, load_plan, save_plan
@@ -28,6 +29,7 @@ __all__ = [
     "lookup",
     "padded_vocabulary",
     "parameter_places",
+    "part",
     "ready_plan",
     "save_plan",
     "weight_layout",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from primepar.errors import PlanError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput
-from primepar.plan.layouts import ends, lookup
+from primepar.plan.layouts import ends
 from primepar.schedule.layout import common_grid
 from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence

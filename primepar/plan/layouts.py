@@ -26,6 +26,7 @@ from primepar.partition.sequence_parallel import SequenceRow
 from primepar.schedule.layout import Layout, common_grid, redistribution
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement
+from primepar.schedule.operators import Phase
 from primepar.schedule.program import ISend
 from primepar.schedule.sequence import Element, Sequence
 
@@ -102,8 +103,9 @@ def ends(plan: Plan, name: str) -> Ends:
 def lookup(plan: Plan) -> Layout:
     """What each rank looks up: its block of (rows, vocabulary, hidden) of the embedding.
 
-    Partial rows are summed over `peers_along(1)` into the embedding's output, gradients of the
-    table over `peers_along(0)`.
+    `part(lookup(plan), (1, 2))` is where the table rests, `part(lookup(plan), (0, 2))` how partial
+    rows lie. These are summed over `peers_along(1)` into the embedding's output; gradients of the
+    table are summed over `peers_along(0)`.
     """
     return _lookup(str(plan.sequence("embedding")))
 
@@ -130,7 +132,7 @@ def _tied(plan: Plan) -> list[Edge]:
     """The way of the token table to the head that shares it, and of its gradient back."""
     if not plan.model.tied:
         return []
-    table, weight = _part(lookup(plan), (1, 2)), _part(weight_layout(plan, "head"), (1, 0))
+    table, weight = part(lookup(plan), (1, 2)), part(weight_layout(plan, "head"), (1, 0))
     forth, back = Way(table, weight), Way(weight, table)
     return [Edge("embedding", "head", plan.model.hidden, forth, back, table=True)]
 
@@ -158,15 +160,14 @@ def padded_vocabulary(plan: Plan) -> int:
 
 
 def _place(plan: Plan, parameter: str) -> ParameterPlace:
-    name, _, part = parameter.rpartition(".")
+    name, _, own = parameter.rpartition(".")
     if parameter == "embedding.token":
         whole = lookup(plan)
-        return ParameterPlace(_part(whole, (1, 2)), _several(whole.peers_along(0)))
-    kind = plan.operator(name).kind
-    if kind == "linear" and part == "weight":
+        return ParameterPlace(part(whole, (1, 2)), _several(whole.peers_along(0)))
+    if plan.operator(name).kind == "linear" and own == "weight":
         return ParameterPlace(weight_layout(plan, name), ())
     output = ends(plan, name).output
-    columns = _part(output, (1,))
+    columns = part(output, (1,))
     if parameter == "embedding.position":
         columns = Layout((1, *columns.grid), tuple(tuple((0, *i) for i in b) for b in columns.held))
     return ParameterPlace(columns, _several(output.peers_along(0)))
@@ -176,8 +177,8 @@ def _several(groups: Groups) -> Groups:
     return tuple(group for group in groups if len(group) > 1)
 
 
-def _part(whole: Layout, dims: tuple[int, ...]) -> Layout:
-    """The layout over some of the dims, in that order."""
+def part(whole: Layout, dims: tuple[int, ...]) -> Layout:
+    """What a layout says of some of its dims, in that order."""
     held = tuple(
         tuple(sorted({tuple(index[dim] for dim in dims) for index in blocks}))
         for blocks in whole.held
@@ -196,10 +197,9 @@ def _ends(kind: Kind, text: str) -> Ends:
 @lru_cache(maxsize=1024)
 def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
     """Where a tensor of a linear operator rests. Raises `SequenceError`."""
-    movement = _movement(text, linear)
-    phase = "backward" if tensor == "dI" else "forward"
+    phase: Phase = "backward" if tensor == "dI" else "forward"
     last = tensor in ("O", "dI")
-    found = layout(movement, phase, tensor, last=last).coarsest()
+    found = layout(_movement(text, linear), phase, tensor, last=last).coarsest()
     most = max(map(len, found.held))
     if most > 1:
         raise SequenceError(
@@ -216,26 +216,29 @@ def _movement(text: str, linear: bool) -> Movement:
 
 @lru_cache(maxsize=256)
 def _lookup(text: str) -> Layout:
-    elements = parse_sequence(text, linear=False).elements
-    cuts = (ByInput, SequenceRow)
-    work = Sequence(
-        tuple(
-            Element(ByInput(), each.sides) if isinstance(each.primitive, cuts) else each
-            for each in elements
-        )
-    )
-    vocabulary = Sequence(
-        tuple(
-            each if isinstance(each.primitive, ByInput) else Element(Replicated(), (prod(each.axis_lengths),))
-            for each in work.elements
-        )
-    )  # fmt: skip
-    lines = _resting(str(work), "O", linear=False)
+    cut = (ByInput, SequenceRow)
+    elements = [
+        Element(ByInput(), each.sides) if isinstance(each.primitive, cut) else each
+        for each in parse_sequence(text, linear=False).elements
+    ]
+    lines = _resting(str(Sequence(tuple(elements))), "O", linear=False)
+    vocabulary = Sequence(tuple(map(_without_other_cuts, elements)))
     held = tuple(
-        tuple((row, n, column) for row, column in lines.held[rank] for n in vocabulary.slices("forward", rank, 0)["N"])
-        for rank in range(work.ranks)
-    )  # fmt: skip
+        tuple(
+            (row, n, column)
+            for row, column in blocks
+            for n in vocabulary.slices("forward", rank, 0)["N"]
+        )
+        for rank, blocks in enumerate(lines.held)
+    )
     return Layout((lines.grid[0], vocabulary.grid["N"], lines.grid[1]), held)
+
+
+def _without_other_cuts(element: Element) -> Element:
+    """The element where it cuts N, else as many devices that cut nothing."""
+    if isinstance(element.primitive, ByInput):
+        return element
+    return Element(Replicated(), (prod(element.axis_lengths),))
 
 
 @lru_cache(maxsize=4096)
