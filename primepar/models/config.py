@@ -25,6 +25,7 @@ Positions = Literal["learned", "rotary", "alibi"]
 
 _CHOICES = {"family": Family, "norm": Norm, "activation": Activation, "positions": Positions}
 _SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
+_FIXED = ("norm", "gated", "positions", "embedding_norm")  # what Hugging Face names rest on
 _DROPOUTS = ("embedding_dropout", "dropout", "attention_dropout")
 _GPT = {
     "norm": "layer",
@@ -114,6 +115,7 @@ class ModelConfig:
             raise ConfigError(
                 f"head_dim: expected an even number for rotary positions, got {self.head_dim}"
             )
+        self._check_family()
         for name in ("epsilon", "rope_theta"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
@@ -122,6 +124,20 @@ class ModelConfig:
                 raise ConfigError(
                     f"{name}: expected a probability of at least 0 and below 1, "
                     f"got {getattr(self, name)}"
+                )
+
+    def _check_family(self) -> None:
+        """Only our own family mixes parts freely: the others have names for their own alone."""
+        if self.family == "gpt":
+            return
+        expected = {name: _FAMILIES[self.family][name] for name in _FIXED}
+        if self.family != "llama":
+            expected |= {"kv_heads": self.heads, "head_dim": self.hidden / self.heads}
+        for name, value in expected.items():
+            if getattr(self, name) != value:
+                raise ConfigError(
+                    f"{name}: expected {value!r} in the family {self.family}, "
+                    f"got {getattr(self, name)!r}"
                 )
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,171 @@
+"""The safetensors container: files of named tensors, any slice of which is read on its own.
+
+A file is 8 bytes with the length of a header, the header in JSON, and the tensors one after
+another. It is read here, because the NumPy side of its own library knows no bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from primepar.errors import WeightError
+
+Array = NDArray[np.floating[Any]]
+
+Layout = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+CODES = {"float64": "F64", "float32": "F32", "float16": "F16"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies in a file: the first byte, and the type and shape of what is there."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+    def read(self, slices: tuple[slice, ...]) -> Array:
+        """Copy of a slice of the tensor; bfloat16 comes as float32, which holds it exactly."""
+        whole = np.memmap(self.path, DTYPES[self.dtype], "r", self.begin, self.shape)
+        block: NDArray[Any] = np.array(whole[slices])
+        if self.dtype != "BF16":
+            return block
+        return (block.astype("<u4") << 16).view("<f4")
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Name -> place of every tensor in a file, in the files of an index, or in such a folder.
+
+    Raises `WeightError` for what is missing, cut short or no safetensors file.
+    """
+    if path.is_dir():
+        index = path / "model.safetensors.index.json"
+        path = index if index.exists() else path / "model.safetensors"
+    if path.suffix != ".json":
+        return _tensors_of_file(path)
+    try:
+        shards = set(msgspec.json.decode(path.read_bytes(), type=_Index).weight_map.values())
+    except OSError as error:
+        raise WeightError(f"{path}: expected an index, got {_reason(error)}") from None
+    except msgspec.MsgspecError as error:
+        raise WeightError(f"{path}: expected an index of safetensors files, got {error}") from None
+    found: dict[str, StoredTensor] = {}
+    for shard in sorted(shards):
+        if Path(shard).name != shard:
+            raise WeightError(f"{path}: expected files beside the index, got {shard!r}")
+        found |= _tensors_of_file(path.parent / shard)
+    return found
+
+
+def _tensors_of_file(path: Path) -> dict[str, StoredTensor]:
+    header, base, size = _header(path)
+    entries = {name: _entry(path, name, raw) for name, raw in header.items()}
+    end = base + max((entry.data_offsets[1] for entry in entries.values()), default=0)
+    if end != size:
+        raise WeightError(
+            f"{path}: expected {end} bytes by its header, got {size}: the file is "
+            f"{'cut short' if size < end else 'damaged'}, fetch it again"
+        )
+    return {
+        name: StoredTensor(path, entry.dtype, entry.shape, base + entry.data_offsets[0])
+        for name, entry in entries.items()
+    }
+
+
+def _header(path: Path) -> tuple[dict[str, msgspec.Raw], int, int]:
+    """Entries of the header, the byte where the tensors begin, and the size of the file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            base = 8 + int.from_bytes(file.read(8), "little")
+            text = file.read(base - 8) if base <= size else b""
+    except OSError as error:
+        raise WeightError(f"{path}: expected a safetensors file, got {_reason(error)}") from None
+    if not 8 < base <= size:
+        raise WeightError(
+            f"{path}: expected a safetensors file, got {size} bytes that do not hold its header: "
+            "the file is cut short or of another kind, fetch it again"
+        )
+    try:
+        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WeightError(f"{path}: expected a safetensors header, got {error}") from None
+    header.pop("__metadata__", None)
+    return header, base, size
+
+
+def _entry(path: Path, name: str, raw: msgspec.Raw) -> _Entry:
+    try:
+        entry = msgspec.json.decode(raw, type=_Entry)
+    except msgspec.MsgspecError as error:
+        raise WeightError(f"{path}: tensor {name!r}: {error}") from None
+    begin, end = entry.data_offsets
+    if entry.dtype in DTYPES:
+        expected = prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
+        if begin < 0 or end - begin != expected:
+            raise WeightError(
+                f"{path}: tensor {name!r}: expected {expected} bytes for {entry.dtype} of shape "
+                f"{entry.shape}, got {end - begin}: the file is damaged, fetch it again"
+            )
+    return entry
+
+
+def write_tensors(path: Path, layout: Layout, tensors: Iterable[Array]) -> None:
+    """Write a file whole or not at all: first the header, then one tensor after another.
+
+    `layout` has the name, type and shape of the tensors in the order in which they come. Raises
+    `WeightError` where the file cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(_head(layout))
+            for tensor in tensors:
+                file.write(np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise WeightError(f"{path}: expected to write weights, got {_reason(error)}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _head(layout: Layout) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    at = 0
+    for name, (dtype, shape) in layout.items():
+        begin, at = at, at + prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": CODES[dtype.name], "shape": shape, "data_offsets": (begin, at)}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
