@@ -1,4 +1,4 @@
-"""The benchmark of bytes counts what the formulas say, and refuses a shape that cannot be cut."""
+"""The benchmarks of bytes count what the formulas say, and refuse a shape that cannot be cut."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "linear_bytes.py"
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *options]
+def run(*options: str, script: str = "linear_bytes.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *options]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -39,3 +39,38 @@ def test_a_shape_that_the_slices_do_not_divide_is_refused_in_one_line() -> None:
         "linear_bytes.py: error: dim M: expected a positive multiple of its 4 slices, got 13: "
         "pad M with 3 zeros to 16"
     )
+
+
+def family(rows: int, hidden: int, devices: int) -> dict[str, dict[str, float]]:
+    """Plan -> its counts for the MLP."""
+    options = ("--rows", str(rows), "--hidden", str(hidden), "--devices", str(devices), "--json")
+    done = run(*options, script="family_bytes.py")
+    assert done.returncode == 0, done.stderr
+    return {row["plan"]: row for row in json.loads(done.stdout) if row["part"] == "mlp"}
+
+
+def total(row: dict[str, float]) -> float:
+    """Elements sent per device in the linear operators and between them."""
+    return row["linear"] + row["inside"]
+
+
+def test_every_plan_sends_what_its_formulas_say() -> None:
+    rows = family(64, 32, 4)
+    assert set(rows) == {
+        "megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"
+    }  # fmt: skip
+    assert all(row["linear"] == row["formula"] for row in rows.values())
+
+
+def test_the_stationary_chain_redistributes_nothing_and_sends_less() -> None:
+    few, many, wide = family(64, 32, 4), family(512, 32, 4), family(256, 32, 16)
+    for rows in (few, many, wide):
+        assert rows["stationary"]["inside"] == rows["stationary"]["around"] == 0
+    assert total(few["stationary"]) <= 0.45 * total(few["primepar"])
+    assert total(many["stationary"]) <= 0.30 * total(many["primepar"])
+    assert total(wide["stationary"]) <= 0.45 * total(wide["megatron"])
+
+
+def test_one_dimension_sends_least_on_few_devices_with_few_rows() -> None:
+    rows = family(64, 32, 4)
+    assert min(rows, key=lambda name: total(rows[name])) == "megatron"
