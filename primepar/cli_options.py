@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from primepar.errors import PrimeParError, TargetError
+from primepar.plan.plan import Plan
 from primepar.schedule import Primitive, Program, Sequence
 from primepar.targets import Target
 
@@ -40,6 +41,11 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
 
     Raises `TargetError` if the side is missing, is no length, or has nothing to be said of.
     """
+    if isinstance(target, Plan):
+        raise TargetError(
+            f"{name}: expected a primitive, a sequence or a program, got a plan: only "
+            "`primepar show` and `primepar train --plan` take one"
+        )
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))
     elif side is not None:

@@ -1,4 +1,4 @@
-"""`primepar show`: the space-time grid of a schedule as text, picture or trace."""
+"""`primepar show`: the space-time grid of a schedule as text, picture or trace; or a plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from primepar.cli_options import (
     on_mesh,
     write_text,
 )
+from primepar.cli_plan import make_plan, refuse_for_plan, show_plan
 from primepar.draw import SpaceTime, grid_text, space_time
 from primepar.draw_svg import grid_svg
 from primepar.errors import TargetError
+from primepar.plan import Plan
 from primepar.schedule import Linear, Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase, parse_block
 from primepar.schedule.program_file import program_json
@@ -38,13 +40,31 @@ def show(
     program: Annotated[
         bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
     ] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.JSON",
+            help="Make TARGET, a ready plan like megatron or M2,summa, for this model.",
+            show_default=False,
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Devices of the ready plan.", show_default=False)
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences of a step of the ready plan.", show_default=False),
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Depth of a tesseract plan.", show_default=False)
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             help="Write the picture (.svg), the Chrome trace of an emulated run (.json) or, "
-            "with --program, the program (.json).",
+            "with --program, the program (.json); of a plan, its picture or the plan (.json).",
             show_default=False,
         ),
     ] = None,
@@ -52,10 +72,17 @@ def show(
 ) -> None:
     """Draw the space-time grid: what each device multiplies at each step, and what moves.
 
-    `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run.
+    `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run. A plan is
+    told operator by operator: its sequence, where its input and output lie, and what moves between.
     """
+    making = any(value is not None for value in (model, ranks, batch, depth))
+    found = make_plan(target, model, ranks, batch, depth) if making else resolve(target)
+    if isinstance(found, Plan):
+        refuse_for_plan(target, {"--side": side, "--phase": phase, "--program": program})
+        show_plan(found, output, json)
+        return
     _check_output(output, program)
-    placed = on_mesh(target, resolve(target), side)
+    placed = on_mesh(target, found, side)
     lowered = _lowered(target, placed, phase)
     if output is None:
         grid = _grid(target, placed, lowered)

@@ -1,4 +1,4 @@
-"""What a TARGET on the command line names: a primitive, a sequence or a program."""
+"""What a TARGET on the command line names: a primitive, a sequence, a program or a plan."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from pathlib import Path
 
 from primepar.errors import PrimitiveError, SequenceError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.plan.plan import Plan, is_plan, load_plan
+from primepar.plan.ready import READY
 from primepar.schedule import Primitive, Program, Sequence, load_program
 
-Target = Primitive | Sequence | Program
+Target = Primitive | Sequence | Program | Plan
 
 
 def resolve(text: str) -> Target:
-    """Find what `text` names: a registered name, `file.py:Class`, `program.json` or `K,P2x2`.
+    """Find what `text` names: a registered name, `file.py:Class`, a `.json` file or `K,P2x2`.
 
-    Raises `TargetError`, `PrimitiveError` or `ProgramError`.
+    A file whose `format` is that of plans is one, any other a program. Raises `TargetError`,
+    `PrimitiveError`, `ProgramError` or `PlanError`.
     """
     if text in PRIMITIVES:
         return PRIMITIVES[text]()
     if text.endswith(".json"):
-        return load_program(Path(text))
+        path = Path(text)
+        return load_plan(path) if is_plan(path) else load_program(path)
     if ".py" in text:
         return load_primitive(text)
+    if text.rpartition(",")[2] in READY:
+        raise TargetError(
+            f"{text}: expected a model and a number of devices for a ready plan, got neither: "
+            f"write primepar show {text} --model config.json --ranks 4"
+        )
     try:
         return parse_sequence(text)
     except SequenceError as error:

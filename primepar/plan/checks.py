@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from primepar.errors import PlanError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput
-from primepar.plan.layouts import ends
+from primepar.plan.layouts import Edge, edges, ends, weight_layout
 from primepar.schedule.layout import common_grid
 from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence
@@ -25,9 +25,8 @@ def check_plan(plan: Plan) -> None:
             _check_sequence(plan, operator)
         except (SequenceError, PlanError) as error:
             raise PlanError(f"{_path(operator.name)}: {error}") from None
-    for operator in plan.operators:
-        for source in operator.inputs:
-            _check_edge(plan, plan.operator(source), operator)
+    for edge in edges(plan):
+        _check_edge(plan, edge)
     if plan.batch is not None:
         _check_batch(plan, plan.batch)
 
@@ -83,6 +82,7 @@ def _check_sequence(plan: Plan, operator: Operator) -> None:
             )
     slices = ends(plan, operator.name).output.grid[1]
     if operator.kind == "linear":
+        weight_layout(plan, operator.name)  # one block of W on every device at rest
         _check_linear(operator, sequence)
     else:
         _check_columns(plan, operator, sequence, slices)
@@ -119,17 +119,15 @@ def _check_columns(plan: Plan, operator: Operator, sequence: Sequence, slices: i
             )
 
 
-def _check_edge(plan: Plan, producer: Operator, consumer: Operator) -> None:
-    left, taken = ends(plan, producer.name).output, ends(plan, consumer.name).input
-    back = ends(plan, consumer.name).input_gradient
-    if producer.name == "head":
-        return  # the vocabulary is padded
-    slices = lcm(common_grid(left, taken)[1], common_grid(back, left)[1])
-    if producer.K % slices:
+def _check_edge(plan: Plan, edge: Edge) -> None:
+    """Raise `PlanError` where two operators cut the columns between them into parts of elements."""
+    ways = edge.forward, edge.backward
+    slices = lcm(*(common_grid(way.source, way.target)[1] for way in ways))
+    if edge.features % slices:
         raise PlanError(
-            f"{_path(consumer.name)}: expected the {producer.K} columns of {producer.name} to be "
-            f"a multiple of {slices}, the slices of {plan.sequences[producer.name]!r} and "
-            f"{plan.sequences[consumer.name]!r} together: cut both alike"
+            f"{_path(edge.consumer)}: expected the {edge.features} columns of {edge.producer} to "
+            f"be a multiple of {slices}, the slices of {plan.sequences[edge.producer]!r} and "
+            f"{plan.sequences[edge.consumer]!r} together: cut both alike"
         )
 
 

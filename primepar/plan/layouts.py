@@ -62,17 +62,14 @@ class Way:
         """What is sent by all devices together, as a part of the tensor."""
         return _moved(self.source, self.target)
 
-    def elements(self, rows: int, features: int) -> int:
-        """Elements sent by all devices together, for a tensor of that shape."""
-        return round(self.moved * rows * features)
-
 
 @dataclass(frozen=True)
 class Edge:
     """A tensor between two operators: the producer's output, of `features` columns.
 
-    The gradient that the consumer leaves is taken back to where the producer wants it. Of a tied
-    head the tensor is the `table`, (vocabulary, hidden), from the embedding to the head's weight.
+    The gradient that the consumer leaves is taken back to where the producer wants it. `rows` are
+    the tokens of a step where it is None; where a head shares the embedding's table, the tensor of
+    that edge is the table, of `rows` padded vocabulary entries.
     """
 
     producer: str
@@ -80,7 +77,14 @@ class Edge:
     features: int
     forward: Way
     backward: Way
-    table: bool = False
+    rows: int | None = None
+
+    def elements(self, tokens: int) -> tuple[int, int]:
+        """Elements sent by all devices together, forward and backward, in a step of so many."""
+        rows = tokens if self.rows is None else self.rows
+        ways = self.forward.moved, self.backward.moved
+        forth, back = (round(moved * rows * self.features) for moved in ways)
+        return forth, back
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,11 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
     for consumer in plan.operators:
         for producer in consumer.inputs:
             left, taken = ends(plan, producer).output, ends(plan, consumer.name)
-            found.append(
-                Edge(
-                    producer,
-                    consumer.name,
-                    plan.operator(producer).K,
-                    Way(left, taken.input),
-                    Way(taken.input_gradient, left),
-                )
-            )
+            features = plan.operator(producer).K
+            if producer == "head":
+                features = padded_vocabulary(plan)
+            forth, back = Way(left, taken.input), Way(taken.input_gradient, left)
+            found.append(Edge(producer, consumer.name, features, forth, back))
     return (*found, *_tied(plan))
 
 
@@ -134,7 +134,8 @@ def _tied(plan: Plan) -> list[Edge]:
         return []
     table, weight = part(lookup(plan), (1, 2)), part(weight_layout(plan, "head"), (1, 0))
     forth, back = Way(table, weight), Way(weight, table)
-    return [Edge("embedding", "head", plan.model.hidden, forth, back, table=True)]
+    rows = padded_vocabulary(plan)
+    return [Edge("embedding", "head", plan.model.hidden, forth, back, rows)]
 
 
 def weight_layout(plan: Plan, name: str) -> Layout:
@@ -149,14 +150,12 @@ def parameter_places(plan: Plan) -> dict[str, ParameterPlace]:
 
 def padded_vocabulary(plan: Plan) -> int:
     """The vocabulary with padding to a multiple of every cut of it."""
-    head, loss = ends(plan, "head").output, ends(plan, "loss").input
-    cuts = [
+    cuts = lcm(
         lookup(plan).grid[1],
         plan.sequence("head").grid["K"],
-        common_grid(head, loss)[1],
-        *(common_grid(edge.forward.source, edge.forward.target)[0] for edge in _tied(plan)),
-    ]
-    return -(-plan.model.vocabulary // lcm(*cuts)) * lcm(*cuts)
+        ends(plan, "loss").input.grid[1],
+    )
+    return -(-plan.model.vocabulary // cuts) * cuts
 
 
 def _place(plan: Plan, parameter: str) -> ParameterPlace:
@@ -203,8 +202,8 @@ def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
     most = max(map(len, found.held))
     if most > 1:
         raise SequenceError(
-            f"expected one block of {tensor} on every device at rest, got {most} with {text!r}: "
-            "put Ks and Ns last"
+            f"expected one block of {tensor} on every device at rest, got {most} in {text!r}: "
+            "put Ks, Ns, C, Cr or D last"
         )
     return found
 

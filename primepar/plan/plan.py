@@ -113,6 +113,18 @@ def _parse(text: str, linear: bool) -> Sequence:
     return parse_sequence(text, linear=linear)
 
 
+class _Headed(Struct):
+    format: str = ""
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file says that it is a plan; one that cannot be read says nothing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Headed).format == "primepar-plan"
+    except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
+        return False
+
+
 def load_plan(path: Path) -> Plan:
     """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
     try:
