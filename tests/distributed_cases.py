@@ -23,7 +23,9 @@ from primepar.distributed import (
 from primepar.errors import PrimeParError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.schedule import Layout
+from primepar.schedule import Element, Layout, Primitive, Sequence
+from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.program import AllGather, Compute, ReduceScatter
 
 Arrays = dict[str, NDArray[Any]]
 M, N, K = 12, 24, 36
@@ -32,11 +34,41 @@ BATCH = 12
 NAMES = tuple(CONFIG.parameter_shapes)
 
 
+class Sharded(Primitive):
+    """Rows are cut; the weight rests in columns and is gathered, so O is p blocks side by side."""
+
+    axes = ("d",)
+    label = "F"
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(M=d)
+
+    def home(self, tensor: str, d: Value, s: Value) -> Slices:
+        return dict(K=d) if tensor == "W" else dict(M=d)
+
+
+def sequence_of(text: str) -> Sequence:
+    """A sequence in which `F2` is `Sharded`."""
+    tokens = text.split(",")
+    return Sequence(
+        tuple(
+            Element(Sharded(), (int(token[1:]),))
+            if token.startswith("F")
+            else parse_sequence(token).elements[0]
+            for token in tokens
+            if token
+        )
+    )
+
+
 def mesh_of(sequence: str) -> Mesh:
     """A mesh in float64, on this rank's GPU where NCCL joins the ranks."""
     on_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
-    return Mesh(parse_sequence(sequence), device, torch.float64)
+    return Mesh(sequence_of(sequence), device, torch.float64)
 
 
 def whole_tensors() -> dict[str, torch.Tensor]:
@@ -131,6 +163,57 @@ def order(sequence: str) -> dict[str, Any]:
     return {"messages": messages, "home": torch.equal(layer.weight, home)}
 
 
+def at_home(sequence: str) -> dict[str, Any]:
+    """A weight that stays: two forwards before their backwards, and what is refused."""
+    mesh = mesh_of(sequence)
+    layer = PartitionedLinear(mesh, whole_tensors()["W"], name="blocks.0.fc1")
+    whole, before = whole_tensors(), layer.weight.data_ptr()
+    dO = scatter_tensor(mesh, layer.output, whole["dO"])
+    inputs = [scatter_tensor(mesh, layer.source, whole["I"]).requires_grad_() for _ in range(2)]
+    outputs = [layer(x) for x in inputs]
+    for output in outputs:
+        output.backward(dO, retain_graph=True)
+    gradients = [x.grad for x in inputs if x.grad is not None]
+    again = message_of(outputs[0].backward, dO)
+    assert layer.weight.grad is not None
+    twice = gather_tensor(mesh, layer.home, layer.weight.grad)
+    return {
+        "equal": all(torch.equal(gradient, gradients[0]) for gradient in gradients),
+        "twice": None if twice is None else twice.numpy(),
+        "again": again,
+        "stayed": (layer.weight.data_ptr() == before, layer.away),
+        "changed": _changed(layer),
+    }
+
+
+def _changed(layer: PartitionedLinear) -> str:
+    """What torch says of a weight that is another one in backward than in forward."""
+    output = layer(scatter_tensor(layer.mesh, layer.source, whole_tensors()["I"]))
+    with torch.no_grad():
+        layer.weight.add_(1)
+    try:
+        output.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def fused(sequence: str) -> list[list[tuple[str, int]]]:
+    """Of forward, and of backward with gradient: what each step does, and how much at once."""
+    mesh = mesh_of(sequence)
+    layer = PartitionedLinear(mesh, whole_tensors()["W"])
+    schedules = layer._schedules(scatter_tensor(mesh, layer.source, whole_tensors()["I"]))
+    counted = Compute | AllGather | ReduceScatter
+    return [
+        [
+            (str(step.instructions[0].__struct_config__.tag), len(step.instructions))
+            for step in executor._steps
+            if step.instructions and isinstance(step.instructions[0], counted)
+        ]
+        for executor in (schedules.forward, schedules.backward)
+    ]
+
+
 def message_of(work: Any, *arguments: Any) -> str:
     """The message of the error that a call raises."""
     try:
@@ -208,7 +291,7 @@ def refusals(sequence: str) -> list[str]:
 
 
 def unfit(sequence: str) -> str:
-    """What a layer on a mesh that cannot run it is refused with."""
+    """What a layer on a mesh that cannot run it is refused with; nothing is sent for it."""
     mesh = mesh_of(sequence)
     return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
 

@@ -10,7 +10,7 @@ from distributed_cases import mesh_of
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor
-from primepar.distributed.compiler import Memory
+from primepar.distributed.storage import Memory
 from primepar.schedule.program import (
     AllGather,
     Alloc,

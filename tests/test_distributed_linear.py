@@ -18,7 +18,12 @@ from primepar.errors import ConfigError, MeshError, ShapeError
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout
 
-SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
+TRAVEL = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
+FAMILY = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
+          "Os2x2", "Is2x2", "Ws2x2", "Is3x3")  # fmt: skip
+MIXED = ("M2,Ks2", "M2,S2x2", "P2x2,Ks2", "K2,Os2x2", "F2", "F4", "F2,Ns3")
+"""F is `distributed_cases.Sharded`."""
+SEQUENCES = (*TRAVEL, *FAMILY, *MIXED)
 ROWS = Layout((4, 1), (((0, 0),), ((1, 0),), ((2, 0),), ((3, 0),)))
 COLUMNS = Layout((1, 4), (((0, 3),), ((0, 2),), ((0, 1),), ((0, 0),)))
 COPIES = Layout((1, 1), (((0, 0),),) * 4)
@@ -27,22 +32,30 @@ SOURCES = {"rows": ROWS, "columns": COLUMNS, "copies": COPIES, "pairs": PAIRS}
 
 
 def size_of(sequence: str) -> int:
-    return parse_sequence(sequence).ranks
+    return cases.sequence_of(sequence).ranks
+
+
+def works(sequence: str) -> tuple[str, ...]:
+    """What a sequence is asked."""
+    more = ("at_home", "fused") if sequence not in TRAVEL else ()
+    alone = ("evaluation", "order") if size_of(sequence) <= 4 and sequence in TRAVEL else ()
+    return ("linear", "pools", *alone, *more)
 
 
 @cache
 def results(size: int) -> list[dict[tuple[str, ...], Any]]:
     """Everything that one world of `size` processes is asked, rank by rank."""
     chosen = [sequence for sequence in SEQUENCES if size_of(sequence) == size]
-    works = ("linear", "pools", "evaluation", "order") if size <= 4 else ("linear", "pools")
     asked: dict[tuple[str, ...], tuple[Any, ...]] = {
-        (work, sequence): (sequence,) for sequence in chosen for work in works
+        (work, sequence): (sequence,) for sequence in chosen for work in works(sequence)
     }
     if size == 4:
         for name, source in SOURCES.items():
             asked["linear", name] = asked["pools", name] = ("P2x2", source)
     if size == 2:
         asked["unfit", "B2"] = ("B2",)
+    if size == 4:
+        asked["unfit", "Ks2,Ns2"] = ("Ks2,Ns2",)
     answers = on_ranks(size, cases.several, [(key[0], given) for key, given in asked.items()])
     return [dict(zip(asked, answer, strict=True)) for answer in answers]
 
@@ -69,6 +82,14 @@ def test_every_rank_of_primepar_sends_what_the_formula_says(sequence: str, side:
     formula = Fraction(2 * (side - 1) * (mn + mk) + 2 * side * nk, side**2)
     sent = [result["linear", sequence]["sent"]["linear"] for result in results(side**2)]
     assert sent == [formula] * side**2
+
+
+@pytest.mark.parametrize("sequence", FAMILY)
+def test_every_member_of_the_family_sends_its_formula(sequence: str) -> None:
+    (element,) = parse_sequence(sequence).elements
+    formula = element.primitive.sent(cases.M, cases.N, cases.K, *element.sides)
+    sent = [result["linear", sequence]["sent"]["linear"] for result in results(size_of(sequence))]
+    assert sent == [formula] * size_of(sequence)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +135,58 @@ def test_phases_out_of_order_are_refused_and_the_weight_can_be_called_home(seque
     messages = [second_forward] * 2 + [second_backward] * 2 + ["no error"]
     for result in results(size_of(sequence)):
         assert result["order", sequence] == {"messages": messages, "home": True}
+
+
+@pytest.mark.parametrize("sequence", [*FAMILY, *MIXED])
+def test_a_weight_with_a_home_stays_and_forwards_may_wait_for_their_backwards(
+    sequence: str,
+) -> None:
+    answers = [result["at_home", sequence] for result in results(size_of(sequence))]
+    assert answers[0]["twice"].tolist() == (2 * cases.dense_tensors()["dW"]).tolist()
+    for answer in answers:
+        assert answer["equal"]
+        assert answer["stayed"] == (True, False)
+        assert answer["again"] == (
+            "TrainingOrderError: blocks.0.fc1: expected one backward() for each forward, got "
+            "another one: its input is gone from the devices, call the forward again"
+        )
+        assert "modified by an inplace operation" in answer["changed"]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "forward", "backward"),
+    [
+        ("Ks4", "all_gather 1, compute 4",
+         "compute 4, reduce_scatter 1, all_gather 1, compute 4"),
+        ("Ns4", "compute 4, reduce_scatter 1", "all_gather 1, compute 4, compute 4"),
+        # Messages bring operands to groups of two, so that only sums lie together.
+        ("C2x2x2", "compute 1, compute 1, compute 1, compute 1, reduce_scatter 2",
+         "compute 1, compute 1, compute 1, compute 1, compute 1, compute 1, compute 1, compute 1, "
+         "reduce_scatter 1, reduce_scatter 1"),
+        # Blocks of W are columns: products stay apart, and write and read O in place.
+        ("F4", "all_gather 1, compute 1, compute 1, compute 1, compute 1",
+         "all_gather 1, compute 1, compute 1, compute 1, compute 1, compute 1, compute 1, "
+         "compute 1, compute 1, reduce_scatter 1"),
+        ("F2,Ns3", "compute 3, compute 3, reduce_scatter 2",
+         "all_gather 2, compute 3, compute 3, compute 3, compute 3, reduce_scatter 1"),
+    ],
+)  # fmt: skip
+def test_products_and_collectives_of_blocks_side_by_side_are_one(
+    sequence: str, forward: str, backward: str
+) -> None:
+    for result in results(size_of(sequence)):
+        found = [
+            ", ".join(f"{name} {count}" for name, count in steps)
+            for steps in result["fused", sequence]
+        ]
+        assert found == [forward, backward]
+
+
+def test_rows_that_do_not_lie_side_by_side_are_no_place_to_rest() -> None:
+    assert results(4)[0]["unfit", "Ks2,Ns2"] == (
+        "SequenceError: tensor O: expected one block on every device between two phases, got 2 on "
+        "device 0: choose a sequence that leaves one"
+    )
 
 
 def test_a_split_batch_is_refused() -> None:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.distributed.compiler import Memory
     from primepar.distributed.executor import Executor
     from primepar.distributed.gpt import GPT
     from primepar.distributed.linear import PartitionedLinear
@@ -21,11 +20,12 @@ if TYPE_CHECKING:
         parameter_layout,
     )
     from primepar.distributed.redistribute import gather_tensor, scatter_tensor
+    from primepar.distributed.storage import Memory
 
 _MODULES = {
     "GPT": "gpt",
     "Executor": "executor",
-    "Memory": "compiler",
+    "Memory": "storage",
     "Mesh": "mesh",
     "PartitionedLinear": "linear",
     "full_gradient": "parameters",

@@ -1,32 +1,24 @@
-"""From one rank's instruction list to closures: what can be known before the run is decided here.
-
-Followed through the list: which blocks are there, and whose they are. A *borrowed* block is the
-caller's: it is never written and never joins the pool. A *leaving* block is an output that the
-caller keeps: it never comes from the pool. All others are the pool's.
-"""
+"""From one rank's instruction list to closures: what can be known before the run is decided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from fractions import Fraction
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator
 
-import torch
-
-from primepar.distributed.buffers import BufferPool, Shape
 from primepar.distributed.collectives import (
     collective_action,
     collective_reads,
     collective_writes,
     elements_sent,
 )
-from primepar.distributed.frame import Action, Frame, Step
+from primepar.distributed.frame import Frame, Step
+from primepar.distributed.fused import call, products_at_once, ring_at_once
+from primepar.distributed.listing import Listing
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.messages import Message, post
-from primepar.distributed.products import multiply
+from primepar.distributed.messages import Message, Start, post, staged
+from primepar.distributed.storage import Memory
 from primepar.errors import ProgramError
-from primepar.schedule.operators import parse_block
 from primepar.schedule.program import (
+    AllGather,
     Alloc,
     Collective,
     Compute,
@@ -39,54 +31,42 @@ from primepar.schedule.program import (
     ISend,
     Program,
     Recv,
+    ReduceScatter,
     Send,
     Wait,
 )
-
-
-class Memory(NamedTuple):
-    """Whose memory a program runs in: buffers, block shapes, borrowed and leaving blocks."""
-
-    pool: BufferPool
-    shape: Callable[[str], Shape]
-    borrowed: Collection[str] = ()
-    leaving: Collection[str] = ()
 
 
 class Compiler:
     """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
 
     def __init__(self, mesh: Mesh, program: Program, memory: Memory) -> None:
-        self.mesh, self.pool, self.memory = mesh, memory.pool, memory
-        self.instructions = program.programs[mesh.rank]
-        self.assumed = program.initial is None
-        initial = program.initial[mesh.rank] if program.initial is not None else ()
-        self.here = {name: name in memory.borrowed for name in initial}
+        self.mesh, self.pool = mesh, memory.pool
+        self.listing = Listing(mesh, program, memory)
+        self.storage = self.listing.storage
         self.evicted: set[str] = set()
-        self.sent = Fraction(0)
-        self._last_end = {
-            node.block: place
-            for place, node in enumerate(self.instructions)
-            if isinstance(node, Free | Evict)
-        }
-        self._place = 0
 
     def steps(self) -> Iterator[Step]:
         """The closures of the list; runs of posts are one step where the backend batches them."""
+        yield from self.storage.begin(self.listing.initial)
         run: list[Message] = []
-        for place, node in enumerate(self.instructions):
+        for place, node in enumerate(self.listing.instructions):
             if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
                 run.append(node)
                 continue
             yield from self._posts(run)
-            run, self._place = [], place
-            yield from self._compile(node)
+            run, self.storage.place = [], place
+            if place not in self.listing.done:
+                yield from self._compile(node)
         yield from self._posts(run)
+        yield from self.storage.end()
 
     def _compile(self, node: Instruction) -> Iterator[Step]:
         match node:
+            case Compute(phase=None):
+                yield from self._addition(node)
             case Compute():
-                yield from self._addition(node) if node.phase is None else self._product(node)
+                yield from products_at_once(self.listing)
             case ISend() | IRecv():
                 yield from self._posts([node])
             case Wait(request=request):
@@ -104,54 +84,22 @@ class Compiler:
         name = node.block
         match node:
             case Alloc():
-                yield from self._room(name)
+                yield from self.storage.room(name)
                 yield Step((node,), lambda frame: frame.blocks[name].zero_())
             case Free():
-                yield Step((node,), self._drop(name))
+                self.listing.need(name)
+                yield Step((node,), self.storage.drop(name))
             case Fetch():
                 yield from self._fetch(node, name)
             case Evict():
                 yield from self._evict(node, name)
 
-    def _need(self, name: str) -> None:
-        """The block is there, or the program is refused."""
-        if name not in self.here and self.assumed:
-            self.here[name] = name in self.memory.borrowed
-        if name not in self.here:
-            raise ProgramError(
-                f"programs[{self.mesh.rank}][{self._place}]: expected block {name} on this device, "
-                "got none: list it in initial, or receive or compute it first"
-            )
-
-    def _room(self, name: str, *, keep: bool = False) -> Iterator[Step]:
-        """A buffer of ours to write `name` to; with `keep` it has the block's old contents."""
-        borrowed = self.here.get(name)
-        if borrowed is False:
-            return
-        self.here[name] = False
-        make = self._maker(name)
-        if borrowed and keep:
-            yield Step((), lambda frame: frame.put(name, make().copy_(frame.blocks[name])))
-        else:
-            yield Step((), lambda frame: frame.put(name, make()))
-
-    def _maker(self, name: str) -> Callable[[], torch.Tensor]:
-        shape = self.memory.shape(name)
-        stays = self._place > self._last_end.get(name, -1)
-        source = self.pool.fresh if stays and name in self.memory.leaving else self.pool.acquire
-        return lambda: source(shape)
-
-    def _drop(self, name: str) -> Action:
-        self._need(name)
-        if self.here.pop(name):
-            return lambda frame: frame.blocks.pop(name)
-        return lambda frame: self.pool.release(frame.blocks.pop(name))
+    # Messages
 
     def _posts(self, run: list[Message]) -> Iterator[Step]:
         if not run:
             return
-        yield from self._ends(run)
-        start = post(self.mesh, run)
+        start = yield from self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
 
         def begin(frame: Frame) -> None:
@@ -161,59 +109,33 @@ class Compiler:
 
     def _exchange(self, node: Instruction, messages: list[Message]) -> Iterator[Step]:
         """Blocking messages: posted, then waited for."""
-        yield from self._ends(messages)
-        start = post(self.mesh, messages)
+        start = yield from self._starting(messages)
         yield Step((node,), lambda frame: start(frame.blocks).wait())
 
-    def _ends(self, messages: list[Message]) -> Iterator[Step]:
-        for message in messages:
-            if isinstance(message, Send | ISend):
-                self._need(message.block)
-                self.sent += self._size(message.block)
-            else:
-                yield from self._room(message.block)
+    def _starting(self, messages: list[Message]) -> Generator[Step, None, Start]:
+        """What starts messages, once there is room for what they bring."""
+        sends = [each.block for each in messages if isinstance(each, Send | ISend)]
+        receives = [each.block for each in messages if isinstance(each, Recv | IRecv)]
+        for name in sends:
+            self.listing.need(name)
+            self.listing.sent += self.storage.size(name)
+        for name in receives:
+            yield from self.storage.room(name)
+        return self._staged(post(self.mesh, messages), sends, receives)
 
-    def _size(self, name: str) -> int:
-        return torch.Size(self.memory.shape(name)).numel()
-
-    def _product(self, node: Compute) -> Iterator[Step]:
-        name, (first, second) = node.accumulates, self._operands(node)
-        tensors = [self._tensor(block) for block in (first, second, name)]
-        product = multiply((tensors[0], tensors[1]), tensors[2])
-        begun = name in self.here
-        yield from self._room(name, keep=True)
-
-        def run(frame: Frame) -> None:
-            blocks = frame.blocks
-            product(blocks[first], blocks[second], blocks[name], begun)
-
-        yield Step((node,), run)
-
-    def _operands(self, node: Compute) -> tuple[str, str]:
-        if len(node.reads) != 2:
-            raise ProgramError(
-                f"programs[{self.mesh.rank}][{self._place}]: expected two reads of a product, "
-                f"got {len(node.reads)}"
-            )
-        for read in node.reads:
-            self._need(read)
-        return node.reads[0], node.reads[1]
-
-    def _tensor(self, name: str) -> str:
-        block = parse_block(name)
-        if block is None:
-            raise ProgramError(
-                f"programs[{self.mesh.rank}][{self._place}]: expected a block of I, W or O or of "
-                f"their gradients in a product, got {name!r}"
-            )
-        return block.tensor
+    def _staged(self, start: Start, reads: Iterable[str], writes: Iterable[str]) -> Start:
+        """`start` by way of buffers for blocks that are no contiguous piece of memory."""
+        given, gotten = (
+            [name for name in names if self.storage.strides(name)] for names in (reads, writes)
+        )
+        return staged(self.pool, start, given, gotten) if given or gotten else start
 
     def _addition(self, node: Compute) -> Iterator[Step]:
         name, reads = node.accumulates, list(node.reads)
         for read in reads:
-            self._need(read)
-        begun = name in self.here
-        yield from self._room(name, keep=True)
+            self.listing.need(read)
+        begun = name in self.storage.here
+        yield from self.storage.room(name, keep=True)
 
         def run(frame: Frame) -> None:
             into = frame.blocks[name]
@@ -226,41 +148,42 @@ class Compiler:
         yield Step((node,), run)
 
     def _collective(self, node: Collective) -> Iterator[Step]:
+        if isinstance(node, AllGather | ReduceScatter):
+            steps = ring_at_once(self.listing, node)
+            if steps is not None:
+                yield from steps
+                return
         reads = collective_reads(node, self.mesh.rank)
+        writes = collective_writes(node, self.mesh.rank)
         for read in reads:
-            self._need(read)
-        for name in collective_writes(node, self.mesh.rank):
-            yield from self._room(name, keep=name in reads)
-        self.sent += elements_sent(node, self.mesh.rank, self._size)
-        start, request = collective_action(self.mesh, self.pool, node), node.request
-        if request is None:
-            yield Step((node,), lambda frame: start(frame.blocks).wait())
-        else:
-            yield Step((node,), lambda frame: frame.post(request, start(frame.blocks)))
+            self.listing.need(read)
+        for name in writes:
+            yield from self.storage.room(name, keep=name in reads)
+        self.listing.sent += elements_sent(node, self.mesh.rank, self.storage.size)
+        start = collective_action(self.mesh, self.pool, node)
+        yield call([node], self._staged(start, reads, writes))
 
     def _evict(self, node: Evict, name: str) -> Iterator[Step]:
-        self._need(name)
-        borrowed = self.here.pop(name)
+        self.listing.need(name)
+        drop, host = self.storage.drop(name), self.mesh.host
         self.evicted.add(name)
-        host = self.mesh.host
 
         def run(frame: Frame) -> None:
-            block = frame.blocks.pop(name)
+            block = frame.blocks[name]
             kept = host.acquire(tuple(block.shape))
             frame.host[name] = kept.copy_(block, non_blocking=True)
-            if not borrowed:
-                self.pool.release(block)
+            drop(frame)
 
         yield Step((node,), run)
 
     def _fetch(self, node: Fetch, name: str) -> Iterator[Step]:
         if name not in self.evicted:
             raise ProgramError(
-                f"programs[{self.mesh.rank}][{self._place}]: expected block {name} in host memory, "
+                f"{self.listing.at()}: expected block {name} in host memory, "
                 "got none: evict it first"
             )
         self.evicted.remove(name)
-        yield from self._room(name)
+        yield from self.storage.room(name)
 
         def run(frame: Frame) -> None:
             kept = frame.host.pop(name)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 
 from primepar.distributed.buffers import Shape
-from primepar.distributed.compiler import Compiler, Memory
+from primepar.distributed.compiler import Compiler
 from primepar.distributed.frame import Frame
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.recorder import Recorder
+from primepar.distributed.storage import Memory
 from primepar.errors import ProgramError
 from primepar.schedule.operators import Linear, parse_block
 from primepar.schedule.program import (
@@ -71,8 +72,8 @@ class Executor:
         compiler = Compiler(mesh, program, memory)
         self.mesh, self.kind = mesh, kind
         self._steps = list(compiler.steps())
-        self.elements, self.itemsize = compiler.sent, memory.pool.dtype.itemsize
-        self.borrowed = frozenset(name for name, theirs in compiler.here.items() if theirs)
+        self.elements, self.itemsize = compiler.listing.sent, memory.pool.dtype.itemsize
+        self.borrowed, self.held = compiler.storage.borrowed, compiler.storage.held
 
     def __call__(self, blocks: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run on `blocks` (contiguous, by name), change them in place and return them."""

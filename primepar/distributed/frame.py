@@ -24,10 +24,6 @@ class Frame:
         """Give a block a place."""
         self.blocks[name] = block
 
-    def post(self, request: str, pending: Pending) -> None:
-        """Keep what its wait finishes."""
-        self.requests[request] = pending
-
 
 Action = Callable[[Frame], object]
 

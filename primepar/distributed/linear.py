@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from primepar.distributed.compiler import Memory
 from primepar.distributed.executor import Executor, linear_shapes
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.redistribute import (
@@ -25,6 +24,8 @@ from primepar.distributed.redistribute import (
     resting,
     scatter_tensor,
 )
+from primepar.distributed.regions import Held, Region
+from primepar.distributed.storage import Memory
 from primepar.errors import ConfigError, SequenceError, ShapeError, TrainingOrderError
 from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.lowering import layout
@@ -40,58 +41,96 @@ def rest(mesh: Mesh, phase: Phase, tensor: str, *, last: bool = False) -> Layout
             f"sequence {str(mesh.sequence)!r}: expected no split of B, as rows of all sequences "
             "of a batch are one dim here: write M for B"
         )
-    return resting(layout(mesh.movement, phase, tensor, last=last), tensor)
+    held = layout(mesh.movement, phase, tensor, last=last)
+    return resting(held.coarsest() if mesh.sequence.has_homes else held, tensor)
+
+
+class Place:
+    """Where a tensor rests on this rank: one tensor under `key`, that of its blocks or region."""
+
+    def __init__(
+        self, mesh: Mesh, tensor: str, phase: Phase, *, last: bool = False, name: str = ""
+    ) -> None:
+        self.layout = rest(mesh, phase, tensor, last=last)
+        fine = layout(mesh.movement, phase, tensor, last=last).held[mesh.rank]
+        self.names = tuple(block_name(name or tensor, index) for index in fine)
+        regions = [Region.of(self.names)] if len(fine) > 1 else []
+        self.regions = tuple(region for region in regions if region is not None)
+        self.key = self.regions[0].key if self.regions else self.names[0]
+
+    def held(self, *, borrowed: bool) -> tuple[Held, ...]:
+        """Its region, as the caller gives it."""
+        return tuple(Held(region, borrowed) for region in self.regions)
 
 
 class Schedules:
     """The programs of one linear operator, compiled: one for training, one for evaluation."""
 
     def __init__(self, mesh: Mesh, operator: Linear, source: Layout) -> None:
-        self.mesh, self.operator, self.rank = mesh, operator, mesh.rank
-        inputs, weight = rest(mesh, "forward", "I"), rest(mesh, "forward", "W")
-        output, gone = rest(mesh, "forward", "O", last=True), rest(mesh, "backward", "W")
-        back, shape = rest(mesh, "backward", "dI", last=True), (operator.M, operator.N)
-        self.arrive = Redistribution(mesh, source, inputs, "I", shape)
-        self.leave = Redistribution(mesh, back, source, "dI", shape, outward=True)
-        self.I, self.W = self._name("I", inputs), self._name("W", weight)
-        self.O, self.W_away = self._name("O", output), self._name("W", gone)
-        self.dO, self.dI = self._name("dO", output), self._name("dI", back)
-        self.dW = self._name("dW", weight)
-        theirs = {self.I} if self.arrive.borrowed else set()
-        self.forward = self._compile(("forward",), theirs, {self.O})
-        self.evaluation = self._compile(("forward",), {*theirs, self.W}, {self.O})
+        self.mesh, self.operator, self.stays = mesh, operator, mesh.sequence.has_homes
+        self.I, self.W = Place(mesh, "I", "forward"), Place(mesh, "W", "forward")
+        self.O = Place(mesh, "O", "forward", last=True)
+        self.dO = Place(mesh, "O", "forward", last=True, name="dO")
+        self.dI = Place(mesh, "dI", "backward", last=True)
+        self.dW = Place(mesh, "W", "forward", name="dW")
+        self.W_away = self.W if self.stays else Place(mesh, "W", "backward")
+        shape = (operator.M, operator.N)
+        self.arrive = Redistribution(mesh, source, self.I.layout, "I", shape)
+        self.leave = Redistribution(mesh, self.dI.layout, source, "dI", shape, outward=True)
+        theirs = [self.I] if self.arrive.borrowed else []
+        at_home = [self.W] if self.stays else []
+        self.forward = self._compile(("forward",), [self.I, self.W], [*theirs, *at_home], [self.O])
+        self.evaluation = self._compile(("forward",), [self.I, self.W], [*theirs, self.W], [self.O])
+        leaving = [self.dW, self.dI] if self.leave.passes else [self.dW]
         self.backward = self._compile(
-            ("backward", "gradient"),
-            {*self.forward.borrowed, self.dO},
-            {self.dW, self.dI} if self.leave.passes else {self.dW},
+            ("backward", "gradient"), [self.dO], [self.dO], leaving, self.forward
         )
 
-    def _name(self, tensor: str, held: Layout) -> str:
-        return block_name(tensor, held.held[self.rank][0])
-
     def _compile(
-        self, phases: tuple[Phase, ...], borrowed: set[str], leaving: set[str]
+        self,
+        phases: tuple[Phase, ...],
+        given: list[Place],
+        borrowed: list[Place],
+        leaving: list[Place],
+        before: Executor | None = None,
     ) -> Executor:
+        """One program; what an executor `before` has left, but its output, is given too."""
         program = lower(self.mesh.sequence, self.operator, phases)
-        memory = Memory(self.mesh.pool, linear_shapes(program), borrowed, leaving)
+        held = [each for place in given for each in place.held(borrowed=place in borrowed)]
+        outputs = [self.O, self.dI, self.dW]
+        if before is not None:
+            held += [each for each in before.held if each.region not in self.O.regions]
+        memory = Memory(
+            self.mesh.pool,
+            linear_shapes(program),
+            {*(name for place in borrowed for name in place.names), *_borrowed(before)},
+            [name for place in leaving for name in place.names],
+            held,
+            [region for place in outputs for region in place.regions],
+        )
         return Executor(self.mesh, program, memory)
 
     def evaluate(self, x_MN: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Forward with a borrowed weight, which stays."""
-        blocks = self.evaluation({self.I: self.arrive(x_MN), self.W: weight})
-        output = blocks.pop(self.O)
+        blocks = self.evaluation({self.I.key: self.arrive(x_MN), self.W.key: weight})
+        output = blocks.pop(self.O.key)
         for name, block in blocks.items():
             if name not in self.evaluation.borrowed:
                 self.mesh.pool.release(block)
         return output
 
 
+def _borrowed(before: Executor | None) -> frozenset[str]:
+    return frozenset() if before is None else before.borrowed
+
+
 @dataclass
 class Stash:
-    """What rests on this rank between forward and backward, the weight apart."""
+    """What rests on this rank between forward and backward, a weight that travels apart."""
 
     plan: Schedules
     blocks: Blocks
+    taken: bool = False
 
     def release(self) -> None:
         """Give the pool its blocks back."""
@@ -128,7 +167,10 @@ class PartitionedLinear(nn.Module):
 
     @property
     def away(self) -> bool:
-        """Whether a training forward has taken the weight, and its backward is still to come."""
+        """Whether a training forward has taken the weight, and its backward is still to come.
+
+        Never where the sequence has homes: there the weight stays.
+        """
         return self._stash is not None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -181,17 +223,18 @@ class PartitionedLinear(nn.Module):
             self.weight.data = way(self.weight.data)
 
     def lay_down(self, stash: Stash) -> None:
-        """Keep what the last training forward has left."""
-        self._stash = stash
+        """Keep what the last training forward has left, where it has taken the weight."""
+        if not stash.plan.stays:
+            self._stash = stash
 
     def take_up(self, stash: Stash) -> Stash:
         """Give back what was kept, once. Raises `TrainingOrderError` if that is not `stash`."""
-        if self._stash is not stash:
+        if stash.taken or (self._stash is not stash and not stash.plan.stays):
             raise TrainingOrderError(
                 f"{self.name}: expected one backward() for each forward, got another one: "
                 "its input is gone from the devices, call the forward again"
             )
-        self._stash = None
+        self._stash, stash.taken = None, True
         return stash
 
 
@@ -207,13 +250,18 @@ class _Partitioned(torch.autograd.Function):
         plan: Schedules,
     ) -> torch.Tensor:
         """Run the forward program; the weight's parameter takes the block that rests here."""
-        blocks = plan.forward({plan.I: plan.arrive(x_MN.detach()), plan.W: weight.data})
-        output = blocks.pop(plan.O)
-        weight.data = blocks.pop(plan.W_away)
+        blocks = plan.forward({plan.I.key: plan.arrive(x_MN.detach()), plan.W.key: weight.data})
+        output = blocks.pop(plan.O.key)
+        gone = blocks.pop(plan.W_away.key)
         ctx.layer, ctx.stash = layer, Stash(plan, blocks)
         layer.lay_down(ctx.stash)
-        if plan.forward.borrowed:
-            ctx.save_for_backward(x_MN)  # torch then refuses a backward after a change of x
+        # What is saved may not change: torch then refuses a backward.
+        used = (x_MN,) if plan.arrive.borrowed else ()
+        if plan.stays:
+            ctx.save_for_backward(*used, weight)
+        else:
+            weight.data = gone
+            ctx.save_for_backward(*used)
         return output
 
     @staticmethod
@@ -223,8 +271,11 @@ class _Partitioned(torch.autograd.Function):
         layer = ctx.layer
         stash: Stash = layer.take_up(ctx.stash)
         plan, blocks, _ = stash.plan, stash.blocks, ctx.saved_tensors
-        blocks[plan.W_away], blocks[plan.dO] = layer.weight.data, gradients[0].contiguous()
+        blocks[plan.W_away.key] = layer.weight.data
+        blocks[plan.dO.key] = gradients[0].contiguous()
         plan.backward(blocks)
-        layer.weight.data = blocks.pop(plan.W)
-        dI, dW = plan.leave(blocks.pop(plan.dI)), blocks.pop(plan.dW)
+        home = blocks.pop(plan.W.key)
+        if not plan.stays:
+            layer.weight.data = home
+        dI, dW = plan.leave(blocks.pop(plan.dI.key)), blocks.pop(plan.dW.key)
         return dI, dW, None, None

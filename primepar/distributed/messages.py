@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.buffers import BufferPool
 from primepar.distributed.mesh import Mesh
 from primepar.schedule.program import IRecv, ISend, Recv, Send
 
@@ -39,7 +40,33 @@ class Pending:
         self._works, self._then = [], None
 
 
-def post(mesh: Mesh, messages: Sequence[Message]) -> Callable[[Blocks], Pending]:
+Start = Callable[[Blocks], Pending]
+"""Starts what moves blocks."""
+
+
+def staged(pool: BufferPool, start: Start, given: list[str], gotten: list[str]) -> Start:
+    """`start` by way of buffers for the named blocks, which are no contiguous memory."""
+
+    def begin(blocks: Blocks) -> Pending:
+        shapes = {name: tuple(blocks[name].shape) for name in (*given, *gotten)}
+        buffers = {name: pool.acquire(shape) for name, shape in shapes.items()}
+        for name in given:
+            buffers[name].copy_(blocks[name])
+        pending = start({**blocks, **buffers})
+
+        def take() -> None:
+            pending.wait()
+            for name in gotten:
+                blocks[name].copy_(buffers[name])
+            for buffer in buffers.values():
+                pool.release(buffer)
+
+        return Pending((), take)
+
+    return begin
+
+
+def post(mesh: Mesh, messages: Sequence[Message]) -> Start:
     """What posts a run of messages, in order, and gives one `Pending` for all of them."""
     if mesh.backend == "nccl":
         return _together(mesh, messages)
@@ -55,7 +82,7 @@ def _call(mesh: Mesh, message: Message) -> Callable[[Blocks], dist.Work | None]:
     return lambda blocks: dist.irecv(blocks[name], peer, group, tag)
 
 
-def _together(mesh: Mesh, messages: Sequence[Message]) -> Callable[[Blocks], Pending]:
+def _together(mesh: Mesh, messages: Sequence[Message]) -> Start:
     """A batch per communicator: torch refuses one over several groups."""
     groups: dict[str, list[Message]] = {}
     for message in messages:
