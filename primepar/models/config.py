@@ -132,7 +132,12 @@ class ModelConfig:
             return
         expected = {name: _FAMILIES[self.family][name] for name in _FIXED}
         if self.family != "llama":
-            expected |= {"kv_heads": self.heads, "head_dim": self.hidden / self.heads}
+            expected["kv_heads"] = self.heads
+            if self.heads * self.head_dim != self.hidden:
+                raise ConfigError(
+                    f"head_dim: expected hidden / heads = {self.hidden} / {self.heads} in the "
+                    f"family {self.family}, got {self.head_dim}"
+                )
         for name, value in expected.items():
             if getattr(self, name) != value:
                 raise ConfigError(
