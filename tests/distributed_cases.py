@@ -179,7 +179,7 @@ def at_home(sequence: str) -> dict[str, Any]:
     twice = gather_tensor(mesh, layer.home, layer.weight.grad)
     return {
         "equal": all(torch.equal(gradient, gradients[0]) for gradient in gradients),
-        "twice": None if twice is None else twice.numpy(),
+        "twice": None if twice is None else twice.cpu().numpy(),
         "again": again,
         "stayed": (layer.weight.data_ptr() == before, layer.away),
         "changed": _changed(layer),

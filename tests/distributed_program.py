@@ -142,3 +142,34 @@ def run_program(traced: bool) -> dict[str, Any]:
         "sent": execute.elements,
         "events": mesh.stop_trace(),
     }
+
+
+def run_out_of_order() -> dict[str, Any]:
+    """Rows gathered, multiplied at once and scattered over a group in another order than ranks."""
+    mesh = mesh_of("P2x2")
+    row = GROUP.index(mesh.rank)
+    inputs, outputs = (tuple(f"{t}[{m},0]" for m in range(RANKS)) for t in ("I", "O"))
+    instructions: list[Instruction] = [
+        AllGather(GROUP, block=inputs[row], blocks=inputs, request="gather"),
+        Wait("gather"),
+        *(
+            Compute((inputs[m], "W[0,0]"), outputs[m], "forward", {"M": m, "N": 0, "K": 0})
+            for m in range(RANKS)
+        ),
+        ReduceScatter(GROUP, blocks=outputs, block=outputs[row]),
+        *(Free(name) for name in (*inputs, *outputs) if name not in (inputs[row], outputs[row])),
+    ]
+    program = Program(
+        "primepar-program",
+        1,
+        RANKS,
+        tuple(tuple(instructions) if rank == mesh.rank else () for rank in range(RANKS)),
+        initial=((inputs[row], "W[0,0]"),) * RANKS,
+    )
+    mesh.ensure_groups([("world", GROUP)])
+    memory = Memory(mesh.pool, lambda _: (2, 2), [inputs[row], "W[0,0]"], [outputs[row]])
+    given = torch.full((2, 2), float(row + 1), dtype=torch.float64)
+    weight = torch.full((2, 2), float(mesh.rank), dtype=torch.float64)
+    blocks = Executor(mesh, program, memory)({inputs[row]: given, "W[0,0]": weight})
+    total = 2 * (row + 1) * sum(range(RANKS))
+    return {"equal": bool((blocks[outputs[row]] == total).all()), "names": sorted(blocks)}

@@ -13,9 +13,8 @@ from distributed_program import RANKS, expected_blocks, run_program
 from distributed_ranks import on_ranks
 from test_distributed_gpt import CLOSE, difference, one_process
 
-from primepar.partition import parse_sequence
-
 SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2")
+HOMES = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "Os2x2", "Is2x2", "Ws2x2", "F4")
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +23,7 @@ pytestmark = [
 
 
 def size_of(sequence: str) -> int:
-    return parse_sequence(sequence).ranks
+    return cases.sequence_of(sequence).ranks
 
 
 @cache
@@ -34,12 +33,14 @@ def results(size: int) -> list[dict[tuple[str, str], Any]]:
     asked = [
         (work, sequence) for sequence in chosen for work in ("linear", "pools", "evaluation", "gpt")
     ]
+    homes = [sequence for sequence in HOMES if size_of(sequence) == size]
+    asked += [(work, sequence) for sequence in homes for work in ("linear", "pools", "at_home")]
     told = [(work, (sequence,)) for work, sequence in asked]
     answers = on_ranks(size, cases.several, told, backend="nccl")
     return [dict(zip(asked, answer, strict=True)) for answer in answers]
 
 
-@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("sequence", [*SEQUENCES, *HOMES])
 def test_output_and_gradients_equal_one_device(sequence: str) -> None:
     arrays = results(size_of(sequence))[0]["linear", sequence]["arrays"]
     assert {name: array.tolist() for name, array in arrays.items()} == {
@@ -47,11 +48,18 @@ def test_output_and_gradients_equal_one_device(sequence: str) -> None:
     }
 
 
-@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("sequence", [*SEQUENCES, *HOMES])
 def test_no_buffer_is_made_after_the_first_step(sequence: str) -> None:
     for result in results(size_of(sequence)):
         counts = result["pools", sequence]
         assert counts == [counts[0]] * len(counts)
+
+
+@pytest.mark.parametrize("sequence", HOMES)
+def test_a_weight_with_a_home_stays(sequence: str) -> None:
+    for result in results(size_of(sequence)):
+        assert result["at_home", sequence]["equal"]
+        assert result["at_home", sequence]["stayed"] == (True, False)
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
