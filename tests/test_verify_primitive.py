@@ -29,7 +29,7 @@ from primepar.verify.fit import (
     samples,
     transitions,
 )
-from primepar.verify.primitive_claims import Claim
+from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_proof import PROVED, Prover, obligations, verify_primitive
 from primepar.verify.primitive_side import verify_side
 from primepar.verify.primitive_symbolic import SymbolicMap

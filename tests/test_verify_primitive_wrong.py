@@ -65,16 +65,6 @@ PRIMITIVES = [
         "alignment": f"{S2}: backward starts on {FIRST}: expected dO[0,1] here, got O[0,0] from "
         "forward: end forward where backward starts",
     }),
-    Wrong("comes_back.py:ComesBack", (1,), {
-        "coverage": "s=1 (1 device): forward sub-operator (M=0, N=0, K=1): expected one device to "
-        "compute it, got none: only 4 of 8 are computed",
-        "placement": nowhere("s=1 (1 device)", "forward, device 0 (d=0) at t=1", "I[0,1]", 0),
-        "completion": "s=2 (2 devices): forward, device 0 (d=0) at t=0: expected its product for "
-        "O[0,0] in the sum on device 0 (d=0) at the end, got it overwritten by another that came: "
-        "keep O where it is, or pass it on at every step",
-        "alignment": "s=1 (1 device): gradient starts on device 0 (d=0): expected I[0,0] here, "
-        "got I[0,3] from forward: end forward where gradient starts, or one hop away",
-    }, unknown="deadlock-freedom"),
     Wrong("first_row_alone.py:FirstRowAlone", (2,), {
         "placement": nowhere(S2, f"forward, {FIRST} at t=1", "I[0,1]", 0),
         "alignment": f"{S2}: gradient starts on {SECOND}: expected I[0,0] here, got I[0,1] from "

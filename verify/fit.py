@@ -182,22 +182,22 @@ class Sample:
         moving = {device: source for device, source in sources.items() if source != device}
         if not moving:
             return None
-        offsets = {self._between(source, device) for device, source in moving.items()}
+        offsets = {self.between(source, device) for device, source in moving.items()}
         if len(offsets) == 1:
             return Sender.neighbour(offsets.pop())
         sender = self._affine(sources)
         if any(sender.of(device, self.lengths) != source for device, source in moving.items()):
-            raise FitError(f"no one rule says which device has it at t={step}, {self._at()}")
+            raise FitError(f"no one rule says which device has it at t={step}, {self.at}")
         return sender
 
     def _nearest(self, holders: list[Coordinates], target: Coordinates) -> Coordinates:
         if not holders:
-            raise FitError(f"a device needs what no device has, {self._at()}")
+            raise FitError(f"a device needs what no device has, {self.at}")
         if target in holders:
             return target
         return min(holders, key=lambda holder: distance(holder, target, self.lengths))
 
-    def _between(self, source: Coordinates, target: Coordinates) -> Row:
+    def between(self, source: Coordinates, target: Coordinates) -> Row:
         """How far away the source is, each entry in (-length / 2, length / 2]."""
         triples = zip(source, target, self.lengths, strict=True)
         steps = [((there - here) % length, length) for there, here, length in triples]
@@ -210,14 +210,16 @@ class Sample:
         columns = []
         for axis, side in enumerate(sides):
             unit = tuple(int(axis == other) for other in range(len(sides)))
-            column = self._between(sources[unit], sources[origin])
+            column = self.between(sources[unit], sources[origin])
             columns.append(
                 [step * (side == other) for step, other in zip(column, sides, strict=True)]
             )
         matrix = tuple(zip(*columns, strict=True))
-        return Sender(matrix, self._between(sources[origin], origin))
+        return Sender(matrix, self.between(sources[origin], origin))
 
-    def _at(self) -> str:
+    @property
+    def at(self) -> str:
+        """How messages name the mesh, `s=6`."""
         names = zip(self.element.primitive.side_names, self.element.sides, strict=True)
         return ", ".join(f"{name}={side}" for name, side in names)
 

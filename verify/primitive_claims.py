@@ -18,23 +18,9 @@ from primepar.verify.fit import (
     fit_moves,
     transitions,
 )
-from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps, precedes
+from primepar.verify.primitive_order import Claim, order
+from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps
 from primepar.verify.symbol import Term
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`counter` is what a counterexample satisfies; it must have no model.
-
-    A sanity claim's must have one, so that no claim holds for want of cases. Without a `counter`
-    there is nothing to ask, and `reason` says why.
-    """
-
-    property: str
-    sentence: str
-    counter: Term | None
-    reason: str | None = None
-    is_sanity: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,7 @@ class Movement:
 
 def claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
     """All claims of a primitive, property by property."""
-    yield from _coverage(symbolic)
+    yield from coverage(symbolic)
     moved = [Movement.fitted(seen, transition) for transition in transitions()]
     for name in ("placement", "completion", "alignment"):
         for movement in moved:
@@ -77,7 +63,8 @@ def claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
     yield from _deadlock_freedom(symbolic, moved)
 
 
-def _coverage(symbolic: SymbolicMap) -> Iterator[Claim]:
+def coverage(symbolic: SymbolicMap) -> Iterator[Claim]:
+    """Every sub-operator of every phase is done exactly once."""
     inside = _at_some_step(symbolic)
     yield Claim("coverage", "there is a device with a step", inside, is_sanity=True)
     yield Claim("coverage", "there is at least one step", symbolic.steps.term < 1)
@@ -99,7 +86,8 @@ def _coverage_of(symbolic: SymbolicMap, phase: Phase) -> Iterator[Claim]:
         for place, digit in enumerate(index)
     ]
     outside = z3.Or(*(z3.Or(digit < 0, digit >= count) for digit, count in counts))
-    yield Claim("coverage", f"{phase}: every slice index is in its grid", z3.And(inside, outside))
+    sentence = f"{phase}: every slice index is in its grid"
+    yield Claim("coverage", sentence, z3.And(inside, outside), is_ground=True)
 
     other, then = symbolic.point("'"), z3.Int("t'")
     elsewhere = [
@@ -234,10 +222,11 @@ def _hop(moment: _Moment, sender: Sender, during: Term, text: str) -> Iterator[C
         z3.And(during, moves, holds, nearer),
     )
     if transition.proves != "placement":
-        yield _one_to_one(symbolic, sender, transition.proves, text)
+        yield one_to_one(symbolic, sender, transition.proves, text)
 
 
-def _one_to_one(symbolic: SymbolicMap, sender: Sender, proves: str, text: str) -> Claim:
+def one_to_one(symbolic: SymbolicMap, sender: Sender, proves: str, text: str) -> Claim:
+    """No two devices have the same sender."""
     other = symbolic.point("'")
     both = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
     differ = z3.Or(*(a != b for a, b in zip(symbolic.here, other, strict=True)))
@@ -260,33 +249,5 @@ def _deadlock_freedom(symbolic: SymbolicMap, moved: list[Movement]) -> Iterator[
         for place, span in enumerate(movement.spans):
             if span.sender is not None and movement.transition.may_hop:
                 text = moment.span_text(place)
-                yield _one_to_one(symbolic, span.sender, "deadlock-freedom", text)
-    yield _order(symbolic)
-
-
-def _order(symbolic: SymbolicMap) -> Claim:
-    """Post, wait and reduce have ranks; both ends of a message post at one rank, before waiting.
-
-    All-reduces of one phase rank by their blocks, digit by digit, on every device alike.
-    """
-    steps, t, later = symbolic.steps.term, z3.Int("t"), z3.Int("t'")
-    wrong = []
-    for place in range(len(PHASES)):
-        base = place * (2 * steps + 1)
-        post, wait, reduce = base + 2 * t, base + 2 * t + 1, base + 2 * steps
-        at_step = z3.And(t >= 0, t < steps)
-        wrong += [
-            z3.And(at_step, post >= wait),
-            z3.And(at_step, later > t, later < steps, wait >= base + 2 * later),
-            z3.And(at_step, wait >= reduce),
-            reduce >= (place + 1) * (2 * steps + 1),
-        ]
-    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(6)] for tag in ("", "'"))
-    differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
-    wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
-    return Claim(
-        "deadlock-freedom",
-        "every device posts, waits and all-reduces in growing rank, and what it waits for is "
-        "posted by its partner at the rank of its own post",
-        z3.Or(*wrong),
-    )
+                yield one_to_one(symbolic, span.sender, "deadlock-freedom", text)
+    yield order(symbolic)

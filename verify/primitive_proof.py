@@ -11,7 +11,9 @@ import z3
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import Primitive
 from primepar.verify.fit import FitError, fit_radices, samples
-from primepar.verify.primitive_claims import Claim, claims
+from primepar.verify.primitive_claims import claims
+from primepar.verify.primitive_homes import home_claims
+from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_search import Fault, smallest_faults
 from primepar.verify.primitive_symbolic import SymbolicMap
 from primepar.verify.report import PropertyResult, Report
@@ -30,7 +32,8 @@ LARGEST_HINT = 16
 class Obligation:
     """One claim with how it ended; `reason` is None if it is proved.
 
-    `sides` are the smallest at which Z3 found a counterexample to the claim.
+    `sides` are the smallest at which Z3 found a counterexample to the claim. If it `is_ground` and
+    fails, no property is proved.
     """
 
     property: str
@@ -38,6 +41,7 @@ class Obligation:
     seconds: float
     reason: str | None = None
     sides: Sides | None = None
+    is_ground: bool = False
 
 
 def verify_primitive(
@@ -53,7 +57,10 @@ def verify_primitive(
         proved = list(obligations(primitive, timeout))
     except (SymbolicError, FitError) as error:
         proved = [Obligation(name, "", 0.0, str(error)) for name in PROVED]
-    open_names = {obligation.property for obligation in proved if obligation.reason}
+    failed = [obligation for obligation in proved if obligation.reason]
+    open_names = {obligation.property for obligation in failed}
+    if any(obligation.is_ground for obligation in failed):
+        open_names = set(PROVED)
     hints = {obligation.sides for obligation in proved if obligation.sides}
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
     results = [_result(name, proved, faults.get(name)) for name in PROVED]
@@ -61,9 +68,10 @@ def verify_primitive(
 
 
 def _result(name: str, proved: list[Obligation], fault: Fault | None) -> PropertyResult:
-    own = [obligation for obligation in proved if obligation.property == name]
+    own = [each for each in proved if each.property == name]
+    ground = [each for each in proved if each.is_ground and each.property != name]
     seconds = sum(obligation.seconds for obligation in own)
-    failed = next((obligation for obligation in own if obligation.reason), None)
+    failed = next((each for each in (*own, *ground) if each.reason), None)
     if failed is None:
         return PropertyResult(name, "proved", seconds)
     if fault is not None:
@@ -82,10 +90,12 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     symbolic = SymbolicMap(primitive, fit_radices(seen))
     clock = perf_counter()
     prover = Prover(symbolic, clock + timeout)
-    for claim in claims(symbolic, seen):
+    owed = home_claims if primitive.home else claims
+    for claim in owed(symbolic, seen):
         reason, sides = prover.ask(claim)
         clock, before = perf_counter(), clock
-        yield Obligation(claim.property, claim.sentence, clock - before, reason, sides)
+        took = clock - before
+        yield Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
 
 
 class Prover:

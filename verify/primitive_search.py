@@ -12,9 +12,17 @@ from math import prod
 from time import perf_counter
 
 from primepar.schedule.movement import NEXT_USE, Movement
-from primepar.schedule.operators import DIMS, PHASES, PRODUCTS, Index, Phase, block_name
+from primepar.schedule.operators import (
+    DIMS,
+    PHASES,
+    PRODUCTS,
+    Index,
+    Phase,
+    block_name,
+    tensor_dims,
+)
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.sequence import Sequence
+from primepar.schedule.sequence import HOMES, Sequence
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
@@ -114,69 +122,72 @@ def _at(sequence: Sequence, rank: int, step: int) -> str:
 
 
 def placement_faults(movement: Movement) -> Iterator[str]:
-    """Operand blocks that a device needs at a step and that no device held at the step before."""
+    """Operand blocks that a device needs at a step and that are nowhere at the step before."""
     sequence = movement.sequence
+    first = 0 if sequence.has_homes else 1
     for phase in PHASES:
-        for step, tensor in product(range(1, sequence.steps), PRODUCTS[phase].reads):
-            before = movement.held(phase, tensor, step - 1)
-            somewhere = frozenset[Index]().union(*before)
+        for step, tensor in product(range(first, sequence.steps), PRODUCTS[phase].reads):
+            before = movement.held(phase, tensor, step - 1) if step else []
+            resting = movement.resting(phase, tensor) if sequence.has_homes else []
+            somewhere = frozenset[Index]().union(*before, *resting)
             for rank, needed in enumerate(movement.held(phase, tensor, step)):
                 for index in sorted(needed - somewhere):
-                    block, last = block_name(tensor, index), f"t={step - 1}"
-                    yield (
-                        f"{phase}, {_at(sequence, rank, step)}: expected {block} to be on some "
-                        f"device at {last}, got it on none: let a device use it at {last}"
-                    )
+                    place, block = _at(sequence, rank, step), block_name(tensor, index)
+                    yield f"{phase}, {place}: " + _nowhere(sequence, tensor, block, step - 1)
+
+
+def _nowhere(sequence: Sequence, tensor: str, block: str, before: int) -> str:
+    if sequence.has_homes:
+        home = tensor.removeprefix("d")
+        return (
+            f"expected {block} to rest on some device, got it on none: "
+            f"let the home of {home} give it to one"
+        )
+    return (
+        f"expected {block} to be on some device at t={before}, got it on none: "
+        f"let a device use it at t={before}"
+    )
 
 
 def completion_faults(movement: Movement) -> Iterator[str]:
-    """Products that are not once in the sum that they belong to."""
+    """Sums that end nowhere; where no homes are declared, a sum ends where it is finished."""
     sequence = movement.sequence
-    for phase in PHASES:
+    for phase in PHASES if sequence.has_homes else ():
         output = PRODUCTS[phase].writes
-        made, sums = _summed(movement, phase)
-        ends: dict[Index, list[int]] = {}
-        for rank, blocks in enumerate(movement.end(phase, output)):
-            for index in blocks:
-                ends.setdefault(index, []).append(rank)
-        for index, products in sorted(made.items()):
-            owners = ends[index]
-            joined = [place for rank in owners for place in sums[rank].get(index, ())]
-            for place in products:
-                if joined.count(place) != 1:
-                    yield (
-                        f"{phase}, {_at(sequence, *place)}: expected its product for "
-                        f"{block_name(output, index)} in the sum on {sequence.place(owners[0])} "
-                        "at the end, got it overwritten by another that came: "
-                        f"keep {output} where it is, or pass it on at every step"
-                    )
-
-
-def _summed(
-    movement: Movement, phase: Phase
-) -> tuple[dict[Index, list[tuple[int, int]]], list[dict[Index, list[tuple[int, int]]]]]:
-    """Per block the (rank, step) of its products; per rank and block those in its partial sum."""
-    sequence, output = movement.sequence, PRODUCTS[phase].writes
-    made: dict[Index, list[tuple[int, int]]] = {}
-    sums: list[dict[Index, list[tuple[int, int]]]] = [{} for _ in range(sequence.ranks)]
-    for step in range(sequence.steps):
-        hops = movement.phases[phase].partials[step]
-        sent = [sums[hop.source].pop(hop.index, []) for hop in hops]
-        for hop, partial in zip(hops, sent, strict=True):
-            sums[hop.target][hop.index] = partial
-        for rank, blocks in enumerate(movement.held(phase, output, step)):
-            for index in blocks:
-                made.setdefault(index, []).append((rank, step))
-                sums[rank].setdefault(index, []).append((rank, step))
-    return made, sums
+        homes = frozenset[Index]().union(*movement.home(output))
+        for step, rank in product(range(sequence.steps), range(sequence.ranks)):
+            for index in sorted(movement.held(phase, output, step)[rank] - homes):
+                block = block_name(output, index)
+                place = _at(sequence, rank, step)
+                yield (
+                    f"{phase}, {place}: expected the sum {block} to have a home, got none: "
+                    f"let the home of {output.removeprefix('d')} give it to some device"
+                )
 
 
 def alignment_faults(movement: Movement) -> Iterator[str]:
-    """Tensors that do not lie where the next phase starts with them."""
+    """Tensors that do not lie where the next phase starts with them, or that have no home."""
+    if movement.sequence.has_homes:
+        yield from _homeless(movement)
+        return
     for (phase, tensor), following in NEXT_USE.items():
         yield from _misaligned(movement, phase, tensor, following, tensor)
     yield from _misaligned(movement, "forward", "O", "backward", "dO")
     yield from _misaligned(movement, "gradient", "dW", "forward", "W")
+
+
+def _homeless(movement: Movement) -> Iterator[str]:
+    grid = movement.sequence.grid
+    for tensor in HOMES:
+        homes = frozenset[Index]().union(*movement.home(tensor))
+        dims = [dim for dim in tensor_dims(tensor) if dim in grid]
+        for index in product(*(range(grid[dim]) for dim in dims)):
+            if index not in homes:
+                yield (
+                    f"home of {tensor}: expected {block_name(tensor, index)} to rest on some "
+                    f"device, got it on none: only {len(homes)} of "
+                    f"{prod(grid[dim] for dim in dims)} blocks rest"
+                )
 
 
 def _misaligned(

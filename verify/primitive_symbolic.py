@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import z3
 
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.operators import PHASES, Phase, tensor_dims
-from primepar.schedule.primitive import Primitive, call_map
-from primepar.verify.fit import Sender
+from primepar.schedule.primitive import Primitive, Value, call_home, call_map
+from primepar.schedule.sequence import HOMES
+from primepar.verify.fit import Row, Sender
 from primepar.verify.primitive_affine import Affine, sum_text
+from primepar.verify.primitive_locate import Locator
 from primepar.verify.symbol import Space, Symbol, Term
 
 Point = tuple[Term, ...]
@@ -32,6 +35,8 @@ class SymbolicMap:
     space: Space = field(init=False)
     steps: Symbol = field(init=False)
     digits: dict[Phase, dict[str, tuple[Term, ...]]] = field(init=False)
+    homes: dict[str, Block] = field(init=False)
+    """Digits of the home of I, W and O; empty where the primitive declares none."""
 
     def __post_init__(self) -> None:
         self.space = Space(self.primitive.side_names)
@@ -41,6 +46,8 @@ class SymbolicMap:
         try:
             self.steps = self.space.of(self.primitive.steps(*self.space.sides))
             self.digits = {phase: self._called(phase) for phase in PHASES}
+            declared = HOMES if self.primitive.home else ()
+            self.homes = {tensor: self._called_home(tensor) for tensor in declared}
         except SymbolicError:
             raise
         except PrimitiveError as error:
@@ -50,9 +57,17 @@ class SymbolicMap:
         device = tuple(map(self.space.below, self.here, self.lengths))
         step = self.space.below(self.now, self.steps.high)
         slices = call_map(self.primitive, phase, device, step, self.space.sides)
+        return self._terms(phase, slices)
+
+    def _called_home(self, tensor: str) -> Block:
+        device = tuple(map(self.space.below, self.here, self.lengths))
+        slices = call_home(self.primitive, tensor, device, self.space.sides)
+        return self._terms(f"home of {tensor}", slices)
+
+    def _terms(self, what: str, slices: dict[str, tuple[Value, ...]]) -> Block:
         if any(len(index) > len(self.radices.get(dim, ())) for dim, index in slices.items()):
             raise SymbolicError(
-                f"{phase} names other dims or digits for symbols than for numbers: "
+                f"{what} names other dims or digits for symbols than for numbers: "
                 "let it name the same ones for every device, step and side"
             )
         of = self.space.of
@@ -75,13 +90,8 @@ class SymbolicMap:
 
     def sender(self, device: Point, sender: Sender) -> Point:
         """The device that sends to `device`."""
-        at = list(map(self.space.below, device, self.lengths))
-        wrapped = []
-        for row, step, length in zip(sender.matrix, sender.offset, self.lengths, strict=True):
-            parts = [factor * here for factor, here in zip(row, at, strict=True) if factor]
-            far: Symbol = sum(parts, start=self.space.of(step))
-            wrapped.append((far % self.space.exactly(length)).term)
-        return tuple(wrapped)
+        symbols = list(map(self.space.below, device, self.lengths))
+        return self._wrapped(list(sender.matrix), symbols, sender.offset)
 
     def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
         """The blocks of `tensor` that a device works on."""
@@ -91,6 +101,51 @@ class SymbolicMap:
             dim: tuple(z3.substitute(digit, *into) for digit in named.get(dim, ()))
             for dim in tensor_dims(tensor)
         }
+
+    def home(self, tensor: str, device: Point) -> Block:
+        """The blocks of `tensor`, or of what it is the gradient of, that rest on a device."""
+        into = list(zip(self.here, device, strict=True))
+        named = self.homes[tensor.removeprefix("d")]
+        return {
+            dim: tuple(z3.substitute(digit, *into) for digit in named.get(dim, ()))
+            for dim in tensor_dims(tensor)
+        }
+
+    def any_block(self, tensor: str) -> Block:
+        """One block of `tensor`, every digit a Z3 integer of its own."""
+        return {
+            dim: tuple(z3.Int(f"{dim}{place}") for place in range(len(self.radices.get(dim, ()))))
+            for dim in tensor_dims(tensor)
+        }
+
+    def in_grid(self, block: Block) -> Term:
+        """Every digit is 0 or more and below its number of slices."""
+        inside = [
+            z3.And(digit >= 0, digit < self.space.term(self.radices[dim][place]))
+            for dim, index in block.items()
+            for place, digit in enumerate(index)
+        ]
+        return z3.And(*inside)
+
+    def located(self, locator: Locator, device: Point, block: Block) -> Point:
+        """The device where `locator` says that the block rests."""
+        symbols = list(map(self.space.below, device, self.lengths))
+        for dim, index in block.items():
+            symbols += map(self.space.below, index, self.radices.get(dim, ()))
+        return self._wrapped(
+            [(*row, *more) for row, more in zip(locator.coordinates, locator.digits, strict=True)],
+            symbols,
+            locator.offset,
+        )
+
+    def _wrapped(self, rows: list[Row], symbols: list[Symbol], offset: Row) -> Point:
+        """Factors times symbols and a constant, for every axis, round the ring."""
+        point = []
+        for row, step, length in zip(rows, offset, self.lengths, strict=True):
+            parts = [factor * at for factor, at in zip(row, symbols, strict=True) if factor]
+            far: Symbol = sum(parts, start=self.space.of(step))
+            point.append((far % self.space.exactly(length)).term)
+        return tuple(point)
 
     def sub_operator(self, phase: Phase, device: Point, step: Term) -> Block:
         """The digits of a device's sub-operator."""
@@ -124,9 +179,23 @@ class SymbolicMap:
 
     def sender_text(self, sender: Sender) -> str:
         """How sentences name the device that sends, `(r, c + 1)`."""
-        names = (*self.primitive.axis_sides, "")
-        rows = zip(sender.matrix, sender.offset, strict=True)
-        parts = [zip((*row, step), names, strict=True) for row, step in rows]
+        return self._device_text(list(sender.matrix), (), sender.offset)
+
+    def locator_text(self, locator: Locator, tensor: str) -> str:
+        """How sentences name where a block rests, `(r, N)`, its digits named by their dims."""
+        named = {dim: len(self.radices.get(dim, ())) for dim in tensor_dims(tensor)}
+        digits = [
+            f"{dim}[{place}]" if count > 1 else dim
+            for dim, count in named.items()
+            for place in range(count)
+        ]
+        rows = zip(locator.coordinates, locator.digits, strict=True)
+        return self._device_text([(*row, *more) for row, more in rows], digits, locator.offset)
+
+    def _device_text(self, rows: list[Row], digits: Iterable[str], offset: Row) -> str:
+        names = (*self.primitive.axis_sides, *digits, "")
+        parts = [zip((*row, step), names, strict=True)
+                 for row, step in zip(rows, offset, strict=True)]  # fmt: skip
         return f"({', '.join(sum_text(list(part)) for part in parts)})"
 
 

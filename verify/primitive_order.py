@@ -1,0 +1,58 @@
+"""A claim, and the one that all primitives share: one order on everything that may wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import z3
+
+from primepar.schedule.operators import PHASES
+from primepar.verify.primitive_symbolic import SymbolicMap, precedes
+from primepar.verify.symbol import Term
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`counter` is what a counterexample satisfies; it must have no model.
+
+    A sanity claim's must have one, so that no claim holds for want of cases. Without a `counter`
+    there is nothing to ask, and `reason` says why.
+    """
+
+    property: str
+    sentence: str
+    counter: Term | None
+    reason: str | None = None
+    is_sanity: bool = False
+    is_ground: bool = False
+    """Whether every other claim stands on it, of whatever property."""
+
+
+def order(symbolic: SymbolicMap) -> Claim:
+    """Whatever devices do together has one rank on all of them, and each goes up in rank.
+
+    In a sweep the opening posts and waits come first; then every step posts, waits and finishes
+    sums, of both phases where two run in one sweep. Sums that one step finishes rank by the
+    digits of their blocks and of the homes where they are reduced.
+    """
+    steps, t, later = symbolic.steps.term, z3.Int("t"), z3.Int("t'")
+    at_step = z3.And(t >= 0, t < steps)
+    wrong = []
+    for place in range(len(PHASES)):
+        length = 4 * steps + 2
+        opening = place * length
+        post = opening + 2 + 4 * t
+        ranks = [opening, opening + 1, post, post + 1, post + 2, post + 3]
+        wrong += [z3.And(at_step, a >= b) for a, b in pairwise(ranks)]
+        wrong.append(z3.And(at_step, later > t, later < steps, ranks[-1] >= post + 4 * (later - t)))
+        wrong.append(z3.And(at_step, ranks[-1] >= (place + 1) * length))
+    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(6)] for tag in ("", "'"))
+    differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
+    wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
+    return Claim(
+        "deadlock-freedom",
+        "every device posts, waits and finishes sums in growing rank, and what devices do "
+        "together has the same rank on all of them",
+        z3.Or(*wrong),
+    )
