@@ -25,12 +25,12 @@ from safetensors import SafetensorError, safe_open
 from torch.optim import AdamW
 
 from primepar.distributed.files import reason
-from primepar.distributed.gpt import GPT
+from primepar.distributed.model import PartitionedModel
 from primepar.distributed.launch import World
 from primepar.distributed.parameters import parameter_layout
 from primepar.distributed.redistribute import Slices, extent
 from primepar.errors import CheckpointError
-from primepar.models import GPTConfig
+from primepar.models import ModelConfig
 
 FORMAT = "primepar-checkpoint"
 KINDS = ("model", "exp_avg", "exp_avg_sq")
@@ -48,7 +48,7 @@ class Place:
     writes: bool
 
 
-def places(model: GPT) -> dict[str, Place]:
+def places(model: PartitionedModel) -> dict[str, Place]:
     """Parameter name -> its place; of the ranks that hold one block the lowest writes it."""
     rank = model.mesh.rank
     found = {}
@@ -92,7 +92,7 @@ class Sketch:
     size: int
 
     @classmethod
-    def of(cls, config: GPTConfig, step: int, dtype: torch.dtype) -> Sketch:
+    def of(cls, config: ModelConfig, step: int, dtype: torch.dtype) -> Sketch:
         """Lay the tensors of a run out one after another."""
         saved = {"format": FORMAT, "version": "1", "step": str(step), "model": _words(config)}
         entries: dict[str, Any] = {"__metadata__": saved}
@@ -108,7 +108,7 @@ class Sketch:
         return cls(head, {key: len(head) + begin for key, begin in begins.items()}, len(head) + at)
 
 
-def save(folder: str, step: int, model: GPT, optimizer: AdamW, world: World) -> Path:
+def save(folder: str, step: int, model: PartitionedModel, optimizer: AdamW, world: World) -> Path:
     """Write the checkpoint of `step`; a collective call, after which the file is whole.
 
     It gets its name when every rank has written its part. Raises `CheckpointError` where it
@@ -127,7 +127,7 @@ def save(folder: str, step: int, model: GPT, optimizer: AdamW, world: World) -> 
 
 
 def _save(
-    path: Path, part: Path, sketch: Sketch, model: GPT, optimizer: AdamW, world: World
+    path: Path, part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW, world: World
 ) -> None:  # fmt: skip
     with world.agreement(f"{path} opened"), _writing(path):
         if world.rank == 0:
@@ -151,7 +151,7 @@ def _open(part: Path, sketch: Sketch) -> None:
         file.write(sketch.head)
 
 
-def _fill(part: Path, sketch: Sketch, model: GPT, optimizer: AdamW) -> None:
+def _fill(part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW) -> None:
     """Write the blocks that are this rank's to write."""
     for name, place in places(model).items():
         if place.writes:
@@ -163,7 +163,7 @@ def _fill(part: Path, sketch: Sketch, model: GPT, optimizer: AdamW) -> None:
                 whole.flush()
 
 
-def _blocks(model: GPT, optimizer: AdamW, name: str) -> dict[str, torch.Tensor]:
+def _blocks(model: PartitionedModel, optimizer: AdamW, name: str) -> dict[str, torch.Tensor]:
     parameter = model.get_parameter(name)
     return {"model": parameter, **{key: optimizer.state[parameter][key] for key in KINDS[1:]}}
 
@@ -188,7 +188,7 @@ def _writing(path: Path) -> Iterator[None]:
 # Loading
 
 
-def load(path: Path, model: GPT, optimizer: AdamW) -> int:
+def load(path: Path, model: PartitionedModel, optimizer: AdamW) -> int:
     """Fill the model and its optimizer with this rank's slices, and return the step.
 
     Raises `CheckpointError` if the file is cut short, no checkpoint, or of another model.
@@ -211,7 +211,7 @@ def load(path: Path, model: GPT, optimizer: AdamW) -> int:
     return step
 
 
-def _checked(path: Path, saved: dict[str, str], config: GPTConfig) -> int:
+def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
     if saved.get("format") != FORMAT or saved.get("version") != "1":
         raise CheckpointError(
             f"{path}: expected {FORMAT} version 1, got {saved.get('format', 'no format')} version "
@@ -225,7 +225,7 @@ def _checked(path: Path, saved: dict[str, str], config: GPTConfig) -> int:
     return int(saved["step"])
 
 
-def _words(config: GPTConfig) -> str:
+def _words(config: ModelConfig) -> str:
     """The sizes as the options give them."""
     names = ("layers", "hidden", "heads", "context", "vocabulary")
     return " ".join(f"--{name} {getattr(config, name)}" for name in names)

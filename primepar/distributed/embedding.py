@@ -1,6 +1,9 @@
-"""Embedding of tokens and positions, each rank holding its columns of both tables.
+"""Embedding of tokens and positions: rows, vocabulary and columns of the table may be cut.
 
-Legend: B sequences of this rank, T positions, C columns of this rank, V vocabulary, H hidden.
+A rank looks up the tokens whose vectors it has; where the vocabulary is cut, the partial rows are
+summed, all of them on every rank of a row or scattered along the rows, as the output lies.
+Legend: B sequences and R rows of this rank in the output, L rows that it looks up, T positions,
+C columns of this rank, V rows of the table of this rank.
 """
 
 from __future__ import annotations
@@ -12,50 +15,106 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from primepar.distributed.redistribute import scatter_tensor
 from primepar.distributed.stream import Stream, working_dtype
 
 
 class PartitionedEmbedding(nn.Module):
-    """The vector of each token plus that of its position."""
+    """The vector of each token, plus that of its position where positions are learned.
 
-    def __init__(self, stream: Stream, token_VH: torch.Tensor, position_TH: torch.Tensor) -> None:
+    `lookup` is over (rows, vocabulary, hidden), `output` over (rows, hidden).
+    """
+
+    def __init__(
+        self,
+        lookup: Stream,
+        output: Stream,
+        token_VC: nn.Parameter,
+        position_TC: nn.Parameter | None,
+    ) -> None:
         super().__init__()
-        mesh, layout = stream.mesh, stream.of_table()
-        self.stream = stream
-        self.token = nn.Parameter(scatter_tensor(mesh, layout, token_VH))
-        self.position = nn.Parameter(scatter_tensor(mesh, layout, position_TH))
+        self.rows, self.output = Rows(lookup, output), output
+        self.token, self.position = token_VC, position_TC
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """Embed this rank's sequences in this rank's columns: `[B, T, C]`."""
-        apply: Callable[..., torch.Tensor] = _Embedding.apply
-        return apply(tokens_BT, self.token, self.position, self.stream)
+        """Embed the whole batch, the same on every rank, in this rank's block `[R, C]`."""
+        look_up: Callable[..., torch.Tensor] = _Token.apply
+        x_RC = look_up(self.rows.lookup.rows(tokens_BT).flatten(), self.token, self.rows)
+        if self.position is None:
+            return x_RC
+        add: Callable[..., torch.Tensor] = _Position.apply
+        return add(x_RC, self.position, tokens_BT.shape[1], self.output)
 
 
-class _Embedding(torch.autograd.Function):
+class Rows:
+    """From the rows that a rank looks up to those that it holds of the output, and back."""
+
+    def __init__(self, lookup: Stream, output: Stream) -> None:
+        self.lookup, self.mesh, self.members = lookup, lookup.mesh, lookup.same_rows
+        self.parts = output.layout.grid[0] // lookup.layout.grid[0]
+        self.order = [output.layout.held[rank][0][0] % self.parts for rank in self.members]
+        self.own = output.block[0] % self.parts
+
+    def summed(self, partial_LC: torch.Tensor) -> torch.Tensor:
+        """Sum over the vocabulary: this rank's rows."""
+        if self.parts == len(self.members):
+            pieces = partial_LC.chunk(self.parts)
+            given = [pieces[part] for part in self.order]
+            return self.mesh.reduce_scatter(given, self.members, "embedding")
+        self.mesh.all_reduce(partial_LC, self.members, "embedding")
+        return partial_LC.chunk(self.parts)[self.own]
+
+    def gathered(self, dx_RC: torch.Tensor) -> torch.Tensor:
+        """Gradient of all rows that this rank has looked up."""
+        if self.parts == 1:
+            return dx_RC
+        pieces = self.mesh.all_gather(dx_RC.contiguous(), self.members, "embedding")
+        return torch.cat([pieces[self.order.index(part)] for part in range(self.parts)])
+
+
+class _Token(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        tokens_BT: torch.Tensor,
-        token_VC: torch.Tensor,
-        position_TC: torch.Tensor,
-        stream: Stream,
+        ctx: Any, token_L: torch.Tensor, token_VC: torch.Tensor, rows: Rows
     ) -> torch.Tensor:
-        """Look up; nothing is sent."""
-        ctx.save_for_backward(tokens_BT)
-        ctx.stream, ctx.rows, ctx.positions = stream, len(token_VC), len(position_TC)
-        return token_VC[tokens_BT] + position_TC[: tokens_BT.shape[1]]
+        """Look up; a token of another rank's vocabulary is a row of zeros here."""
+        vocabulary = len(token_VC)
+        place_L = token_L - rows.lookup.block[1] * vocabulary
+        mine_L = (place_L >= 0) & (place_L < vocabulary)
+        place_L = place_L.clamp(0, vocabulary - 1)
+        ctx.save_for_backward(place_L, mine_L)
+        ctx.rows, ctx.vocabulary = rows, vocabulary
+        return rows.summed(token_VC[place_L] * mine_L[:, None])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Both tables' gradients in one buffer, summed over the ranks with other rows."""
-        (tokens_BT,) = ctx.saved_tensors
-        dx_BTC = gradients[0].to(working_dtype(gradients[0].dtype))
-        both = dx_BTC.new_zeros((ctx.rows + ctx.positions, dx_BTC.shape[-1]))
-        dtoken_VC, dposition_TC = both[: ctx.rows], both[ctx.rows :]
-        dtoken_VC.index_add_(0, tokens_BT.flatten(), dx_BTC.flatten(0, 1))
-        torch.sum(dx_BTC, 0, out=dposition_TC[: tokens_BT.shape[1]])
-        ctx.stream.mesh.all_reduce(both, ctx.stream.same_columns, "embedding")
-        dtype = gradients[0].dtype
-        return None, dtoken_VC.to(dtype), dposition_TC.to(dtype), None
+        """The table's gradient is summed over the ranks that look up other rows in it."""
+        place_L, mine_L = ctx.saved_tensors
+        dx_LC = ctx.rows.gathered(gradients[0])
+        dx_LC = dx_LC.to(working_dtype(dx_LC.dtype)) * mine_L[:, None]
+        dtoken_VC = dx_LC.new_zeros((ctx.vocabulary, dx_LC.shape[1])).index_add_(0, place_L, dx_LC)
+        lookup = ctx.rows.lookup
+        lookup.mesh.all_reduce(dtoken_VC, lookup.same_columns, "embedding")
+        return None, dtoken_VC.to(gradients[0].dtype), None
+
+
+class _Position(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_RC: torch.Tensor, position_TC: torch.Tensor, positions: int, stream: Stream
+    ) -> torch.Tensor:
+        """Add to every sequence; nothing is sent."""
+        ctx.stream, ctx.context, ctx.positions = stream, len(position_TC), positions
+        x_BTC = x_RC.view(-1, positions, x_RC.shape[1])
+        return (x_BTC + position_TC[:positions]).view_as(x_RC)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The table's gradient is summed over the ranks with other rows."""
+        (dx_RC,) = gradients
+        dx_BTC = dx_RC.to(working_dtype(dx_RC.dtype)).reshape(-1, ctx.positions, dx_RC.shape[1])
+        dposition_TC = dx_BTC.new_zeros((ctx.context, dx_RC.shape[1]))
+        torch.sum(dx_BTC, 0, out=dposition_TC[: ctx.positions])
+        ctx.stream.mesh.all_reduce(dposition_TC, ctx.stream.same_columns, "embedding")
+        return dx_RC, dposition_TC.to(dx_RC.dtype), None, None

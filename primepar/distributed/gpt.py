@@ -1,75 +1,20 @@
-"""The decoder-only transformer of `primepar.models`, every operator of it partitioned.
-
-The stream lies in the output layout of the linear operators, rows by whole sequences and columns
-by whole heads, so that attention and GELU are local; each linear operator fetches its input from
-there and leaves its output there. Legend: B sequences, T positions, H hidden, V vocabulary.
-"""
+"""The byte-level GPT of `primepar.models` under one sequence: every operator lies as O does."""
 
 from __future__ import annotations
 
 from math import lcm
-from typing import Any
 
-import torch
-from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional
-
-from primepar.distributed.attention import attention
-from primepar.distributed.embedding import PartitionedEmbedding
-from primepar.distributed.linear import PartitionedLinear
-from primepar.distributed.loss import cross_entropy
+from primepar.distributed.linear import rest
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.norm import PartitionedNorm
-from primepar.distributed.stream import Stream
+from primepar.distributed.model import PartitionedModel
 from primepar.errors import ConfigError, ShapeError
-from primepar.models import GPTConfig, initial_parameter
+from primepar.models import GPTConfig, operators
+from primepar.partition.by_dimension import ByInput, Replicated
+from primepar.plan import Plan
+from primepar.schedule import Element, Layout, Sequence
 
 
-class _Maker:
-    """Makes the parts of a model by their names, with their first values."""
-
-    def __init__(self, config: GPTConfig, stream: Stream, seed: int) -> None:
-        self.config, self.stream, self.seed = config, stream, seed
-
-    def value(self, name: str) -> torch.Tensor:
-        value: NDArray[Any] = initial_parameter(self.config, name, self.seed)
-        return torch.from_numpy(value)
-
-    def linear(self, name: str) -> PartitionedLinear:
-        return PartitionedLinear(self.stream.mesh, self.value(f"{name}.weight"), name=name)
-
-    def norm(self, name: str) -> PartitionedNorm:
-        weight_H, bias_H = self.value(f"{name}.weight"), self.value(f"{name}.bias")
-        return PartitionedNorm(self.stream, weight_H, bias_H)
-
-    def embedding(self) -> PartitionedEmbedding:
-        token_VH, position_TH = self.value("embedding.token"), self.value("embedding.position")
-        return PartitionedEmbedding(self.stream, token_VH, position_TH)
-
-
-class Block(nn.Module):
-    """Attention and MLP, each on the norm of the stream and added to it."""
-
-    def __init__(self, make: _Maker, layer: int) -> None:
-        super().__init__()
-        self.head_dim = make.config.head_dim
-        self.norm1 = make.norm(f"blocks.{layer}.norm1")
-        self.qkv = make.linear(f"blocks.{layer}.qkv")
-        self.proj = make.linear(f"blocks.{layer}.proj")
-        self.norm2 = make.norm(f"blocks.{layer}.norm2")
-        self.fc1 = make.linear(f"blocks.{layer}.fc1")
-        self.fc2 = make.linear(f"blocks.{layer}.fc2")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the stream, `[B, T, H]` cut, to the same."""
-        x = x + self.proj(attention(self.qkv(self.norm1(x)), self.head_dim))
-        hidden = functional.gelu(self.fc1(self.norm2(x)), approximate="tanh")
-        out: torch.Tensor = x + self.fc2(hidden)
-        return out
-
-
-class GPT(nn.Module):
+class GPT(PartitionedModel):
     """A GPT on a mesh; its parameters are this rank's blocks, under their names in the config.
 
     Every rank makes it, and calls it, alike. Raises `ConfigError` if the sequence's slices do not
@@ -77,19 +22,12 @@ class GPT(nn.Module):
     """
 
     def __init__(self, config: GPTConfig, mesh: Mesh, seed: int = 0) -> None:
-        super().__init__()
-        stream = Stream(mesh)
-        check_config(config, mesh, stream)
-        make = _Maker(config, stream, seed)
-        self.config, self.mesh, self.stream = config, mesh, stream
-        self.embedding = make.embedding()
-        self.blocks = nn.ModuleList(Block(make, layer) for layer in range(config.layers))
-        self.norm = make.norm("norm")
-        self.head = make.linear("head")
+        check_config(config, mesh, rest(mesh, "forward", "O", last=True))
+        super().__init__(uniform_plan(config, mesh.sequence), mesh, seed)
 
     def check_batch(self, batch: int) -> None:
         """Raise `ShapeError` unless every rank gets whole sequences of a batch."""
-        slices = self.stream.row_slices
+        slices = self.plan.batch_multiple
         if batch < 1 or batch % slices:
             raise ShapeError(
                 f"batch: expected a positive multiple of the {slices} slices of M in sequence "
@@ -97,39 +35,24 @@ class GPT(nn.Module):
                 f"take {max(1, -(-batch // slices)) * slices}"
             )
 
-    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the logits, `[B / slices of M, T, V / slices of K]`.
 
-        Takes the whole batch, the same on every rank. Raises `ShapeError`.
-        """
-        self.check_batch(len(tokens_BT))
-        if tokens_BT.shape[1] > self.config.context:
-            raise ShapeError(
-                f"tokens: expected at most context={self.config.context} positions, "
-                f"got {tokens_BT.shape[1]}: cut the sequences"
-            )
-        x = self.embedding(self.stream.rows(tokens_BT))
-        for block in self.blocks:
-            x = block(x)
-        logits: torch.Tensor = self.head(self.norm(x))
-        return logits
-
-    def loss(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy over the whole batch, the same on every rank; differentiable.
-
-        Raises `ShapeError`, and `TrainingOrderError` before the backward of the last loss.
-        """
-        if targets_BT.shape != tokens_BT.shape:
-            raise ShapeError(
-                f"targets: expected a target for each token, shape {tuple(tokens_BT.shape)}, "
-                f"got {tuple(targets_BT.shape)}"
-            )
-        return cross_entropy(self.stream, self(tokens_BT), self.stream.rows(targets_BT))
+def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:
+    """One sequence for all linear operators; what is not linear lies where they leave O."""
+    lies = Sequence(
+        tuple(
+            Element(Replicated(), each.sides) if isinstance(each.primitive, ByInput) else each
+            for each in sequence.elements
+        )
+    )
+    sequences = {
+        each.name: str(sequence if each.kind == "linear" else lies) for each in operators(config)
+    }
+    return Plan(model=config, ranks=sequence.ranks, sequences=sequences)
 
 
-def check_config(config: GPTConfig, mesh: Mesh, stream: Stream) -> None:
+def check_config(config: GPTConfig, mesh: Mesh, stream: Layout) -> None:
     """Raise `ConfigError` unless heads, hidden and vocabulary are multiples of their slices."""
-    columns, inputs = stream.column_slices, mesh.sequence.grid["N"]
+    columns, inputs = stream.grid[1], mesh.sequence.grid["N"]
     needed = {
         "hidden": (config.hidden, lcm(columns, inputs)),
         "heads": (config.heads, columns),

@@ -1,6 +1,7 @@
-"""Layer norm of a stream whose rows are cut into columns over several ranks.
+"""Layer norm and RMS norm of an activation whose rows are cut into columns over several ranks.
 
-Legend: R rows of this rank, C columns of this rank, H all columns; 1 a sum over the columns.
+Legend: R rows of this rank, C columns of this rank, H all columns; 1 a sum over the columns, S the
+parameters: the weight, and where rows are centred a bias.
 """
 
 from __future__ import annotations
@@ -12,59 +13,67 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from primepar.distributed.redistribute import scatter_tensor
 from primepar.distributed.stream import Stream, working_dtype
-
-EPSILON = 1e-5
 
 
 class PartitionedNorm(nn.Module):
-    """Rows to mean 0 and variance 1 over all `hidden` columns, times weight plus bias."""
+    """Rows to variance 1 over all columns, times weight; with a bias, to mean 0 before, plus it."""
 
-    def __init__(self, stream: Stream, weight_H: torch.Tensor, bias_H: torch.Tensor) -> None:
+    def __init__(
+        self, stream: Stream, epsilon: float, weight_C: nn.Parameter, bias_C: nn.Parameter | None
+    ) -> None:
         super().__init__()
-        mesh, layout = stream.mesh, stream.of_columns()
-        self.stream = stream
-        self.weight = nn.Parameter(scatter_tensor(mesh, layout, weight_H))
-        self.bias = nn.Parameter(scatter_tensor(mesh, layout, bias_H))
+        self.stream, self.epsilon = stream, epsilon
+        self.weight, self.bias = weight_C, bias_C
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise this rank's block `[..., C]`."""
+    def forward(self, x_RC: torch.Tensor) -> torch.Tensor:
+        """Normalise this rank's block."""
         apply: Callable[..., torch.Tensor] = _Norm.apply
-        return apply(x, self.weight, self.bias, self.stream)
+        return apply(x_RC, self.weight, self.bias, self.stream, self.epsilon)
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight_C: torch.Tensor, bias_C: torch.Tensor, stream: Stream
+        ctx: Any,
+        x: torch.Tensor,
+        weight_C: torch.Tensor,
+        bias_C: torch.Tensor | None,
+        stream: Stream,
+        epsilon: float,
     ) -> torch.Tensor:
-        """Mean first, then the variance about it: two sums over the ranks of a row."""
-        x_RC = x.reshape(-1, x.shape[-1]).to(working_dtype(x.dtype))
-        mean_R1 = _row_mean(stream, x_RC)
-        centred_RC = x_RC - mean_R1
-        scale_R1 = (_row_mean(stream, centred_RC.square()) + EPSILON).rsqrt()
-        normed_RC = centred_RC.mul_(scale_R1)
+        """Mean first, then the variance about it: a sum over the ranks of a row for each."""
+        x_RC = x.to(working_dtype(x.dtype))
+        if bias_C is not None:
+            x_RC = x_RC - _row_mean(stream, x_RC)
+        scale_R1 = (_row_mean(stream, x_RC.square()) + epsilon).rsqrt()
+        normed_RC = x_RC * scale_R1
         ctx.save_for_backward(normed_RC, scale_R1, weight_C)
-        ctx.stream = stream
-        return torch.addcmul(bias_C, normed_RC, weight_C).to(x.dtype).view_as(x)
+        ctx.stream, ctx.centred = stream, bias_C is not None
+        y_RC = normed_RC * weight_C if bias_C is None else bias_C.addcmul(normed_RC, weight_C)
+        return y_RC.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of weight and bias come summed over the ranks with other rows."""
+        """Gradients of the parameters come summed over the ranks with other rows."""
         normed_RC, scale_R1, weight_C = ctx.saved_tensors
         stream, dy = ctx.stream, gradients[0]
-        dy_RC = dy.reshape(normed_RC.shape).to(normed_RC.dtype)
-        dparameters_2C = torch.stack([(dy_RC * normed_RC).sum(0), dy_RC.sum(0)])
-        stream.mesh.all_reduce(dparameters_2C, stream.same_columns, "norm")
+        dy_RC = dy.to(normed_RC.dtype)
+        biases = [dy_RC.sum(0)] if ctx.centred else []
+        dparameters_SC = torch.stack([(dy_RC * normed_RC).sum(0), *biases])
+        stream.mesh.all_reduce(dparameters_SC, stream.same_columns, "norm")
         dnormed_RC = dy_RC * weight_C
-        sums_R2 = torch.stack([dnormed_RC.sum(1), (dnormed_RC * normed_RC).sum(1)], dim=1)
-        stream.mesh.all_reduce(sums_R2, stream.same_rows, "norm")
-        means_R2 = sums_R2 / (normed_RC.shape[1] * len(stream.same_rows))
-        dx_RC = (dnormed_RC - means_R2[:, :1] - normed_RC * means_R2[:, 1:]) * scale_R1
-        dweight_C, dbias_C = dparameters_2C.to(weight_C.dtype)
-        return dx_RC.to(dy.dtype).view_as(dy), dweight_C, dbias_C, None
+        centres = [dnormed_RC.sum(1)] if ctx.centred else []
+        sums_RS = torch.stack([(dnormed_RC * normed_RC).sum(1), *centres], dim=1)
+        stream.mesh.all_reduce(sums_RS, stream.same_rows, "norm")
+        means_RS = sums_RS / (normed_RC.shape[1] * len(stream.same_rows))
+        dx_RC = dnormed_RC - normed_RC * means_RS[:, :1]
+        if ctx.centred:
+            dx_RC -= means_RS[:, 1:]
+        dweight_C, *dbias_C = dparameters_SC.to(weight_C.dtype)
+        dbias = dbias_C[0] if ctx.centred else None
+        return (dx_RC * scale_R1).to(dy.dtype), dweight_C, dbias, None, None
 
 
 def _row_mean(stream: Stream, x_RC: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Whole parameters and gradients of a partitioned GPT, by name: out of it and into it."""
+"""Whole parameters, gradients and logits of a partitioned model, by name: out of it and into it."""
 
 from __future__ import annotations
 
@@ -8,56 +8,74 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from primepar.distributed.gpt import GPT
-from primepar.distributed.linear import PartitionedLinear
+from primepar.distributed.model import PartitionedModel
+from primepar.distributed.model_maker import padded
 from primepar.distributed.redistribute import gather_tensor, scatter_tensor
 from primepar.errors import ConfigError, ShapeError, TrainingOrderError
+from primepar.plan import ends
 from primepar.schedule import Layout
 
 
-def _parameter(model: GPT, name: str) -> nn.Parameter:
+def _parameter(model: PartitionedModel, name: str) -> nn.Parameter:
     parameters = dict(model.named_parameters())
     if name not in parameters:
         raise ConfigError(
-            f"parameter {name!r}: expected a name of GPTConfig.parameter_shapes, "
-            "like 'blocks.0.qkv.weight'"
+            f"parameter {name!r}: expected a name of {type(model.config).__name__}"
+            ".parameter_shapes, like 'blocks.0.qkv.weight'"
         )
     return parameters[name]
 
 
-def parameter_layout(model: GPT, name: str) -> Layout:
+def parameter_layout(model: PartitionedModel, name: str) -> Layout:
     """Layout of a parameter at home, of its gradient, and of what an optimizer keeps for it.
 
     Raises `ConfigError` for an unknown name, `TrainingOrderError` while the parameter is away.
     """
-    table = _parameter(model, name).dim() == 2
-    owner = model.get_submodule(name.rpartition(".")[0])
-    if not isinstance(owner, PartitionedLinear):
-        return model.stream.of_table() if table else model.stream.of_columns()
-    if owner.away:
+    _parameter(model, name)
+    if model.away(name):
         raise TrainingOrderError(
             f"parameter {name!r}: expected its block at home, got it away between forward and "
             "backward: call backward() first"
         )
-    return owner.home
+    return model.places[name].layout
 
 
-def full_parameter(model: GPT, name: str) -> torch.Tensor | None:
+def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tensor | None:
+    """Gather without what the vocabulary is padded with."""
+    whole = gather_tensor(model.mesh, parameter_layout(model, name), block)
+    if whole is None:
+        return None
+    return whole[tuple(slice(size) for size in model.config.parameter_shapes[name])]
+
+
+def full_parameter(model: PartitionedModel, name: str) -> torch.Tensor | None:
     """The whole parameter on rank 0, None elsewhere; a collective call. Raises `ConfigError`."""
-    return gather_tensor(model.mesh, parameter_layout(model, name), _parameter(model, name))
+    return _full(model, name, _parameter(model, name))
 
 
-def full_gradient(model: GPT, name: str) -> torch.Tensor | None:
+def full_gradient(model: PartitionedModel, name: str) -> torch.Tensor | None:
     """The whole gradient on rank 0, None elsewhere; a collective call. Raises `ConfigError`."""
     gradient = _parameter(model, name).grad
     if gradient is None:
         raise ConfigError(
             f"parameter {name!r}: expected a gradient, got none: call loss(...).backward() first"
         )
-    return gather_tensor(model.mesh, parameter_layout(model, name), gradient)
+    return _full(model, name, gradient)
 
 
-def load_parameter(model: GPT, name: str, value: torch.Tensor | NDArray[Any]) -> None:
+def full_logits(model: PartitionedModel, tokens_BT: torch.Tensor) -> torch.Tensor | None:
+    """Logits `[B, T, V]` on rank 0, None elsewhere, without gradients; a collective call."""
+    with torch.no_grad():
+        block = model(tokens_BT)
+    whole = gather_tensor(model.mesh, ends(model.plan, "head").output, block)
+    if whole is None:
+        return None
+    return whole[:, : model.config.vocabulary].view(*tokens_BT.shape, -1)
+
+
+def load_parameter(
+    model: PartitionedModel, name: str, value: torch.Tensor | NDArray[Any]
+) -> None:  # fmt: skip
     """Set a parameter from its whole value, of which this rank takes its block.
 
     Raises `ConfigError` for an unknown name, `ShapeError` for another shape.
@@ -66,5 +84,6 @@ def load_parameter(model: GPT, name: str, value: torch.Tensor | NDArray[Any]) ->
     expected = model.config.parameter_shapes[name]
     if tuple(whole.shape) != expected:
         raise ShapeError(f"parameter {name!r}: expected shape {expected}, got {tuple(whole.shape)}")
+    layout = parameter_layout(model, name)
     with torch.no_grad():
-        parameter.copy_(scatter_tensor(model.mesh, parameter_layout(model, name), whole))
+        parameter.copy_(scatter_tensor(model.mesh, layout, padded(model.plan, name, whole)))

@@ -1,0 +1,84 @@
+"""What the ranks of the tests of planned models do: each function runs on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from primepar.distributed import Mesh, full_gradient
+from primepar.distributed.model import PartitionedModel
+from primepar.distributed.parameters import load_parameter
+from primepar.models import ModelConfig
+from primepar.partition import parse_sequence
+from primepar.plan import Plan, ready_plan
+
+Arrays = dict[str, NDArray[Any]]
+BATCH = 8
+_SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 8, "context": 6, "vocabulary": 37}
+_DROPS = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+_LLAMA = {**_SIZES, "heads": 16, "kv_heads": 8, "head_dim": 4, "ffn": 48}
+MODELS = {
+    "gpt2": ModelConfig.of("gpt2", **_SIZES),
+    "opt": ModelConfig.of("opt", **_SIZES),
+    "llama": ModelConfig.of("llama", **_LLAMA),
+    "bloom": ModelConfig.of("bloom", **_SIZES),
+    "gpt2-dropout": ModelConfig.of("gpt2", **_SIZES, **_DROPS),
+    "llama-tied": ModelConfig.of("llama", **_LLAMA, tied=True, attention_bias=True),
+}
+"""Head dims are even, 8 devices divide heads and hidden, and none divides the vocabulary."""
+
+
+def parameters(config: ModelConfig) -> Arrays:
+    """Parameters that nothing is zero or one in, so that each of them is told from the others."""
+    generator = np.random.default_rng(5)
+    return {
+        name: generator.normal(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.3, shape)
+        for name, shape in config.parameter_shapes.items()
+    }  # fmt: skip
+
+
+def batch(config: ModelConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens and targets."""
+    shape = (BATCH, config.context + 1)
+    tokens = np.random.default_rng(7).integers(0, config.vocabulary, shape)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def mesh_of(ranks: int) -> Mesh:
+    """A mesh in float64 whose operators each bring a sequence of their own."""
+    return Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
+
+
+def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
+    """A model under a plan, or under the ready plan of that name, with these parameters."""
+    config = MODELS[name]
+    if isinstance(plan, str):
+        plan = ready_plan(plan, config, mesh.ranks, BATCH)
+    model = PartitionedModel(plan, mesh, seed=11)
+    for parameter, whole in parameters(config).items():
+        load_parameter(model, parameter, whole)
+    return model
+
+
+def step(name: str, plan: str | Plan, mesh: Mesh) -> tuple[float, Arrays]:
+    """Loss and gradients of one training step; gradients are on rank 0 alone."""
+    model = planned(name, plan, mesh)
+    tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config))
+    number = 3 if model.config.dropout else None
+    loss = model.loss(tokens_BT, targets_BT, number)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {}
+    for parameter in model.config.parameter_shapes:
+        whole = full_gradient(model, parameter)
+        if whole is not None:
+            gradients[parameter] = whole.numpy().copy()
+    return loss.item(), gradients
+
+
+def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[tuple[float, Arrays]]:
+    """One step of several models under their plans, in one world."""
+    mesh = mesh_of(ranks)
+    return [step(name, plan, mesh) for name, plan in cases]
