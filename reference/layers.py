@@ -6,19 +6,20 @@ every real-valued argument, in order. Nothing is kept between the two: what a ba
 forward pass it computes again. Bodies go in one order: COMPUTE, RESULT in a forward; AGAIN (what
 the forward computed), GRADIENTS, RESULT in a backward.
 
-Legend: B batch, T positions, S positions looked at, H hidden, A heads, D elements of one head,
-C = 3 A D columns of qkv, V vocabulary. A leading `d` is the gradient of the loss by that array.
-"""
+Those of the attention and the activations are in `layers_attention` and `layers_activation`.
 
-# ruff: noqa: RET504 - a result keeps its shape in its name
+Legend: B batch, T positions, H hidden, V vocabulary. A leading `d` is the gradient of the loss by
+that array.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from primepar.models.dropout import Draw
 
 Array = NDArray[np.floating[Any]]
 Tokens = NDArray[np.integer[Any]]
@@ -26,45 +27,48 @@ Tokens = NDArray[np.integer[Any]]
 EPSILON = 1e-5
 """What layer norm adds to the variance, as in GPT-2."""
 
-GELU_SCALE = math.sqrt(2 / math.pi)
-GELU_CUBIC = 0.044715
 
-
-def embedding(tokens_BT: Tokens, token_VH: Array, position_TH: Array) -> Array:
-    """Sum of the vector of each token and the vector of its position: (B, T, H)."""
+def embedding(tokens_BT: Tokens, token_VH: Array, position_TH: Array | None = None) -> Array:
+    """Sum of the vector of each token and, if there is one, the vector of its position."""
     # COMPUTE
-    x_BTH = token_VH[tokens_BT] + position_TH[: tokens_BT.shape[1]]
+    x_BTH: Array = token_VH[tokens_BT]
+    if position_TH is not None:
+        x_BTH = x_BTH + position_TH[: tokens_BT.shape[1]]
     # RESULT
     return x_BTH
 
 
 def embedding_backward(
-    tokens_BT: Tokens, token_VH: Array, position_TH: Array, dx_BTH: Array
-) -> tuple[Array, Array]:
-    """Gradients of both tables; a token that comes twice gathers both of its gradients."""
+    tokens_BT: Tokens, token_VH: Array, position_TH: Array | None, dx_BTH: Array
+) -> tuple[Array, ...]:
+    """Gradients of the tables; a token that comes twice gathers both of its gradients."""
     # AGAIN
     positions = tokens_BT.shape[1]
     # GRADIENTS
     dtoken_VH = np.zeros_like(token_VH)
     np.add.at(dtoken_VH, tokens_BT, dx_BTH)
+    if position_TH is None:
+        return (dtoken_VH,)
     dposition_TH = np.zeros_like(position_TH)
     dposition_TH[:positions] = dx_BTH.sum(axis=0)
     # RESULT
     return dtoken_VH, dposition_TH
 
 
-def layer_norm(x_BTH: Array, weight_H: Array, bias_H: Array) -> Array:
+def layer_norm(x_BTH: Array, weight_H: Array, bias_H: Array, epsilon: float = EPSILON) -> Array:
     """Every row shifted to mean 0, scaled to variance 1, then times weight plus bias."""
     # COMPUTE
-    normed_BTH, _ = _normalized(x_BTH)
+    normed_BTH, _ = _normalized(x_BTH, epsilon)
     # RESULT
     return normed_BTH * weight_H + bias_H
 
 
-def layer_norm_backward(x_BTH: Array, weight_H: Array, dy_BTH: Array) -> tuple[Array, Array, Array]:
+def layer_norm_backward(
+    x_BTH: Array, weight_H: Array, dy_BTH: Array, epsilon: float = EPSILON
+) -> tuple[Array, Array, Array]:
     """Gradients of the input, the weight and the bias."""
     # AGAIN
-    normed_BTH, deviation_BT1 = _normalized(x_BTH)
+    normed_BTH, deviation_BT1 = _normalized(x_BTH, epsilon)
     # GRADIENTS
     dweight_H = (dy_BTH * normed_BTH).sum(axis=(0, 1))
     dbias_H = dy_BTH.sum(axis=(0, 1))
@@ -76,109 +80,68 @@ def layer_norm_backward(x_BTH: Array, weight_H: Array, dy_BTH: Array) -> tuple[A
     return dx_BTH, dweight_H, dbias_H
 
 
-def _normalized(x_BTH: Array) -> tuple[Array, Array]:
+def _normalized(x_BTH: Array, epsilon: float) -> tuple[Array, Array]:
     centred_BTH = x_BTH - x_BTH.mean(axis=-1, keepdims=True)
     variance_BT1 = (centred_BTH**2).mean(axis=-1, keepdims=True)
-    deviation_BT1 = np.sqrt(variance_BT1 + EPSILON)
+    deviation_BT1 = np.sqrt(variance_BT1 + epsilon)
     return centred_BTH / deviation_BT1, deviation_BT1
 
 
-def split_heads(qkv_BTC: Array, heads: int) -> tuple[Array, Array, Array]:
-    """Query, key and value, each (B, A, T, D); the columns are q, k, v of head 0, of head 1, ..."""
+def rms_norm(x_BTH: Array, weight_H: Array, epsilon: float = EPSILON) -> Array:
+    """Every row scaled to a mean square of 1, then times weight."""
     # COMPUTE
-    batch, positions, columns = qkv_BTC.shape
-    qkv_BTA3D = qkv_BTC.reshape(batch, positions, heads, 3, columns // (3 * heads))
-    q_BATD, k_BATD, v_BATD = qkv_BTA3D.transpose(3, 0, 2, 1, 4)
+    root_BT1 = _root_mean_square(x_BTH, epsilon)
     # RESULT
-    return q_BATD, k_BATD, v_BATD
+    return x_BTH / root_BT1 * weight_H
 
 
-def split_heads_backward(dq_BATD: Array, dk_BATD: Array, dv_BATD: Array) -> Array:
-    """Gradient of the columns: (B, T, C)."""
+def rms_norm_backward(
+    x_BTH: Array, weight_H: Array, dy_BTH: Array, epsilon: float = EPSILON
+) -> tuple[Array, Array]:
+    """Gradients of the input and the weight."""
     # AGAIN
-    batch, heads, positions, size = dq_BATD.shape
+    root_BT1 = _root_mean_square(x_BTH, epsilon)
+    normed_BTH = x_BTH / root_BT1
     # GRADIENTS
-    dqkv_BTA3D = np.stack([dq_BATD, dk_BATD, dv_BATD]).transpose(1, 3, 2, 0, 4)
+    dweight_H = (dy_BTH * normed_BTH).sum(axis=(0, 1))
+    dnormed_BTH = dy_BTH * weight_H
+    along_BT1 = (dnormed_BTH * normed_BTH).mean(axis=-1, keepdims=True)
+    dx_BTH = (dnormed_BTH - normed_BTH * along_BT1) / root_BT1
     # RESULT
-    return dqkv_BTA3D.reshape(batch, positions, 3 * heads * size)
+    return dx_BTH, dweight_H
 
 
-def attention(q_BATD: Array, k_BATD: Array, v_BATD: Array) -> Array:
-    """Causal attention: each position sums the values of itself and of those before it."""
+def _root_mean_square(x_BTH: Array, epsilon: float) -> Array:
+    root_BT1: Array = np.sqrt((x_BTH**2).mean(axis=-1, keepdims=True) + epsilon)
+    return root_BT1
+
+
+def dropout(x: Array, kept: Array | None, probability: float) -> Array:
+    """What is kept divided by 1 - probability, the rest zero; its backward is itself, of dy."""
+    if kept is None:
+        return x
     # COMPUTE
-    p_BATS = _attention_weights(q_BATD, k_BATD)
-    o_BATD = p_BATS @ v_BATD
+    scale = x.dtype.type(1 / (1 - probability))
     # RESULT
-    return o_BATD
+    return x * kept * scale
 
 
-def attention_backward(
-    q_BATD: Array, k_BATD: Array, v_BATD: Array, do_BATD: Array
-) -> tuple[Array, Array, Array]:
-    """Gradients of query, key and value."""
-    # AGAIN
-    p_BATS = _attention_weights(q_BATD, k_BATD)
-    # GRADIENTS
-    dv_BATD = p_BATS.swapaxes(-1, -2) @ do_BATD
-    dp_BATS = do_BATD @ v_BATD.swapaxes(-1, -2)
-    along_BAT1 = (dp_BATS * p_BATS).sum(axis=-1, keepdims=True)
-    dscore_BATS = p_BATS * (dp_BATS - along_BAT1) / math.sqrt(q_BATD.shape[-1])
-    dq_BATD = dscore_BATS @ k_BATD
-    dk_BATD = dscore_BATS.swapaxes(-1, -2) @ q_BATD
-    # RESULT
-    return dq_BATD, dk_BATD, dv_BATD
+def kept_elements(
+    draw: Draw | None,
+    probability: float,
+    operator: str,
+    rows_M: Tokens,
+    columns_K: Tokens,
+    width: int,
+) -> Array | None:
+    """Which elements of an activation of `width` columns a dropout keeps: (M, K); None for all.
 
-
-def _attention_weights(q_BATD: Array, k_BATD: Array) -> Array:
-    score_BATS = q_BATD @ k_BATD.swapaxes(-1, -2) / math.sqrt(q_BATD.shape[-1])
-    later_TS = np.triu(np.ones(score_BATS.shape[-2:], dtype=bool), k=1)
-    score_BATS[..., later_TS] = -np.inf
-    shifted_BATS = np.exp(score_BATS - score_BATS.max(axis=-1, keepdims=True))
-    p_BATS: Array = shifted_BATS / shifted_BATS.sum(axis=-1, keepdims=True)
-    return p_BATS
-
-
-def merge_heads(o_BATD: Array) -> Array:
-    """The heads side by side: (B, T, H)."""
-    # COMPUTE
-    batch, heads, positions, size = o_BATD.shape
-    o_BTAD = o_BATD.transpose(0, 2, 1, 3)
-    # RESULT
-    return o_BTAD.reshape(batch, positions, heads * size)
-
-
-def merge_heads_backward(heads: int, do_BTH: Array) -> Array:
-    """Gradient of each head: (B, A, T, D)."""
-    # AGAIN
-    batch, positions, hidden = do_BTH.shape
-    # GRADIENTS
-    do_BTAD = do_BTH.reshape(batch, positions, heads, hidden // heads)
-    # RESULT
-    return do_BTAD.transpose(0, 2, 1, 3)
-
-
-def gelu(x: Array) -> Array:
-    """GPT-2's GELU: x / 2 times 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)), element by element."""
-    # COMPUTE
-    y: Array = 0.5 * x * (1 + _bend(x))
-    # RESULT
-    return y
-
-
-def gelu_backward(x: Array, dy: Array) -> Array:
-    """Gradient of the input."""
-    # AGAIN
-    bend = _bend(x)
-    # GRADIENTS
-    slope = GELU_SCALE * (1 + 3 * GELU_CUBIC * x**2)
-    dx: Array = dy * 0.5 * (1 + bend + x * (1 - bend**2) * slope)
-    # RESULT
-    return dx
-
-
-def _bend(x: Array) -> Array:
-    bend: Array = np.tanh(GELU_SCALE * (x + GELU_CUBIC * x**3))
-    return bend
+    The rows and columns are those of the whole activation.
+    """
+    if draw is None or not probability:
+        return None
+    kept_MK: Array = draw.kept(probability, operator, rows_M[:, None] * width + columns_K)
+    return kept_MK
 
 
 def cross_entropy(logits_BTV: Array, targets_BT: Tokens) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from primepar.errors import ShapeError
-from primepar.models import GPTConfig
+from primepar.models import ModelConfig
 from primepar.reference.layers import Array
 from primepar.reference.linear import EmulatedLinear
 from primepar.reference.transformer_linears import LinearOperator
@@ -49,7 +49,7 @@ def _merged(batches: Array) -> Array:
 
 
 def emulated_linears(
-    config: GPTConfig, sequence: Sequence, batch: int
+    config: ModelConfig, sequence: Sequence, batch: int
 ) -> Mapping[str, LinearOperator]:
     """Every linear operator of the model on the emulated devices of `sequence`.
 
@@ -66,7 +66,7 @@ def emulated_linears(
 
 
 def _emulated_linear(
-    config: GPTConfig, sequence: Sequence, batch: int, weight: tuple[int, int]
+    config: ModelConfig, sequence: Sequence, batch: int, weight: tuple[int, int]
 ) -> LinearOperator:
     inputs, outputs = weight
     if "B" not in sequence.grid:

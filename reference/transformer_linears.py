@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from primepar.models import GPTConfig
+from primepar.models import ModelConfig
 from primepar.reference.dense import linear, linear_backward
 from primepar.reference.layers import Array
 
@@ -38,6 +38,6 @@ class DenseLinear:
         return linear_backward(*self._kept, dO_MK)
 
 
-def dense_linears(config: GPTConfig) -> Mapping[str, LinearOperator]:
+def dense_linears(config: ModelConfig) -> Mapping[str, LinearOperator]:
     """Every linear operator of the model on one device."""
     return {name: DenseLinear() for name in config.linear_shapes}

@@ -6,94 +6,15 @@ Legend: B batch, T positions, H hidden, A heads, D elements of one head, V vocab
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from layer_cases import CASES, THETA, TOKENS_BT, A, B, Case, D, T, V
 
-from primepar.reference import dense, layers
+from primepar.reference import layers, layers_attention
 from primepar.reference.layers import Array
 
-B, T, A, D, V = 2, 4, 3, 2, 5
-H = A * D
-TOKENS_BT = np.array([[0, 4, 4, 1], [2, 0, 3, 4]])
-
-
-@dataclass(frozen=True)
-class Case:
-    """One operator: its forward and its backward over arrays of `shapes`, and torch's forward."""
-
-    forward: Callable[..., Any]
-    backward: Callable[..., tuple[Array, ...]]
-    shapes: tuple[tuple[int, ...], ...]
-    torch: Callable[..., Any]
-
-
-def torch_heads(torch: Any, qkv_BTC: Any) -> Any:
-    """Columns of head 0 first; within a head query, key, value."""
-    starts = [range(part * D, 3 * H, 3 * D) for part in range(3)]
-    return torch.stack(
-        [torch.stack([qkv_BTC[..., i : i + D] for i in part], dim=1) for part in starts]
-    )
-
-
-def torch_attention(torch: Any, *qkv_BATD: Any) -> Any:
-    return torch.nn.functional.scaled_dot_product_attention(*qkv_BATD, is_causal=True)
-
-
-def torch_cross_entropy(torch: Any, logits_BTV: Any) -> Any:
-    targets = torch.tensor(TOKENS_BT).flatten()
-    return torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), targets)
-
-
-CASES = {
-    "embedding": Case(
-        lambda token, position: layers.embedding(TOKENS_BT, token, position),
-        lambda token, position, d: layers.embedding_backward(TOKENS_BT, token, position, d),
-        ((V, H), (T + 1, H)),
-        lambda torch, token, position: token[TOKENS_BT] + position[:T],
-    ),
-    "layer_norm": Case(
-        layers.layer_norm,
-        lambda x, weight, bias, d: layers.layer_norm_backward(x, weight, d),
-        ((B, T, H), (H,), (H,)),
-        lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (H,), w, b, 1e-5),
-    ),
-    "linear": Case(
-        dense.linear,
-        dense.linear_backward,
-        ((T, H), (H, V)),
-        lambda torch, x, weight: torch.nn.functional.linear(x, weight.T),
-    ),
-    "split_heads": Case(
-        lambda qkv: np.stack(layers.split_heads(qkv, A)),
-        lambda qkv, d: (layers.split_heads_backward(*d),),
-        ((B, T, 3 * H),),
-        torch_heads,
-    ),
-    "attention": Case(
-        layers.attention, layers.attention_backward, ((B, A, T, D),) * 3, torch_attention
-    ),
-    "merge_heads": Case(
-        layers.merge_heads,
-        lambda o, d: (layers.merge_heads_backward(A, d),),
-        ((B, A, T, D),),
-        lambda torch, o: torch.cat(o.unbind(1), dim=-1),
-    ),
-    "gelu": Case(
-        layers.gelu,
-        lambda x, d: (layers.gelu_backward(x, d),),
-        ((B, T, H),),
-        lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
-    ),
-    "cross_entropy": Case(
-        lambda logits: layers.cross_entropy(logits, TOKENS_BT),
-        lambda logits, d: (d * layers.cross_entropy_backward(logits, TOKENS_BT),),
-        ((B, T, V),),
-        torch_cross_entropy,
-    ),
-}
 every_operator = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -143,8 +64,8 @@ def test_a_backward_agrees_with_central_differences(case: Case) -> None:
 
 
 def test_a_backward_with_two_gradients_exchanged_is_seen() -> None:
-    def exchanged(*arguments: Array) -> tuple[Array, ...]:
-        dq, dk, dv = layers.attention_backward(*arguments)
+    def exchanged(q: Array, k: Array, v: Array, do: Array) -> tuple[Array, ...]:
+        dq, dk, dv = layers_attention.attention_backward(q, k, v, do)
         return dk, dq, dv
 
     assert worst_difference(CASES["attention"], exchanged) > 0.1
@@ -184,16 +105,33 @@ def test_an_operator_leaves_its_arguments_as_they_are(case: Case) -> None:
 
 def test_a_slice_of_qkv_columns_is_a_set_of_whole_heads() -> None:
     (qkv_BTC,), _ = drawn(CASES["split_heads"])
-    whole = layers.merge_heads(layers.attention(*layers.split_heads(qkv_BTC, A)))
-    first = layers.attention(*layers.split_heads(qkv_BTC[..., : 3 * D], 1))
-    assert np.array_equal(layers.merge_heads(first), whole[..., :D])
+    whole = layers_attention.merge_heads(
+        layers_attention.attention(*layers_attention.split_heads(qkv_BTC, A))
+    )
+    first = layers_attention.attention(*layers_attention.split_heads(qkv_BTC[..., : 3 * D], 1))
+    assert np.array_equal(layers_attention.merge_heads(first), whole[..., :D])
+
+
+def test_alibi_slopes_are_the_published_ones() -> None:
+    slopes = layers_attention.alibi_slopes(8)
+    assert slopes.tolist() == [2.0**-n for n in range(1, 9)]
+    more = layers_attention.alibi_slopes(12)
+    assert more.tolist() == pytest.approx([*slopes, *(2.0 ** -(n + 0.5) for n in range(4))])
+
+
+def test_a_rotated_score_depends_on_the_distance_alone() -> None:
+    q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).repeat(6, axis=3)
+    score = layers_attention.rotary(q, THETA) @ layers_attention.rotary(k, THETA).swapaxes(-1, -2)
+    for distance in range(6):
+        along = np.diagonal(score[0, 0], -distance)
+        assert along == pytest.approx(along[0], rel=1e-12)
 
 
 def test_a_position_sees_nothing_after_it() -> None:
     (q, k, v), _ = drawn(CASES["attention"])
-    before = layers.attention(q, k, v)
+    before = layers_attention.attention(q, k, v)
     k[:, :, 2:], v[:, :, 2:] = 7.0, -7.0
-    after = layers.attention(q, k, v)
+    after = layers_attention.attention(q, k, v)
     assert np.array_equal(before[:, :, :2], after[:, :, :2])
     assert not np.array_equal(before[:, :, 2:], after[:, :, 2:])
 
