@@ -68,7 +68,7 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Row:
         report = check(plan.sequence(operator.name), shape)
         if not report.equal:
             raise SystemExit(f"{name} on {devices} devices: {report.message}")
-        sent += sum(map(Fraction, report.sent)) / devices
+        sent += sum(map(Fraction, report.sent), Fraction(0)) / devices
         known = formula(plan.sequence(operator.name), shape)
         assert known is not None, "a ready plan without copies has one primitive an operator"
         own += known
