@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.models import ModelConfig
+from primepar.models import GPTConfig, ModelConfig, initial_parameter
 
 SIZES = {"layers": 2, "hidden": 24, "heads": 4, "context": 10, "vocabulary": 21}
 
@@ -26,6 +26,12 @@ CONFIGS = {
     ),
     "bloom": ModelConfig.of("bloom", **SIZES | {"context": 2048}, dropout=0.1),
 }
+
+OURS = GPTConfig(layers=1, hidden=4, heads=2, context=3, vocabulary=5)
+
+
+def drawn(config: ModelConfig) -> dict[str, Any]:
+    return {name: initial_parameter(config, name, seed=1) for name in config.parameter_shapes}
 
 
 @dataclass(frozen=True)
