@@ -43,8 +43,23 @@ def nowhere(mesh: str, place: str, block: str, step: int) -> str:
     )
 
 
+def homeless(
+    mesh: str, tensor: str, block: str, need: str, add: str, missing: str, rest: str
+) -> dict[str, str]:
+    """All that is refuted where `missing` has no home, nor have the blocks that come first."""
+    return {
+        "placement": f"{mesh}: {need}: expected {block} to rest on some device, got it on none: "
+        f"let the home of {tensor} give it to one",
+        "completion": f"{mesh}: {add} to have a home, got none: "
+        f"let the home of {tensor} give it to some device",
+        "alignment": f"{mesh}: home of {tensor}: expected {missing} to rest on some device, got it "
+        f"on none: only {rest} blocks rest",
+    }
+
+
 S2 = "s=2 (2x2 devices)"
-FIRST, SECOND = "device 0 (r=0, c=0)", "device 1 (r=0, c=1)"
+FIRST, SECOND, THIRD = "device 0 (r=0, c=0)", "device 1 (r=0, c=1)", "device 2 (r=1, c=0)"
+Q1D2, LAYER = "q=1, d=2 (1x1x2 devices)", "device 1 (r=0, c=0, e=1)"
 I_ELSEWHERE = (
     f"{S2}: gradient starts on {FIRST}: expected I[0,0] here, got I[0,1] from forward: "
     "end forward where gradient starts, or one hop away"
@@ -130,7 +145,60 @@ PRIMITIVES = [
                           f"{FIRST} at t=0", f"{FIRST} at t=1"),
     }),
 ]  # fmt: skip
-NAMES = [wrong.name.partition(":")[0] for wrong in PRIMITIVES]
+WITH_HOMES = [
+    Wrong("digits_exchanged.py:DigitsExchanged", (1, 2), {
+        "coverage": f"{Q1D2}: forward sub-operator (M=1, N=0, K=0): expected one device to compute "
+        "it, got none: only 2 of 4 are computed",
+        **homeless(Q1D2, "I", "I[2,0]", f"forward, {LAYER} at t=0",
+                   f"backward, {LAYER} at t=0: expected the sum dI[2,0]", "I[2,0]", "2 of 4"),
+    }, unknown="deadlock-freedom"),
+    Wrong("every_second_column.py:EverySecondColumn", (2,), {
+        "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+    }),
+    Wrong("every_second_row.py:EverySecondRow", (2,), homeless(
+        S2, "W", "W[1,0]", f"forward, {FIRST} at t=1",
+        f"gradient, {FIRST} at t=1: expected the sum dW[1,0]", "W[1,0]", "2 of 4",
+    ), unknown="deadlock-freedom"),
+    Wrong("first_slice_rests.py:FirstSliceRests", (2,), homeless(
+        "s=2 (2 devices)", "O", "dO[0,1]", "backward, device 1 (d=1) at t=0",
+        "forward, device 1 (d=1) at t=0: expected the sum O[0,1]", "O[0,1]", "2 of 4",
+    ), unknown="deadlock-freedom"),
+    Wrong("input_on_the_diagonal.py:InputOnTheDiagonal", (2,), homeless(
+        S2, "I", "I[1,0]", f"forward, {THIRD} at t=0",
+        f"backward, {THIRD} at t=0: expected the sum dI[1,0]", "I[0,1]", "2 of 4",
+    ), unknown="deadlock-freedom"),
+    Wrong("oblong_summa.py:OblongSumma", (1, 2), {
+        "coverage": "p=1, q=2 (1x2 devices): forward sub-operator (M=0, N=1, K=0): expected one "
+        "device to compute it, got none: only 2 of 4 are computed",
+        **homeless("p=2, q=1 (2x1 devices)", "I", "I[0,1]", f"forward, {FIRST} at t=1",
+                   f"backward, {FIRST} at t=1: expected the sum dI[0,1]", "", ""),
+        "alignment": "p=1, q=2 (1x2 devices): home of W: expected W[1,0] to rest on some device, "
+        "got it on none: only 2 of 4 blocks rest",
+    }, unknown="deadlock-freedom"),
+    Wrong("one_layer_rests.py:OneLayerRests", (1, 2), homeless(
+        Q1D2, "I", "I[1,0]", f"forward, {LAYER} at t=0",
+        f"backward, {LAYER} at t=0: expected the sum dI[1,0]", "I[1,0]", "1 of 2",
+    ), unknown="deadlock-freedom"),
+    Wrong("output_on_the_diagonal.py:OutputOnTheDiagonal", (2,), homeless(
+        S2, "O", "dO[0,1]", f"backward, {SECOND} at t=0",
+        f"forward, {SECOND} at t=0: expected the sum O[0,1]", "O[0,1]", "2 of 4",
+    ), unknown="deadlock-freedom"),
+    Wrong("rotates_by_two.py:RotatesByTwo", (2,), {
+        "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
+                          f"{FIRST} at t=0", f"{FIRST} at t=1"),
+    }, unknown="completion deadlock-freedom"),
+    Wrong("sequence_twice.py:SequenceTwice", (2,), homeless(
+        "s=2 (2 devices)", "I", "I[1,0]", "forward, device 0 (d=0) at t=0",
+        "backward, device 0 (d=0) at t=0: expected the sum dI[1,0]", "I[1,0]", "2 of 4",
+    ), unknown="deadlock-freedom"),
+    Wrong("wrong_axis.py:WrongAxis", (2,), homeless(
+        "s=2 (2x2x2 devices)", "O", "dO[0,2]", "backward, device 2 (i=0, j=1, l=0) at t=0",
+        "forward, device 2 (i=0, j=1, l=0) at t=0: expected the sum O[0,2]", "O[0,2]", "8 of 16",
+    ), unknown="deadlock-freedom"),
+]  # fmt: skip
+ALL = [*PRIMITIVES, *WITH_HOMES]
+NAMES = [wrong.name.partition(":")[0] for wrong in ALL]
 
 
 def load(wrong: Wrong) -> Primitive:
@@ -141,7 +209,7 @@ def test_every_wrong_primitive_is_in_the_table() -> None:
     assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("wrong", PRIMITIVES, ids=NAMES)
+@pytest.mark.parametrize("wrong", ALL, ids=NAMES)
 def test_a_wrong_primitive_is_refuted_with_the_smallest_counterexample(wrong: Wrong) -> None:
     report = verify_primitive(load(wrong), wrong.name)
     counterexamples = {each.name: each.counterexample for each in report.properties}
@@ -151,7 +219,7 @@ def test_a_wrong_primitive_is_refuted_with_the_smallest_counterexample(wrong: Wr
     assert (report.target, report.verdict) == (wrong.name, "refuted")
 
 
-@pytest.mark.parametrize("wrong", PRIMITIVES, ids=NAMES)
+@pytest.mark.parametrize("wrong", ALL, ids=NAMES)
 def test_the_counterexample_replays_on_emulated_devices_and_in_the_program(wrong: Wrong) -> None:
     primitive = load(wrong)
     for sides in side_choices(primitive):
