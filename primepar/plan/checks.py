@@ -1,4 +1,7 @@
-"""What a plan must fit: its model, its mesh, and every sequence the operators beside it."""
+"""What a plan must fit: its model and its mesh.
+
+Two operators that each divide the rows and columns between them divide them together too.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from typing import TYPE_CHECKING
 from primepar.errors import PlanError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput
-from primepar.plan.layouts import Edge, edges, ends, weight_layout
-from primepar.schedule.layout import common_grid
+from primepar.plan.layouts import ends, weight_layout
 from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence
 
@@ -25,8 +27,6 @@ def check_plan(plan: Plan) -> None:
             _check_sequence(plan, operator)
         except (SequenceError, PlanError) as error:
             raise PlanError(f"{_path(operator.name)}: {error}") from None
-    for edge in edges(plan):
-        _check_edge(plan, edge)
     if plan.batch is not None:
         _check_batch(plan, plan.batch)
 
@@ -117,18 +117,6 @@ def _check_columns(plan: Plan, operator: Operator, sequence: Sequence, slices: i
                 f"in {str(sequence)!r}: take a sequence that cuts them in fewer, or a model with "
                 f"{name}={-(-size // slices) * slices}"
             )
-
-
-def _check_edge(plan: Plan, edge: Edge) -> None:
-    """Raise `PlanError` where two operators cut the columns between them into parts of elements."""
-    ways = edge.forward, edge.backward
-    slices = lcm(*(common_grid(way.source, way.target)[1] for way in ways))
-    if edge.features % slices:
-        raise PlanError(
-            f"{_path(edge.consumer)}: expected the {edge.features} columns of {edge.producer} to "
-            f"be a multiple of {slices}, the slices of {plan.sequences[edge.producer]!r} and "
-            f"{plan.sequences[edge.consumer]!r} together: cut both alike"
-        )
 
 
 def _check_batch(plan: Plan, batch: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from string import ascii_uppercase
+from textwrap import fill
 
 from primepar.plan.layouts import edges, ends, padded_vocabulary
 from primepar.plan.plan import Plan
@@ -121,8 +122,9 @@ def _without_layer(row: Row) -> Row:
 def _notes(plan: Plan, batch: int, found: Description) -> Iterator[str]:
     whose = "the plan's batch" if plan.batch else "the smallest batch that the plan takes"
     yield (
-        f"moved: elements sent by all devices together between operators, for {whose}, "
-        f"{_count(batch, 'sequence')} of {plan.model.context} tokens; in all {found.moved:,}"
+        "moved: elements that all devices together send between the operators of one layer, for "
+        f"{whose}, {_count(batch, 'sequence')} of {plan.model.context} tokens; "
+        f"of all layers {found.moved:,}"
     )
     padded = padded_vocabulary(plan)
     if padded != plan.model.vocabulary:
@@ -142,7 +144,8 @@ def words(description: Description, width: int = 100) -> str:
         numbers = [cell.rjust(size) for cell, size in zip(cells[5:], widths[5:], strict=True)]
         lines.append("  ".join((*padded, *numbers)).rstrip())
     pictures = [picture(letter, layout) for letter, layout in description.layouts.items()]
-    return "\n".join((*lines, "", *_beside(pictures, width), *description.notes)) + "\n"
+    notes = [fill(note, width, subsequent_indent="  ") for note in description.notes]
+    return "\n".join((*lines, "", *_beside(pictures, width), *notes)) + "\n"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -55,15 +55,16 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
         if name not in self._by_name:
             near = get_close_matches(name, self._by_name, n=1)
             write = f"write {near[0]}" if near else f"write one like {self.operators[1].name}"
+            layers = f"{self.model.layers} layer{'s' * (self.model.layers != 1)}"
             raise PlanError(
-                f"expected an operator of this model of {self.model.layers} layers, "
-                f"got {name!r}: {write}"
+                f"expected an operator of this model of {layers}, got {name!r}: {write}"
             )
         return self._by_name[name]
 
     def sequence(self, name: str) -> Sequence:
         """The sequence of an operator. Raises `PlanError` where the model has no such operator."""
-        return _parse(self.sequences[name], self.operator(name).kind == "linear")
+        linear = self.operator(name).kind == "linear"
+        return _parse(self.sequences[name], linear)
 
     @cached_property
     def batch_multiple(self) -> int:
@@ -73,10 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
         return row_cuts(self)
 
     def check_batch(self, batch: int) -> None:
-        """Raise `PlanError` unless every device gets whole sequences of a batch, and the planned.
-
-        Raises `PlanError`.
-        """
+        """Raise `PlanError` unless it is the planned batch, and whole sequences on each device."""
         if self.batch not in (None, batch):
             raise PlanError(
                 f"batch: expected {self.batch}, as the plan says, got {batch}: "
@@ -142,8 +140,11 @@ def load_plan(path: Path) -> Plan:
 
 def _mend(message: str) -> str:
     message = " ".join(message.split())
-    if "truncated" in message or "malformed" in message:
+    if "truncated" in message or "malformed" in message or "utf-8" in message:
         return f"expected JSON, got broken text: {message}"
+    for field, value in (("format", '"primepar-plan"'), ("version", "1")):
+        if message.startswith("Invalid enum value") and message.endswith(f"`$.{field}`"):
+            return f"{message}: write {value}"
     return message
 
 

@@ -53,7 +53,6 @@ class Method:
     `mesh` gives the lengths of the axes for a number of devices, None where the method has none.
     """
 
-    title: str
     meshes: str
     mesh: Callable[[int], tuple[int, ...] | None]
     roles: Callable[..., Roles]
@@ -117,18 +116,14 @@ def _megatron_sp(d: int) -> Roles:
 
 
 READY = {
-    "megatron": Method("Megatron-LM, one-dimensional", "d devices", _line, _megatron),
-    "megatron-sp": Method(
-        "Megatron-LM with sequence parallelism", "d devices", _line, _megatron_sp
-    ),
-    "summa": Method("SUMMA, two-dimensional", "q x q devices", _square, _everywhere("S")),
-    "tesseract": Method(
-        "Tesseract, 2.5-dimensional", "q x q x d devices, q > 1", _deep, _everywhere("T")
-    ),
-    "3d": Method("three-dimensional", "q x q x q devices", _cube, _chained("C", "D")),
-    "primepar": Method("PrimePar", "s x s devices", _square, _everywhere("P")),
-    "stationary": Method("the stationary family", "s x s devices", _square, _chained("Os", "Is")),
-    "data": Method("data parallelism", "d devices", _line, _everywhere("M")),
+    "megatron": Method("d devices", _line, _megatron),
+    "megatron-sp": Method("d devices", _line, _megatron_sp),
+    "summa": Method("q x q devices", _square, _everywhere("S")),
+    "tesseract": Method("q x q x d devices, q > 1", _deep, _everywhere("T")),
+    "3d": Method("q x q x q devices", _cube, _chained("C", "D")),
+    "primepar": Method("s x s devices", _square, _everywhere("P")),
+    "stationary": Method("s x s devices", _square, _chained("Os", "Is")),
+    "data": Method("d devices", _line, _everywhere("M")),
 }
 """Name -> method, in the order in which they are taught."""
 

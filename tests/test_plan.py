@@ -1,0 +1,308 @@
+"""A plan fits its model and its mesh, survives its file, and says in one line what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_cases import GPT2, LLAMA, WIDE, changed, small
+
+import primepar.plan
+from primepar.errors import PlanError
+from primepar.models.config import GPTConfig, ModelConfig
+from primepar.plan import Plan, load_plan, ready_plan, save_plan
+from primepar.plan.plan import schema
+
+SCHEMA = Path(primepar.plan.__file__).with_name("plan.schema.json")
+LABELS = "B, M, N, K, Ks, Ns, S2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+
+
+def refusal(plan: Plan, **sequences: str) -> str:
+    """What a plan with other sequences is refused with."""
+    with pytest.raises(PlanError) as caught:
+        Plan(model=plan.model, ranks=plan.ranks, sequences=changed(plan, **sequences))
+    return str(caught.value)
+
+
+# What fits
+
+
+def test_a_plan_gives_the_sequence_of_every_operator() -> None:
+    plan = small()
+    assert [each.name for each in plan.operators] == list(plan.sequences)
+    assert str(plan.sequence("blocks.0.fc2")) == "N4"
+    assert plan.sequence("blocks.0.norm1").ranks == 4
+
+
+def test_a_sequence_is_read_as_it_is_spelt() -> None:
+    plan = small("data", 2)
+    other = Plan(model=WIDE, ranks=2, sequences=changed(plan, qkv=" K ", norm1="R"))
+    assert str(other.sequence("blocks.0.qkv")) == "K2"
+    assert str(other.sequence("blocks.0.norm1")) == "R2"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "multiple"),
+    [("megatron", 4, 1), ("megatron-sp", 4, 4), ("summa", 9, 3), ("tesseract", 8, 4), ("3d", 8, 4)],
+)
+def test_a_batch_is_a_multiple_of_every_cut_of_the_rows(
+    name: str, ranks: int, multiple: int
+) -> None:
+    plan = small(name, ranks)
+    assert plan.batch_multiple == multiple
+    plan.check_batch(3 * multiple)
+
+
+def test_cuts_of_the_rows_by_two_operators_count_together() -> None:
+    plan = small("data", 6)
+    other = Plan(model=WIDE, ranks=6, sequences=changed(plan, qkv="M3,K2", norm1="M2,R3"))
+    assert other.batch_multiple == 6
+
+
+# What does not
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [
+        ({"qkv": "K"}, "expected a sequence for the 4 devices of $.ranks, got 2 in 'K2': their "
+         "lengths multiply to the number of devices"),
+        ({"qkv": "P900x900"}, "expected a sequence for the 4 devices of $.ranks, got 810000 in "
+         "'P900x900': their lengths multiply to the number of devices"),
+        ({"qkv": "R4"}, f"sequence 'R4': expected primitives like {LABELS}, got 'R4' (R is for "
+         "operators that are not linear, in a plan)"),
+        ({"qkv": "Q4"}, f"sequence 'Q4': expected primitives like {LABELS}, got 'Q4'"),
+        ({"qkv": "B4"}, "expected no split of B, as rows of all sequences of a batch are one dim "
+         "here, got 'B4': write M4 for B4"),
+        ({"norm1": "B2,R2"}, "expected no split of B, as rows of all sequences of a batch are one "
+         "dim here, got 'B2,R2': write M2 for B2"),
+        ({"norm1": "M2,N2"}, "expected no split of N, as this operator sums over no dim, got "
+         "'M2,N2': write R2 for N2"),
+        ({"qkv": "Ks2,M2"}, "expected one block of O on every device at rest, got 2 in 'Ks2,M2': "
+         "put Ks, Ns, C, Cr or D last"),
+        ({"fc1": "K0"}, "ByOutput: expected one positive length per side (s), got (0,)"),
+    ],
+)  # fmt: skip
+def test_a_sequence_that_is_none_for_its_operator_is_refused(
+    sequences: dict[str, str], message: str
+) -> None:
+    (name,) = sequences
+    assert refusal(small(), **sequences) == f'$.sequences["blocks.0.{name}"]: {message}'
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "sequences", "message"),
+    [
+        (GPT2, 5, {"proj": "N5"}, '["blocks.0.proj"]: expected N=48 to be a multiple of its 5 '
+         "slices in 'N5': take a sequence that cuts N in fewer, or a model with N=50"),
+        (GPT2, 5, {"fc1": "K5"}, '["blocks.0.fc1"]: expected K=192 to be a multiple of its 5 '
+         "slices in 'K5': take a sequence that cuts K in fewer, or a model with K=195"),
+        (GPT2, 5, {"norm2": "K5"}, '["blocks.0.norm2"]: expected hidden=48 to be a multiple of '
+         "the 5 slices of the columns in 'K5': take a sequence that cuts them in fewer, or a "
+         "model with hidden=50"),
+        (GPT2, 5, {"embedding": "K5"}, '["embedding"]: expected hidden=48 to be a multiple of '
+         "the 5 slices of the columns in 'K5': take a sequence that cuts them in fewer, or a "
+         "model with hidden=50"),
+        (GPT2, 8, {"attention": "K8"}, '["blocks.0.attention"]: expected heads=12 to be a multiple '
+         "of the 8 slices of the columns in 'K8': take a sequence that cuts them in fewer, or a "
+         "model with heads=16"),
+        (LLAMA, 2, {"attention": "K2"}, '["blocks.0.attention"]: expected kv_heads=3 to be a '
+         "multiple of the 2 slices of the columns in 'K2': take a sequence that cuts them in "
+         "fewer, or a model with kv_heads=4"),
+        (GPT2, 5, {"act": "K5"}, '["blocks.0.act"]: expected ffn=192 to be a multiple of the 5 '
+         "slices of the columns in 'K5': take a sequence that cuts them in fewer, or a model with "
+         "ffn=195"),
+    ],
+)  # fmt: skip
+def test_a_size_that_the_slices_do_not_divide_is_refused(
+    model: ModelConfig, ranks: int, sequences: dict[str, str], message: str
+) -> None:
+    assert refusal(small("data", ranks, model), **sequences) == f"$.sequences{message}"
+
+
+def test_a_plan_names_every_operator_of_its_model() -> None:
+    plan = small()
+    one = {name: text for name, text in plan.sequences.items() if name != "blocks.0.fc2"}
+    with pytest.raises(PlanError) as caught:
+        Plan(model=WIDE, ranks=4, sequences=one)
+    assert str(caught.value) == (
+        "$.sequences: expected a sequence for every operator of the model, got none for "
+        'blocks.0.fc2: add "blocks.0.fc2": "M4", say'
+    )
+    with pytest.raises(PlanError) as caught:
+        Plan(model=WIDE, ranks=4, sequences={})
+    assert str(caught.value) == (
+        "$.sequences: expected a sequence for every operator of the model, got none for "
+        'embedding and 13 more: add "embedding": "M4", say'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("blocks.1.qkv", "blocks.0.qkv"), ("embeding", "embedding"), ("?", "one like blocks.0.norm1")],
+)
+def test_a_plan_names_no_other_operator(name: str, write: str) -> None:
+    plan = small()
+    message = f"expected an operator of this model of 1 layer, got {name!r}: write {write}"
+    with pytest.raises(PlanError) as caught:
+        plan.sequence(name)
+    assert str(caught.value) == message
+    with pytest.raises(PlanError) as caught:
+        Plan(model=WIDE, ranks=4, sequences=plan.sequences | {name: "M4"})
+    assert str(caught.value) == f"$.sequences: {message}"
+
+
+def test_a_batch_that_cuts_a_sequence_is_refused() -> None:
+    plan = small("megatron-sp", 4)
+    with pytest.raises(PlanError) as caught:
+        Plan(model=WIDE, ranks=4, batch=6, sequences=plan.sequences)
+    assert str(caught.value) == (
+        "$.batch: expected a multiple of 4, the cuts of the rows in $.sequences, got 6: take 8"
+    )
+    with pytest.raises(PlanError) as caught:
+        plan.check_batch(6)
+    assert str(caught.value) == (
+        "batch: expected a positive multiple of 4, the cuts of the rows in the plan's sequences, "
+        "got 6: take 8"
+    )
+    with pytest.raises(PlanError) as caught:
+        plan.check_batch(0)
+    assert str(caught.value).endswith("got 0: take 4")
+
+
+def test_another_batch_than_the_planned_is_refused() -> None:
+    plan = ready_plan("data", WIDE, 2, batch=4)
+    plan.check_batch(4)
+    with pytest.raises(PlanError) as caught:
+        plan.check_batch(8)
+    assert str(caught.value) == (
+        "batch: expected 4, as the plan says, got 8: take that, or a plan for this one"
+    )
+
+
+def test_a_plan_for_another_mesh_is_refused() -> None:
+    plan = small()
+    plan.check_ranks(4)
+    with pytest.raises(PlanError) as caught:
+        plan.check_ranks(8)
+    assert str(caught.value) == (
+        "plan: expected 4 devices, as it was made for, got 8: start 4 processes, or make a plan "
+        "for 8"
+    )
+
+
+def test_a_plan_for_another_model_is_refused() -> None:
+    plan = small(model=GPTConfig(layers=1, hidden=16, heads=4))
+    plan.check_model(ModelConfig.of("gpt", layers=1, hidden=16, heads=4, context=128,
+                                    vocabulary=256))  # fmt: skip
+    with pytest.raises(PlanError) as caught:
+        plan.check_model(GPTConfig(layers=1, hidden=32, heads=4))
+    assert str(caught.value) == (
+        "plan: expected a model with hidden=16, as it was made for, got hidden=32: take that "
+        "model, or make a plan for this one"
+    )
+
+
+# Files
+
+
+@pytest.mark.parametrize("batch", [None, 8])
+def test_a_plan_survives_its_file(tmp_path: Path, batch: int | None) -> None:
+    plan = ready_plan("tesseract", LLAMA, 1, batch)
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]
+
+
+def test_the_shipped_schema_is_current() -> None:
+    mend = "write it anew: python -m primepar.plan > primepar/plan/plan.schema.json"
+    assert json.loads(SCHEMA.read_text()) == schema(), mend
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    """File of a small plan with some of its top fields changed; None takes one away."""
+    save_plan(small(), tmp_path / "plan.json")
+    fields = json.loads((tmp_path / "plan.json").read_text()) | changes
+    kept = {name: value for name, value in fields.items() if value != "gone"}
+    (tmp_path / "plan.json").write_text(json.dumps(kept))
+    return tmp_path / "plan.json"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ranks": 0}, "Expected `int` >= 1 - at `$.ranks`"),
+        ({"ranks": "four"}, "Expected `int`, got `str` - at `$.ranks`"),
+        ({"ranks": 5000}, "Expected `int` <= 4096 - at `$.ranks`"),
+        ({"ranks": 8}, '$.sequences["embedding"]: expected a sequence for the 8 devices of '
+         "$.ranks, got 4 in 'N4': their lengths multiply to the number of devices"),
+        ({"batch": 0}, "Expected `int` >= 1 - at `$.batch`"),
+        ({"version": 2}, "Invalid enum value 2 - at `$.version`: write 1"),
+        ({"format": "plan"}, 'Invalid enum value \'plan\' - at `$.format`: write "primepar-plan"'),
+        ({"sequences": {"head": 4}}, "Expected `str`, got `int` - at `$.sequences[...]`"),
+        ({"sequences": "gone"}, "Object missing required field `sequences`"),
+        ({"devices": 4}, "Object contains unknown field `devices`"),
+        ({"model": {"family": "gpt"}}, "Object missing required field `layers` - at `$.model`"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_plan_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    fields = json.loads(path.read_text())
+    fields["model"]["kv_heads"] = 5
+    path.write_text(json.dumps(fields))
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert str(caught.value) == (
+        f"{path}: $.model: kv_heads: expected a divisor of heads=72, got 5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"format": ', "expected JSON, got broken text: Input data was truncated"),
+        (b"\xff", "expected JSON, got broken text: JSON is malformed: invalid character (byte 0)"),
+        (b'{"model": {"x": ' + b"[" * 100_000, "expected a plan, got JSON nested too deeply"),
+    ],
+    ids=["cut", "bytes", "deep"],
+)
+def test_broken_json_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        load_plan(tmp_path / "plan.json")
+    assert str(caught.value) == (
+        f"{tmp_path}/plan.json: expected a plan file, got No such file or directory"
+    )
+
+
+def test_a_plan_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        save_plan(small(), tmp_path / "none" / "plan.json")
+    assert str(caught.value) == (
+        f"{tmp_path}/none/plan.json: expected a place to write to, got No such file or directory"
+    )
+    (tmp_path / "plan.json").mkdir()
+    with pytest.raises(PlanError) as caught:
+        save_plan(small(), tmp_path / "plan.json")
+    assert str(caught.value) == (
+        f"{tmp_path}/plan.json: expected a place to write to, got Is a directory"
+    )
+    assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]

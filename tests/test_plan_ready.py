@@ -1,0 +1,163 @@
+"""Ready plans: what each method gives every operator, and the meshes and models it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from plan_cases import BLOOM, COPIED, GPT2, LLAMA, NAMED, WIDE
+
+from primepar.errors import PlanError
+from primepar.models.config import ModelConfig
+from primepar.plan import ready_plan
+
+COLUMN = ("blocks.0.qkv", "blocks.0.fc1", "head")
+ROW = ("blocks.0.proj", "blocks.0.fc2")
+STREAM = ("blocks.0.norm1", "blocks.0.add1", "blocks.0.norm2", "blocks.0.add2", "norm")
+INNER = ("blocks.0.attention", "blocks.0.act")
+
+
+def refusal(
+    name: str,
+    ranks: int,
+    model: ModelConfig = WIDE,
+    batch: int | None = None,
+    depth: int | None = None,
+) -> str:
+    with pytest.raises(PlanError) as caught:
+        ready_plan(name, model, ranks, batch, depth)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "column", "row", "stream", "inner", "embedding", "loss"),
+    [
+        ("megatron", 4, "K4", "N4", "R4", "K4", "N4", "K4"),
+        ("megatron-sp", 4, "Ks4", "Ns4", "M4", "K4", "Ns4", "K4"),
+        ("summa", 9, "S3x3", "S3x3", "S3x3", "S3x3", "S3x3", "S3x3"),
+        ("tesseract", 8, "T2x2x2", "T2x2x2", "T2x2x2", "T2x2x2", "T2x2x2", "T2x2x2"),
+        ("3d", 8, "C2x2x2", "D2x2x2", "D2x2x2", "C2x2x2", "D2x2x2", "C2x2x2"),
+        ("primepar", 4, "P2x2", "P2x2", "P2x2", "P2x2", "P2x2", "P2x2"),
+        ("stationary", 4, "Os2x2", "Is2x2", "Is2x2", "Os2x2", "Is2x2", "Os2x2"),
+        ("data", 4, "M4", "M4", "M4", "M4", "M4", "M4"),
+        ("M2,megatron", 4, "M2,K2", "M2,N2", "M2,R2", "M2,K2", "M2,N2", "M2,K2"),
+        ("M2,stationary", 8, "M2,Os2x2", "M2,Is2x2", "M2,Is2x2", "M2,Os2x2", "M2,Is2x2",
+         "M2,Os2x2"),
+    ],
+)  # fmt: skip
+def test_a_method_gives_every_operator_its_sequence(
+    name: str,
+    ranks: int,
+    column: str,
+    row: str,
+    stream: str,
+    inner: str,
+    embedding: str,
+    loss: str,
+) -> None:
+    plan = ready_plan(name, WIDE, ranks)
+    expected = dict.fromkeys(COLUMN, column) | dict.fromkeys(ROW, row)
+    expected |= dict.fromkeys(STREAM, stream) | dict.fromkeys(INNER, inner)
+    assert plan.sequences == expected | {"embedding": embedding, "loss": loss}
+
+
+def test_the_norm_of_an_embedding_is_of_the_stream() -> None:
+    assert ready_plan("megatron", BLOOM, 2).sequences["embedding.norm"] == "R2"
+
+
+@pytest.mark.parametrize(("name", "ranks"), [*NAMED, *COPIED])
+def test_a_ready_plan_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
+    plan = ready_plan(name, WIDE, ranks, batch=72)
+    assert (plan.ranks, plan.batch, plan.model) == (ranks, 72, WIDE)
+    assert {plan.sequence(each.name).ranks for each in plan.operators} == {ranks}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mesh"),
+    [(1, "1x1x1"), (4, "2x2x1"), (8, "2x2x2"), (12, "2x2x3"), (16, "4x4x1"), (18, "3x3x2"),
+     (32, "4x4x2"), (64, "4x4x4"), (20, "2x2x5")],
+)  # fmt: skip
+def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> None:
+    model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
+    assert ready_plan("tesseract", model, ranks).sequences["head"] == f"T{mesh}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "depth", "sequence"),
+    [(16, 1, "T4x4x1"), (16, 4, "T2x2x4"), (8, 8, "T1x1x8"), (18, 2, "T3x3x2")],
+)
+def test_tesseract_takes_any_depth_that_fits(ranks: int, depth: int, sequence: str) -> None:
+    model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
+    plan = ready_plan("tesseract", model, ranks, depth=depth)
+    assert set(plan.sequences.values()) == {sequence}
+    copies = ready_plan("M2,tesseract", model, 2 * ranks, depth=depth)
+    assert set(copies.sequences.values()) == {f"M2,{sequence}"}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "message"),
+    [
+        ("summa", 6, "expected q x q devices, got 6: take 4 or 9"),
+        ("summa", 8, "expected q x q devices, got 8: take 4 or 9, or write M2,summa"),
+        ("primepar", 12, "expected s x s devices, got 12: take 9 or 16, or write M3,primepar"),
+        ("stationary", 2, "expected s x s devices, got 2: take 4 or 9"),
+        ("3d", 4, "expected q x q x q devices, got 4: take 8"),
+        ("3d", 16, "expected q x q x q devices, got 16: take 8 or 27, or write M2,3d"),
+        ("tesseract", 6, "expected q x q x d devices, q > 1, got 6: take 4 or 8"),
+        ("M2,summa", 4, "expected q x q devices, got 2: take 4 or 9"),
+        ("M3,megatron", 4, "expected a number of devices that M3 divides, got 4: take 3 or a "
+         "multiple of it, or another M"),
+        ("M0,megatron", 4, "expected a number of devices that M0 divides, got 4: take 1 or a "
+         "multiple of it, or another M"),
+        ("megatron", 0, "expected 1 to 4096 devices, got 0"),
+        ("megatron", 5000, "expected 1 to 4096 devices, got 5000"),
+    ],
+)  # fmt: skip
+def test_a_mesh_that_a_method_cannot_use_is_refused(name: str, ranks: int, message: str) -> None:
+    assert refusal(name, ranks) == f"{name}: {message}"
+
+
+@pytest.mark.parametrize("name", ["ring", "", "M2,", "M2,ring", "K2,megatron", "M2,M2,megatron"])
+def test_a_name_of_no_method_is_refused(name: str) -> None:
+    assert refusal(name, 4) == (
+        "expected a ready plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
+        f"stationary, data), or M<d>, before one as in M2,megatron, got {name!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "depth", "message"),
+    [
+        ("tesseract", 8, 3, "expected q x q x 3 devices, got 8: take another depth"),
+        ("tesseract", 8, 4, "expected q x q x 4 devices, got 8: take another depth"),
+        ("tesseract", 8, 0, "expected q x q x 0 devices, got 8: take another depth"),
+        ("summa", 4, 1, "expected no depth, which only tesseract has, got 1: leave it out"),
+    ],
+)
+def test_a_depth_that_does_not_fit_is_refused(
+    name: str, ranks: int, depth: int, message: str
+) -> None:
+    assert refusal(name, ranks, depth=depth) == f"{name}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "model", "batch", "message"),
+    [
+        ("megatron", 8, GPT2, None, '$.sequences["blocks.0.attention"]: expected heads=12 to be a '
+         "multiple of the 8 slices of the columns in 'K8': take a sequence that cuts them in "
+         "fewer, or a model with heads=16"),
+        ("megatron-sp", 2, LLAMA, None, '$.sequences["blocks.0.attention"]: expected kv_heads=3 '
+         "to be a multiple of the 2 slices of the columns in 'K2': take a sequence that cuts "
+         "them in fewer, or a model with kv_heads=4"),
+        ("summa", 25, GPT2, None, '$.sequences["embedding"]: expected hidden=48 to be a multiple '
+         "of the 5 slices of the columns in 'S5x5': take a sequence that cuts them in fewer, or a "
+         "model with hidden=50"),
+        ("data", 4, GPT2, 6, "$.batch: expected a multiple of 4, the cuts of the rows in "
+         "$.sequences, got 6: take 8"),
+    ],
+)  # fmt: skip
+def test_a_model_or_batch_that_a_method_does_not_divide_is_refused(
+    name: str, ranks: int, model: ModelConfig, batch: int | None, message: str
+) -> None:
+    assert refusal(name, ranks, model, batch) == f"{name} on {ranks} devices: {message}"
