@@ -33,8 +33,8 @@ REFUSED = {
     "make it first",
     ("--data", "no.txt"): "no.txt: expected a file of text to train on, got no such file or "
     "directory: check --data",
-    ("--sequence", "P2x3"): "sequence 'P2x3': expected 2 equal lengths after P, like P2x2, "
-    "got 'P2x3'",
+    ("--sequence", "P2x3"): "sequence 'P2x3': expected 2 lengths after P, equal along r "
+    "and c, like P2x2, got 'P2x3'",
     ("--vocabulary", "255"): "--vocabulary: expected 256 or more, got 255",
     ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple of 2 for sequence P2x2, got 5: "
     "take 6, or another --sequence",

@@ -87,17 +87,25 @@ def test_sequences_are_spelt_as_they_are_read() -> None:
     assert str(parse_sequence("K")) == "K2"
 
 
+EXAMPLES = "B, M, N, K, Ks, Ns, S2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("X", "sequence 'X': expected primitives like B, M, N, K, P2x2, got 'X'"),
-        ("K,,N", "sequence 'K,,N': expected primitives like B, M, N, K, P2x2, got ''"),
-        ("P", "sequence 'P': expected 2 equal lengths after P, like P2x2, got 'P'"),
-        ("P2x3", "sequence 'P2x3': expected 2 equal lengths after P, like P2x2, got 'P2x3'"),
-        ("K2x2", "sequence 'K2x2': expected 1 equal length after K, like K2, got 'K2x2'"),
+        ("X", f"sequence 'X': expected primitives like {EXAMPLES}, got 'X'"),
+        ("K,,N", f"sequence 'K,,N': expected primitives like {EXAMPLES}, got ''"),
+        ("P", "sequence 'P': expected 2 lengths after P, equal along r and c, like P2x2, got 'P'"),
+        ("P2x3", "sequence 'P2x3': expected 2 lengths after P, equal along r and c, like P2x2, "
+         "got 'P2x3'"),
+        ("K2x2", "sequence 'K2x2': expected 1 length after K, like K2, got 'K2x2'"),
+        ("T2x3x2", "sequence 'T2x3x2': expected 3 lengths after T, equal along r and c, like "
+         "T2x2x2, got 'T2x3x2'"),
+        ("C2x2x3", "sequence 'C2x2x3': expected 3 lengths after C, equal along i, j and l, like "
+         "C2x2x2, got 'C2x2x3'"),
         ("K0", "ByOutput: expected one positive length per side (s), got (0,)"),
     ],
-)
+)  # fmt: skip
 def test_a_misspelt_sequence_is_refused(text: str, message: str) -> None:
     with pytest.raises(SequenceError) as error:
         parse_sequence(text)

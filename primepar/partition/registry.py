@@ -66,8 +66,8 @@ def _element(token: str, text: str, linear: bool) -> Element:
     if sides is None:
         count = len(primitive.axis_sides)
         raise SequenceError(
-            f"sequence {text!r}: expected {count} length{'s' * (count > 1)} after {known.label}, "
-            f"like {_example(primitive)}, got {token!r}"
+            f"sequence {text!r}: expected {count} length{'s' * (count > 1)} after {known.label}"
+            f"{_equal(primitive)}, like {_example(primitive)}, got {token!r}"
         )
     return Element(primitive, sides)
 
@@ -81,6 +81,13 @@ def _sides(primitive: Primitive, lengths: list[int]) -> tuple[int, ...] | None:
         if sides.setdefault(side, length) != length:
             return None
     return tuple(sides.values())
+
+
+def _equal(primitive: Primitive) -> str:
+    """Which of the lengths must be equal, `, equal along r and c`."""
+    axes = primitive.axis_sides
+    shared = [axis for axis, side in axes.items() if list(axes.values()).count(side) > 1]
+    return f", equal along {', '.join(shared[:-1])} and {shared[-1]}" if shared else ""
 
 
 def _example(primitive: Primitive) -> str:
