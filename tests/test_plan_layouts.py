@@ -26,9 +26,12 @@ from primepar.plan import (
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
+from primepar.schedule.layout import common_grid
 from primepar.schedule.program import ISend
 
 STAYS = (Fraction(0), Fraction(0))
+MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")
+LOOKUPS = (*MIXED, "N2,M2,K2", "M2,N2,R2", "S2x2,N2", "R2,K2,Ns2", "M4,Ns2", "N2,M4")
 STILL = [name for name in MESHES if name != "primepar"]
 
 
@@ -283,6 +286,20 @@ def contributions(plan: Plan, parameter: str) -> Layout | None:
     return None if linear and own == "weight" else ends(plan, name).output
 
 
+@given(embedding=st.sampled_from(LOOKUPS))
+def test_every_entry_of_the_vocabulary_is_summed_exactly_once(embedding: str) -> None:
+    plan = only(small("data", 8), embedding=embedding)
+    found, output = lookup(plan), ends(plan, "embedding").output
+    partial = part(found, (0, 2))
+    for group in found.peers_along(1):
+        entries = Counter(each for rank in group for each in found.slices(rank, 1))
+        assert entries == dict.fromkeys(range(found.grid[1]), 1)
+        assert len({partial.held[rank] for rank in group}) == 1
+    for rank in range(8):
+        grid = common_grid(partial, output)
+        assert set(output.refined(grid).held[rank]) <= set(partial.refined(grid).held[rank])
+
+
 FITTING = [
     *((WIDE, *each) for each in (*NAMED, *COPIED)),
     *((BLOOM, *each) for each in (*NAMED, *COPIED) if each[1] in (4, 8)),
@@ -292,16 +309,27 @@ FITTING = [
 
 @pytest.mark.parametrize(("model", "name", "ranks"), FITTING)
 def test_every_gradient_is_summed_exactly_once(model: ModelConfig, name: str, ranks: int) -> None:
-    plan = ready_plan(name, model, ranks)
+    check_sums(ready_plan(name, model, ranks))
+
+
+@given(
+    embedding=st.sampled_from(LOOKUPS), norm1=st.sampled_from(MIXED), norm=st.sampled_from(MIXED)
+)
+def test_every_gradient_is_summed_exactly_once_whatever_is_mixed(**sequences: str) -> None:
+    check_sums(only(small("data", 8), **sequences))
+
+
+def check_sums(plan: Plan) -> None:
+    """Every rank gets each row's part of a gradient of its block once, its own among them."""
     places = parameter_places(plan)
-    assert list(places) == list(model.parameter_shapes)
+    assert list(places) == list(plan.model.parameter_shapes)
     for parameter, place in places.items():
         layout = contributions(plan, parameter)
         if layout is None:
             assert place.summed == ()
             continue
-        groups = [*place.summed, *((rank,) for rank in range(ranks))]
-        for rank in range(ranks):
+        groups = [*place.summed, *((rank,) for rank in range(plan.ranks))]
+        for rank in range(plan.ranks):
             group = next(group for group in groups if rank in group)
             assert len({place.layout.held[member] for member in group}) == 1, parameter
             rows = Counter(row for member in group for row in layout.slices(member, 0))
