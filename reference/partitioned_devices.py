@@ -1,0 +1,176 @@
+"""Tensors in layouts on emulated devices, and the programs that move and sum them.
+
+A tensor in a layout is a list of arrays, the one block that each rank holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from primepar.errors import WrongDataError
+from primepar.reference.blocks import Memory
+from primepar.reference.executor import emulate
+from primepar.reference.layers import Array
+from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.schedule.operators import Index, block_name, parse_block
+from primepar.schedule.program import AllReduce, Program, ReduceScatter, Reduction
+from primepar.schedule.sequence import Sequence
+
+Blocks = list[Array]
+Groups = tuple[tuple[int, ...], ...]
+
+
+def window(layout: Layout, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where the block of a rank lies in a tensor of that shape."""
+    (index,) = layout.held[rank]
+    lengths = [size // count for size, count in zip(shape, layout.grid, strict=True)]
+    return tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, lengths, strict=True))
+
+
+def spread(array: Array, layout: Layout) -> Blocks:
+    """The block of every rank out of a whole tensor."""
+    return [array[window(layout, rank, array.shape)] for rank in range(layout.ranks)]
+
+
+def whole(blocks: Blocks, layout: Layout) -> Array:
+    """The whole tensor. Raises `WrongDataError` if two replicas of a block differ."""
+    pairs = zip(blocks[0].shape, layout.grid, strict=True)
+    array = np.full([size * count for size, count in pairs], np.nan, blocks[0].dtype)
+    for rank, block in enumerate(blocks):
+        place = window(layout, rank, array.shape)
+        if not (np.isnan(array[place]).all() or np.array_equal(array[place], block)):
+            raise WrongDataError(f"expected equal replicas of a block, got another on rank {rank}")
+        array[place] = block
+    return array
+
+
+def named(tensor: str, block: Array, layout: Layout, rank: int, grid: tuple[int, ...]) -> Memory:
+    """The block of a rank in the finer blocks of `grid`, by their names."""
+    (index,) = layout.held[rank]
+    factors = [fine // coarse for fine, coarse in zip(grid, layout.grid, strict=True)]
+    memory = {}
+    for offset in np.ndindex(*factors):
+        first = [i * factor + o for i, factor, o in zip(index, factors, offset, strict=True)]
+        sizes = [size // factor for size, factor in zip(block.shape, factors, strict=True)]
+        place = tuple(slice(o * n, (o + 1) * n) for o, n in zip(offset, sizes, strict=True))
+        memory[block_name(tensor, tuple(first))] = block[place]
+    return memory
+
+
+def joined(tensor: str, memory: Memory) -> Array:
+    """The one block that the named blocks of a tensor of two dims make together."""
+    found: dict[Index, Array] = {}
+    for name, array in memory.items():
+        parsed = parse_block(name)
+        if parsed is not None and parsed.tensor == tensor:
+            found[parsed.index] = array
+    for dim in (1, 0):
+        lines: dict[Index, list[Array]] = {}
+        for index in sorted(found):
+            lines.setdefault(index[:dim], []).append(found[index])
+        found = {index: np.concatenate(line, axis=dim) for index, line in lines.items()}
+    return found[()]
+
+
+class Devices:
+    """Emulated devices that count the elements they send."""
+
+    def __init__(self, ranks: int) -> None:
+        self.sent = [Fraction(0)] * ranks
+
+    def run(
+        self, program: Program, memories: list[Memory], sequence: Sequence | None = None
+    ) -> list[Memory]:
+        """Memories after a program. Raises the `EmulationError` of what is wrong in it."""
+        run = emulate(program, memories, sequence)
+        self.sent = [sum(pair, Fraction(0)) for pair in zip(self.sent, run.sent, strict=True)]
+        return run.memories
+
+    def redistributed(self, blocks: Blocks, source: Layout, target: Layout) -> Blocks:
+        """A tensor of two dims in another layout."""
+        if source == target:
+            return blocks
+        grid = common_grid(source, target)
+        memories = [
+            named("O", block, source, rank, grid) for rank, block in enumerate(blocks)
+        ]  # fmt: skip
+        return [joined("O", held) for held in self.run(_way(source, target), memories)]
+
+    def reduced(self, blocks: Blocks, groups: Groups, reduction: Reduction = "sum") -> Blocks:
+        """Every rank's block reduced over its group; a rank in no group keeps its own."""
+        groups = tuple(group for group in groups if len(group) > 1)
+        if not groups:
+            return blocks
+        program = _all_reduce(len(blocks), groups, reduction)
+        return [held["x"] for held in self.run(program, [{"x": block} for block in blocks])]
+
+    def summed_in_parts(self, blocks: Blocks, groups: Groups, parts: Several[int]) -> Blocks:
+        """The sum over each group, of which a rank keeps one part of the rows.
+
+        `parts[rank]` tells which: a group is cut into as many parts as its ranks name, and ranks
+        that name the same part all have it.
+        """
+        groups = tuple(group for group in groups if len(group) > 1)
+        counts = {rank: len({parts[r] for r in group}) for group in groups for rank in group}
+        memories = []
+        for rank, block in enumerate(blocks):
+            cut = np.split(block, counts.get(rank, 1))
+            memories.append({f"x{part}": piece for part, piece in enumerate(cut)})
+        scattered = self.run(_scatter(len(blocks), groups, tuple(parts)), memories)
+        kept = [held.get("y", held["x0"]) for held in scattered]
+        return self.reduced(kept, _same_part(groups, parts))
+
+
+def _same_part(groups: Groups, parts: Several[int]) -> Groups:
+    """Ranks of each group that keep the same part."""
+    return tuple(
+        tuple(rank for rank in group if parts[rank] == part)
+        for group in groups
+        for part in sorted({parts[rank] for rank in group})
+    )
+
+
+def _lines(groups: Groups, parts: tuple[int, ...]) -> Groups:
+    """Each group in lines that hold every part once, in the order of the parts."""
+    lines = []
+    for group in groups:
+        owners = [
+            [rank for rank in group if parts[rank] == part]
+            for part in sorted({parts[rank] for rank in group})
+        ]
+        lines += [tuple(line) for line in zip(*owners, strict=True)]
+    return tuple(lines)
+
+
+@lru_cache(maxsize=1024)
+def _way(source: Layout, target: Layout) -> Program:
+    return redistribution(source, target)
+
+
+@lru_cache(maxsize=1024)
+def _all_reduce(ranks: int, groups: Groups, reduction: Reduction) -> Program:
+    of = {rank: group for group in groups for rank in group}
+    programs = tuple(
+        (AllReduce(group=of[rank], block="x", reduction=reduction),) if rank in of else ()
+        for rank in range(ranks)
+    )
+    own = (("x",),) * ranks
+    return Program("primepar-program", 1, ranks, programs, initial=own, final=own)
+
+
+@lru_cache(maxsize=256)
+def _scatter(ranks: int, groups: Groups, parts: tuple[int, ...]) -> Program:
+    of = {rank: line for line in _lines(groups, parts) for rank in line}
+    names = {rank: tuple(f"x{part}" for part in range(len(line))) for rank, line in of.items()}
+    programs = tuple(
+        (ReduceScatter(group=of[rank], blocks=names[rank], block="y"),)
+        if len(names.get(rank, ())) > 1
+        else ()
+        for rank in range(ranks)
+    )
+    initial = tuple(names.get(rank, ("x0",)) for rank in range(ranks))
+    return Program("primepar-program", 1, ranks, programs, initial=initial)
