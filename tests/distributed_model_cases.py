@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ from primepar.plan import Plan, ready_plan
 
 Arrays = dict[str, NDArray[Any]]
 BATCH = 8
+STEP, SEED = 3, 11
+NORM_WEIGHTS = ("norm.weight", "norm1.weight", "norm2.weight")
 _SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 8, "context": 6, "vocabulary": 37}
-_DROPS = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+_DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 _LLAMA = {**_SIZES, "heads": 16, "kv_heads": 8, "head_dim": 4, "ffn": 48}
 MODELS = {
     "gpt2": ModelConfig.of("gpt2", **_SIZES),
@@ -35,9 +38,9 @@ def parameters(config: ModelConfig) -> Arrays:
     """Parameters that nothing is zero or one in, so that each of them is told from the others."""
     generator = np.random.default_rng(5)
     return {
-        name: generator.normal(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.3, shape)
+        name: generator.normal(1.0 if name.endswith(NORM_WEIGHTS) else 0.0, 0.3, shape)
         for name, shape in config.parameter_shapes.items()
-    }  # fmt: skip
+    }
 
 
 def batch(config: ModelConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -57,28 +60,40 @@ def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
     config = MODELS[name]
     if isinstance(plan, str):
         plan = ready_plan(plan, config, mesh.ranks, BATCH)
-    model = PartitionedModel(plan, mesh, seed=11)
+    model = PartitionedModel(plan, mesh, seed=SEED)
     for parameter, whole in parameters(config).items():
         load_parameter(model, parameter, whole)
     return model
 
 
-def step(name: str, plan: str | Plan, mesh: Mesh) -> tuple[float, Arrays]:
-    """Loss and gradients of one training step; gradients are on rank 0 alone."""
+class Result(NamedTuple):
+    """What one rank has of a training step; whole gradients are on rank 0 alone."""
+
+    loss: float
+    gradients: Arrays
+    blocks: Arrays
+    redistributed: Fraction
+
+
+def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
+    """One training step of a model under a plan."""
     model = planned(name, plan, mesh)
+    mesh.traffic.clear()
     tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config))
-    number = 3 if model.config.dropout else None
-    loss = model.loss(tokens_BT, targets_BT, number)
+    loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {}
-    for parameter in model.config.parameter_shapes:
-        whole = full_gradient(model, parameter)
-        if whole is not None:
-            gradients[parameter] = whole.numpy().copy()
-    return loss.item(), gradients
+    redistributed = mesh.traffic.elements.get("redistribution", Fraction(0))
+    whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
+    own = {each: block.grad for each, block in model.named_parameters()}
+    return Result(loss.item(), arrays(whole), arrays(own), redistributed)
 
 
-def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[tuple[float, Arrays]]:
+def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
+    """Those that are there, as arrays of their own."""
+    return {name: each.numpy().copy() for name, each in tensors.items() if each is not None}
+
+
+def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
     """One step of several models under their plans, in one world."""
     mesh = mesh_of(ranks)
     return [step(name, plan, mesh) for name, plan in cases]

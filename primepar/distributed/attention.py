@@ -60,7 +60,8 @@ class PartitionedAttention(torch.nn.Module):
         probabilities_BATS = (scores_BATS + bias_ATS).softmax(-1)
         keeps = 1 - self.config.attention_dropout
         kept_BATS = draw.kept(self.config.attention_dropout, self.name, self._elements(q))
-        return (probabilities_BATS * kept_BATS / keeps) @ v
+        o_BATD: torch.Tensor = (probabilities_BATS * kept_BATS / keeps) @ v
+        return o_BATD
 
     def _bias(self, q: torch.Tensor) -> torch.Tensor | None:
         """ALiBi, minus infinity where a key is later than the query; None without ALiBi."""

@@ -25,8 +25,8 @@ from safetensors import SafetensorError, safe_open
 from torch.optim import AdamW
 
 from primepar.distributed.files import reason
-from primepar.distributed.model import PartitionedModel
 from primepar.distributed.launch import World
+from primepar.distributed.model import PartitionedModel
 from primepar.distributed.parameters import parameter_layout
 from primepar.distributed.redistribute import Slices, extent
 from primepar.errors import CheckpointError

@@ -1,0 +1,192 @@
+"""Models of every family under plans, on real processes, against the NumPy model on one device."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import distributed_model_cases as cases
+import numpy as np
+import pytest
+import torch
+from distributed_ranks import on_ranks
+
+from primepar.distributed.loss import cross_entropy
+from primepar.distributed.model import PartitionedModel
+from primepar.distributed.stream import Stream
+from primepar.errors import PrimeParError
+from primepar.models.dropout import Draw
+from primepar.plan import Plan, edges, parameter_places, ready_plan
+from primepar.reference.transformer import Transformer
+from primepar.schedule import Layout
+
+FAMILIES = ("gpt2", "opt", "llama", "bloom")
+PLANS = {
+    4: ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"),
+    8: (
+        *("megatron", "megatron-sp", "tesseract", "3d", "data"),
+        *(f"M2,{each}" for each in ("megatron", "summa", "primepar", "stationary")),
+    ),
+}
+MORE = {
+    4: [("gpt2-dropout", "megatron-sp"), ("llama-tied", "primepar")],
+    8: [("gpt2-dropout", "3d"), ("llama-tied", "M2,stationary")],
+}
+MIXED = {
+    "embedding": "N2,Ns2",
+    "embedding.norm": "R2,K2",
+    "norm1": "M2,K2",
+    "qkv": "Is2x2",
+    "attention": "K2,M2",
+    "proj": "N2,K2",
+    "add1": "S2x2",
+    "norm2": "K4",
+    "fc1": "P2x2",
+    "act": "M4",
+    "fc2": "Ws2x2",
+    "add2": "R2,M2",
+    "norm": "K2,R2",
+    "head": "M2,Ks2",
+    "loss": "K2,M2",
+}
+"""A sequence for each operator of a layer that fits none beside it."""
+
+
+def mixed(name: str) -> Plan:
+    config = cases.MODELS[name]
+    named = ready_plan("data", config, 4).sequences
+    sequences = {each: MIXED.get(each, MIXED[each.rpartition(".")[2]]) for each in named}
+    return Plan(model=config, ranks=4, sequences=sequences)
+
+
+def cases_on(ranks: int) -> list[tuple[str, str]]:
+    found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks]]
+    return found if ranks == 8 else [*found, ("llama-tied", "mixed"), ("bloom", "mixed")]
+
+
+def plan_of(name: str, plan: str, ranks: int) -> Plan:
+    if plan == "mixed":
+        return mixed(name)
+    return ready_plan(plan, cases.MODELS[name], ranks, cases.BATCH)
+
+
+@cache
+def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
+    """Case -> what every rank has of it."""
+    asked = cases_on(ranks)
+    plans = [(name, plan_of(name, plan, ranks)) for name, plan in asked]
+    ranked = on_ranks(ranks, cases.steps, ranks, plans)
+    return {case: [rank[at] for rank in ranked] for at, case in enumerate(asked)}
+
+
+@cache
+def oracle(name: str) -> tuple[float, cases.Arrays]:
+    config = cases.MODELS[name]
+    model = Transformer.dense(config, cases.parameters(config))
+    draw = Draw(cases.SEED, cases.STEP) if config.dropout else None
+    loss, gradients = model.loss_and_gradients(*cases.batch(config), draw)
+    return loss, dict(gradients)
+
+
+def worst(got: cases.Arrays, expected: cases.Arrays) -> float:
+    """Largest difference of two sets of arrays, each relative to the largest of its entries."""
+    assert got.keys() == expected.keys()
+    return max(
+        float(np.abs(got[name] - array).max() / np.abs(array).max())
+        for name, array in expected.items()
+    )
+
+
+ON = [(ranks, *case) for ranks in PLANS for case in cases_on(ranks)]
+
+
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_one_process_is_the_numpy_model(name: str) -> None:
+    (got,) = cases.steps(1, [(name, "data")])
+    loss, gradients = oracle(name)
+    assert got.loss == pytest.approx(loss, rel=1e-12)
+    assert worst(got.gradients, gradients) < 1e-12
+
+
+@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
+def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, plan: str) -> None:
+    everyone = results(ranks)[name, plan]
+    loss, gradients = oracle(name)
+    assert everyone[0].loss == pytest.approx(loss, rel=1e-10)
+    assert [each.loss for each in everyone] == [everyone[0].loss] * ranks
+    assert worst(everyone[0].gradients, gradients) < 1e-10
+
+
+@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
+def test_what_is_redistributed_is_what_the_plan_says(ranks: int, name: str, plan: str) -> None:
+    planned = edges(plan_of(name, plan, ranks))
+    tokens = cases.BATCH * cases.MODELS[name].context
+    counted = sum(each.redistributed for each in results(ranks)[name, plan])
+    assert counted == sum(sum(edge.elements(tokens)) for edge in planned)
+
+
+@pytest.mark.parametrize(("ranks", "plan"), [(4, "data"), (4, "megatron"), (8, "M2,megatron")])
+def test_copies_of_a_parameter_have_the_same_gradient_bit_for_bit(ranks: int, plan: str) -> None:
+    everyone = results(ranks)["opt", plan]
+    model = plan_of("opt", plan, ranks)
+    other = [
+        name
+        for name, place in parameter_places(model).items()
+        for rank, held in enumerate(place.layout.held)
+        if not np.array_equal(
+            everyone[rank].blocks[name], everyone[place.layout.held.index(held)].blocks[name]
+        )
+    ]
+    assert other == []
+
+
+def test_padding_gets_no_probability_and_no_gradient() -> None:
+    stream = Stream(cases.mesh_of(1), Layout((1, 1), (((0, 0),),)))
+    logits_RC = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits_RC[:, 6:] = 1e9
+    targets = torch.tensor([0, 5, 2, 2, 1])
+    logits_RC.requires_grad_()
+    loss = cross_entropy(stream, 6, logits_RC, targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    expected = torch.nn.functional.cross_entropy(logits_RC[:, :6], targets)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-14)
+    assert logits_RC.grad is not None
+    assert torch.equal(logits_RC.grad[:, 6:], torch.zeros(5, 2, dtype=torch.float64))
+    assert logits_RC.grad[:, :6].sum(1).abs().max() < 1e-15
+
+
+def message_of(work: object, *arguments: object) -> str:
+    assert callable(work)
+    with pytest.raises(PrimeParError) as caught:
+        work(*arguments)
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_a_plan_for_other_devices_is_refused() -> None:
+    plan = ready_plan("megatron", cases.MODELS["gpt2"], 4)
+    assert message_of(PartitionedModel, plan, cases.mesh_of(1)) == (
+        "PlanError: plan: expected 4 devices, as it was made for, got 1: "
+        "start 4 processes, or make a plan for 1"
+    )
+
+
+def test_a_sequence_for_other_devices_is_refused() -> None:
+    plan = ready_plan("megatron", cases.MODELS["gpt2"], 4)
+    assert message_of(cases.mesh_of(1).under, plan.sequence("head")) == (
+        "MeshError: sequence 'K4': expected one of 1 devices, got 4: "
+        "give every operator a sequence for one mesh"
+    )
+
+
+def test_tokens_that_do_not_fit_are_refused() -> None:
+    model = cases.planned("llama", "data", cases.mesh_of(1))
+    tokens_BT = torch.zeros((8, 7), dtype=torch.int64)
+    assert message_of(model, tokens_BT) == (
+        "ShapeError: tokens: expected at most context=6 positions, got 7: cut the sequences"
+    )
+    assert message_of(model.loss, tokens_BT, tokens_BT[:, 1:]) == (
+        "ShapeError: targets: expected a target for each token, shape (8, 7), got (8, 6)"
+    )
+    assert message_of(model, tokens_BT[:3]) == (
+        "PlanError: batch: expected 8, as the plan says, got 3: take that, or a plan for this one"
+    )
