@@ -59,9 +59,10 @@ def test_list_says_the_maps_axes_and_source_of_every_primitive(golden: Golden) -
 def test_list_as_json_has_every_registered_name() -> None:
     entries = json.loads(run("list", "--json").out)
     assert [entry["name"] for entry in entries] == list(PRIMITIVES)
-    assert entries[-1]["maps"]["forward"] == "M=r, N=(r + c + t) % s, K=c"
-    assert entries[-1]["axes"] == {"r": "s", "c": "s"}
-    assert entries[-1]["source"].startswith("Wang et al., PrimePar, ASPLOS 2024")
+    primepar = next(entry for entry in entries if entry["name"] == "primepar")
+    assert primepar["maps"]["forward"] == "M=r, N=(r + c + t) % s, K=c"
+    assert primepar["axes"] == {"r": "s", "c": "s"}
+    assert primepar["source"].startswith("Wang et al., PrimePar, ASPLOS 2024")
 
 
 # show
@@ -154,7 +155,7 @@ def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str)
     done = run("check", wrong, "--side", "2")
     assert done.code == 1
     assert done.out.splitlines()[-1] == (
-        "  refused  Wrong2, device 0 (r=0, c=0), programs[0][1], forward, t=0: expected every term "
+        "  refused  Wrong2x2, device 0 (r=0, c=0), programs[0][1], forward, t=0: expected every term "
         "once in a sum, got forward M=0 N=0 K=0 a second time"
     )
 

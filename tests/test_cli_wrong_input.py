@@ -76,8 +76,8 @@ TARGETS = [
     (
         "nothing",
         f"expected a registered name ({REGISTERED}), file.py:Class, program.json or a sequence "
-        "like K,P2x2, got 'nothing' (sequence 'nothing': expected primitives like B, M, N, K, "
-        "P2x2, got 'nothing')",
+        "like K,P2x2, got 'nothing' (sequence 'nothing': expected primitives like B, M, N, K, Ks, "
+        "Ns, S2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, got 'nothing')",
     ),
     ("none.py:Rows", "none.py: expected a Python file, found none: check the path"),
     (

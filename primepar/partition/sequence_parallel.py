@@ -1,8 +1,10 @@
 """Sequence parallelism: one-dimensional tensor parallelism whose activations rest split along M.
 
-Source: Korthikanti et al., arXiv 2205.05198. The column operator gathers I along the axis and
-scatters dI; the row operator scatters O and gathers dO. The gathered I is not kept: it is gathered
-again for dW; dO is gathered once for dI and dW.
+Source: Korthikanti et al., arXiv 2205.05198.
+
+The column operator gathers I along the axis and scatters dI; the row operator scatters O and
+gathers dO. The gathered I is not kept: it is gathered again for dW; dO is gathered once for dI and
+dW.
 
 Sent per device over d:  column 3 (d - 1) / d MN elements, row 2 (d - 1) / d MK elements.
 Held per device:         1 / d of each tensor at rest.

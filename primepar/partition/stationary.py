@@ -1,10 +1,12 @@
 """The stationary family: one map for all three phases on an s x s mesh, one tensor never moves.
 
 Source: ours, after Cannon's algorithm and the stationary-A, -B, -C variants of SUMMA; MeshSlice
-(ISCA 2025) chooses among such dataflows per layer. Because a map is a bijection of (device, step)
-to sub-operators, the same one serves forward, backward and gradient. The tensor without `t` stays
-with its gradient; the other two rotate, and where the output of a phase rotates its partial sums
-do, and end at home. Where dO rotates, it does so once for backward and gradient together.
+(ISCA 2025) chooses among such dataflows per layer.
+
+Because a map is a bijection of (device, step) to sub-operators, the same one serves forward,
+backward and gradient. The tensor without `t` stays with its gradient; the other two rotate, and
+where the output of a phase rotates its partial sums do, and end at home. Where dO rotates, it does
+so once for backward and gradient together.
 
 An operator that keeps O followed by one that keeps I needs no redistribution, forward or backward:
 both the input of the first and the output of the second rest as [r, r + c].
