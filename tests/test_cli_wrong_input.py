@@ -9,7 +9,11 @@ from unittest.mock import patch
 import pytest
 from command import run
 
-REGISTERED = "by-batch, by-sequence, by-input, by-output, primepar"
+REGISTERED = (
+    "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, tesseract, "
+    "three-d, three-d-exchanged, three-d-regathered, primepar, output-stays, input-stays, "
+    "weight-stays"
+)
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict"
