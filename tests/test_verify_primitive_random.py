@@ -30,6 +30,23 @@ TRAVELLING: Maps = {
     "gradient": {"M": (1, 1, 1, -2, 0), "N": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
 }
 
+SUMMA: Maps = {
+    phase: {"M": (1, 0, 0, 0, 0), "N": (0, 0, 1, 0, 0), "K": (0, 1, 0, 0, 0)} for phase in PHASES
+}
+INPUT_STAYS: Maps = {
+    phase: {"M": (1, 0, 0, 0, 0), "N": (0, 1, 0, 0, 0), "K": (1, 1, 1, 0, 0)} for phase in PHASES
+}
+HOMES: Maps = {
+    "I": {"M": (1, 0, 0, 0, 0), "N": (0, 1, 0, 0, 0)},
+    "W": {"N": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
+    "O": {"M": (1, 0, 0, 0, 0), "K": (0, 1, 0, 0, 0)},
+}
+SKEWED: Maps = {
+    "I": {"M": (1, 0, 0, 0, 0), "N": (0, 1, 0, 0, 0)},
+    "W": {"N": (0, 1, 0, 0, 0), "K": (1, 1, 0, 0, 0)},
+    "O": {"M": (1, 0, 0, 0, 0), "K": (1, 1, 0, 0, 0)},
+}
+
 coefficients = st.sampled_from((-1, 0, 1, 2))
 forms = st.tuples(*[coefficients] * 3, st.sampled_from((-1, 0, 1)), st.sampled_from((0, 0, 1)))
 phases = st.dictionaries(st.sampled_from("MNK"), forms, min_size=1)
@@ -40,17 +57,35 @@ any_maps = st.fixed_dictionaries(dict.fromkeys(PHASES, phases))
 def nearly_right(draw: st.DrawFn) -> Maps:
     """A right primitive with up to two coefficients changed."""
     right = draw(st.sampled_from((PRIMEPAR, TRAVELLING)))
-    maps = {phase: dict(forms) for phase, forms in right.items()}
-    for _ in range(draw(st.integers(0, 2))):
-        phase, dim = draw(st.sampled_from(PHASES)), draw(st.sampled_from("MNK"))
-        place, value = draw(st.integers(0, 4)), draw(coefficients)
-        form = maps[phase][dim]
-        maps[phase][dim] = (*form[:place], value, *form[place + 1 :])
-    return maps
+    return changed(draw, right, draw(st.integers(0, 2)), 4)
 
 
-def primitive_of(maps: Maps) -> Primitive:
-    """The primitive with these maps on an s x s mesh."""
+def changed(draw: st.DrawFn, maps: Maps, times: int, last_place: int) -> Maps:
+    """The maps with so many coefficients drawn anew."""
+    new = {name: dict(forms) for name, forms in maps.items()}
+    for _ in range(times):
+        forms = new[draw(st.sampled_from(sorted(new)))]
+        dim, place = draw(st.sampled_from(sorted(forms))), draw(st.integers(0, last_place))
+        forms[dim] = (*forms[dim][:place], draw(coefficients), *forms[dim][place + 1 :])
+    return new
+
+
+@st.composite
+def with_homes(draw: st.DrawFn) -> tuple[Maps, Maps]:
+    """Maps and homes of right primitives, mixed, with some coefficients changed."""
+    maps, homes = draw(
+        st.sampled_from(((SUMMA, HOMES), (INPUT_STAYS, SKEWED), (SUMMA, SKEWED), (PRIMEPAR, HOMES)))
+    )
+    maps = changed(draw, maps, draw(st.sampled_from((0, 0, 1))), 3)
+    homes = changed(draw, homes, draw(st.integers(0, 2)), 1)
+    tensor = draw(st.sampled_from((None, None, *"IWO")))
+    if tensor:
+        homes[tensor].pop(draw(st.sampled_from(sorted(homes[tensor]))))
+    return maps, homes
+
+
+def primitive_of(maps: Maps, homes: Maps | None = None) -> Primitive:
+    """The primitive with these maps, and homes if any, on an s x s mesh."""
 
     def call(phase: str, r: Any, c: Any, t: Any, s: Any) -> dict[str, Any]:
         last = where(t == s - 1, 1, 0)
@@ -71,7 +106,12 @@ def primitive_of(maps: Maps) -> Primitive:
         def gradient(self, *args: Any) -> dict[str, Any]:
             return call("gradient", *args)
 
-    return Random()
+    class RandomHomes(Random):
+        def home(self, tensor: str, r: Any, c: Any, s: Any) -> dict[str, Any]:
+            forms = (homes or {})[tensor].items()
+            return {dim: (a * r + b * c) % s for dim, (a, b, *_) in forms}
+
+    return RandomHomes() if homes else Random()
 
 
 def faults(primitive: Primitive, side: int) -> dict[str, str]:
@@ -84,7 +124,16 @@ def faults(primitive: Primitive, side: int) -> dict[str, str]:
 @settings(max_examples=settings().max_examples // 2)
 @given(st.one_of(nearly_right(), nearly_right(), any_maps))
 def test_the_verdict_for_every_side_agrees_with_every_small_side(maps: Maps) -> None:
-    primitive = primitive_of(maps)
+    agrees_with_every_small_side(primitive_of(maps))
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(with_homes())
+def test_so_does_the_verdict_on_primitives_with_homes(drawn: tuple[Maps, Maps]) -> None:
+    agrees_with_every_small_side(primitive_of(*drawn))
+
+
+def agrees_with_every_small_side(primitive: Primitive) -> None:
     report = verify_primitive(primitive)
     wrong = {side: faults(primitive, side) for side in range(1, 6)}
     for each in report.properties:
@@ -102,7 +151,16 @@ def test_the_verdict_for_every_side_agrees_with_every_small_side(maps: Maps) -> 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.one_of(nearly_right(), any_maps))
 def test_the_search_agrees_with_the_program_and_the_emulator(maps: Maps) -> None:
-    primitive = primitive_of(maps)
+    agrees_with_program_and_emulator(primitive_of(maps))
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(with_homes())
+def test_so_does_the_search_for_wrong_homes(drawn: tuple[Maps, Maps]) -> None:
+    agrees_with_program_and_emulator(primitive_of(*drawn))
+
+
+def agrees_with_program_and_emulator(primitive: Primitive) -> None:
     for side in (1, 2, 3):
         right = not faults(primitive, side)
         assert (verify_side(primitive, (side,)).verdict == "proved") == right

@@ -59,7 +59,19 @@ def _rests(symbolic: SymbolicMap, tensor: str, locator: Locator | FitError) -> I
     block = symbolic.any_block(tensor)
     found = symbolic.located(locator, here, block)
     lies = z3.And(symbolic.in_mesh(found), overlaps(symbolic.home(tensor, found), block))
-    yield Claim("alignment", sentence, z3.And(inside, symbolic.in_grid(block), z3.Not(lies)))
+    any_block = z3.And(inside, symbolic.in_grid(block))
+    yield Claim("alignment", sentence, z3.And(any_block, z3.Not(lies)))
+    if locator.replica_axes is not None:
+        sentence = f"{name}: every block rests on {_count(symbolic, locator.replica_axes)}"
+        rests = z3.And(any_block, overlaps(symbolic.home(tensor, here), block))
+        another = z3.Or(*(a != b for a, b in zip(here, found, strict=True)))
+        yield Claim("alignment", sentence, z3.And(rests, another))
+
+
+def _count(symbolic: SymbolicMap, axes: tuple[int, ...]) -> str:
+    sides = list(symbolic.primitive.axis_sides.values())
+    number = " * ".join(sides[axis] for axis in axes)
+    return f"{number} devices" if number else "one device"
 
 
 def _moved(moved: Moved, samples: list[HomeSample]) -> Iterator[Claim]:
@@ -164,7 +176,7 @@ def _only_from_home(
     sentence = f"{text}: no device has it away from home"
     yield Claim("placement", sentence, z3.And(wants, offered))
     found = symbolic.located(locator, symbolic.here, symbolic.any_block(moved.tensor))
-    sentence = f"{text}: {name}, which sends a block, asks for it nowhere"
+    sentence = f"{text}: {name}, which sends a block, does not want it itself"
     asks = z3.And(wants, symbolic.in_mesh(found), moved.missing(found, now))
     yield Claim("deadlock-freedom", sentence, asks)
 

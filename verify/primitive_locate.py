@@ -34,6 +34,20 @@ class Locator:
     digits: tuple[Row, ...]
     offset: Row
 
+    @property
+    def replica_axes(self) -> tuple[int, ...] | None:
+        """Axes along which a block rests on every device; None if the rule does not tell."""
+        rows = zip(self.coordinates, self.digits, self.offset, strict=True)
+        free = tuple(
+            axis
+            for axis, (row, digits, step) in enumerate(rows)
+            if row == tuple(int(axis == other) for other in range(len(row)))
+            and not any((*digits, step))
+        )
+        bound = [row for axis, row in enumerate(self.coordinates) if axis not in free]
+        told = all(not factor or axis in free for row in bound for axis, factor in enumerate(row))
+        return free if told else None
+
 
 @dataclass(frozen=True)
 class Either:
