@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from primepar.errors import WrongDataError
 from primepar.models import ModelConfig, Operator
 from primepar.models.dropout import Draw
 from primepar.plan.layouts import ends, padded_vocabulary, parameter_places
@@ -131,5 +132,8 @@ class EmulatedModel:
 
     def _whole(self, name: str, blocks: Blocks) -> Array:
         shape = self.config.parameter_shapes[name]
-        array = whole(blocks, self.places[name].layout)
+        try:
+            array = whole(blocks, self.places[name].layout)
+        except WrongDataError as error:
+            raise WrongDataError(f"{name}: {error}") from None
         return array[tuple(slice(size) for size in shape)]

@@ -39,12 +39,12 @@ def spread(array: Array, layout: Layout) -> Blocks:
 def whole(blocks: Blocks, layout: Layout) -> Array:
     """The whole tensor. Raises `WrongDataError` if two replicas of a block differ."""
     pairs = zip(blocks[0].shape, layout.grid, strict=True)
-    array = np.full([size * count for size, count in pairs], np.nan, blocks[0].dtype)
-    for rank, block in enumerate(blocks):
-        place = window(layout, rank, array.shape)
-        if not (np.isnan(array[place]).all() or np.array_equal(array[place], block)):
+    array = np.empty([size * count for size, count in pairs], blocks[0].dtype)
+    found: dict[Index, Array] = {}
+    for rank, ((index,), block) in enumerate(zip(layout.held, blocks, strict=True)):
+        if not np.array_equal(found.setdefault(index, block), block):
             raise WrongDataError(f"expected equal replicas of a block, got another on rank {rank}")
-        array[place] = block
+        array[window(layout, rank, array.shape)] = block
     return array
 
 

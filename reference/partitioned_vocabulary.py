@@ -32,9 +32,7 @@ class PartitionedEmbedding:
         """Give the rows of the tokens, with their positions."""
         tables = self.step.parameters["embedding.token"]
         found = [self._looked_up(rank, table_VH) for rank, table_VH in enumerate(tables)]
-        parts = self.layout.grid[0] // self.lookup.grid[0]
-        own = [index[0] % parts for (index,) in self.layout.held]
-        x = self.step.devices.summed_in_parts(found, self.lookup.peers_along(1), own)
+        x = self._summed(found)
         if self.positions is not None:
             x = [x_MH + self._position(rank) for rank, x_MH in enumerate(x)]
         return self._dropped(x)
@@ -55,6 +53,17 @@ class PartitionedEmbedding:
             summed = [a + b for a, b in zip(own, tied, strict=True)]
             self.step.gradients["embedding.token"] = summed
         return ()
+
+    def _summed(self, found: Blocks) -> Blocks:
+        """Sum partial rows; a rank is given its own alone where these are among those it has."""
+        devices, groups = self.step.devices, self.lookup.peers_along(1)
+        factor = self.layout.grid[0] // self.lookup.grid[0]
+        pairs = zip(self.layout.held, self.lookup.held, strict=True)
+        if all(own[0] // factor == whole[0] for (own,), (whole,) in pairs):
+            parts = [own[0] % factor for (own,) in self.layout.held]
+            return devices.summed_in_parts(found, groups, parts)
+        rows = part(self.lookup, (0, 2))
+        return devices.redistributed(devices.reduced(found, groups), rows, self.layout)
 
     def _local(self, rank: int) -> tuple[Tokens, Tokens]:
         """Of a rank's rows those whose token it holds, and where in its block of the table."""

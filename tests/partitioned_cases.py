@@ -1,0 +1,123 @@
+"""Models and plans for the partitioned model: ready ones, and random ones for hypothesis."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import isqrt
+from typing import Any, get_args
+
+import numpy as np
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from primepar.errors import PlanError, SequenceError
+from primepar.models import ModelConfig, operators
+from primepar.models.config import Family
+from primepar.plan import Plan
+from primepar.reference.layers import Array, Tokens
+
+DROPOUTS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+SIZES: dict[str, Any] = {"layers": 2, "hidden": 16, "heads": 8, "context": 4, "vocabulary": 21}
+SHAPES = {
+    "gpt2": ModelConfig.of("gpt2", **SIZES, **DROPOUTS),
+    "opt": ModelConfig.of("opt", **SIZES, **DROPOUTS),
+    "llama": ModelConfig.of("llama", **SIZES | {"heads": 16}, kv_heads=8, head_dim=2, ffn=24),
+    "bloom": ModelConfig.of("bloom", **SIZES, **DROPOUTS),
+}
+"""Two layers of every family; 3 tokens short of a vocabulary that 8 devices divide."""
+
+ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data")
+ON_EIGHT = ("megatron", "megatron-sp", "tesseract", "3d", "data")
+BESIDE_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
+READY_PLANS = [
+    *((name, 4) for name in (*ON_FOUR, "M2,megatron", "M2,megatron-sp")),
+    *((name, 8) for name in (*ON_EIGHT, *BESIDE_DATA)),
+]
+"""Every ready plan on every mesh of 4 and of 8 devices that it fits."""
+
+LINES, SQUARES, CUBES = ("M", "N", "K", "Ks", "Ns", "R"), ("P", "S", "Os", "Is", "Ws"), "C Cr D"
+
+
+def drawn_parameters(config: ModelConfig) -> dict[str, Array]:
+    """Return parameters all of which matter: none is left at zero or at one."""
+    generator = np.random.default_rng(0)
+    return {
+        name: generator.normal(float("norm" in name and "bias" not in name), 0.3, shape)
+        for name, shape in config.parameter_shapes.items()
+    }
+
+
+def drawn_batch(config: ModelConfig, batch: int, positions: int) -> tuple[Tokens, Tokens]:
+    """Return random tokens and targets."""
+    shape = (2, batch, positions)
+    tokens, targets = np.random.default_rng(1).integers(0, config.vocabulary, shape)
+    return tokens, targets
+
+
+def primitives(devices: int) -> list[str]:
+    """Return every primitive on so many devices, as sequences spell it."""
+    found = [f"{label}{devices}" for label in LINES]
+    for side in range(2, isqrt(devices) + 1):
+        depth, rest = divmod(devices, side * side)
+        found += [f"{label}{side}x{side}" for label in SQUARES if (depth, rest) == (1, 0)]
+        found += [f"T{side}x{side}x{depth}"] if rest == 0 else []
+        found += [f"{label}{side}x{side}x{side}" for label in CUBES.split() if depth == side]
+    return found
+
+
+@lru_cache
+def texts(ranks: int) -> tuple[str, ...]:
+    """Return every sequence on so many devices, whether it fits an operator or not."""
+    if ranks == 1:
+        return ("",)
+    return tuple(
+        ",".join(filter(None, (first, rest)))
+        for devices in range(2, ranks + 1)
+        if ranks % devices == 0
+        for first in primitives(devices)
+        for rest in texts(ranks // devices)
+    )
+
+
+@lru_cache
+def fitting(model: ModelConfig, ranks: int, operator: str) -> tuple[str, ...]:
+    """Return the sequences that a plan may have for an operator, all others cutting rows."""
+    rows = {each.name: f"M{ranks}" if ranks > 1 else "" for each in operators(model)}
+
+    def fits(text: str) -> bool:
+        try:
+            Plan(model=model, ranks=ranks, sequences=rows | {operator: text})
+        except (PlanError, SequenceError):
+            return False
+        return True
+
+    return tuple(text for text in texts(ranks) if fits(text))
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    """Draw a model of 1 or 2 layers whose widths most cuts divide, and its vocabulary not."""
+    family: Family = draw(st.sampled_from(get_args(Family)))
+    heads = draw(st.sampled_from([2, 4, 6, 12]))
+    fields: dict[str, Any] = {"vocabulary": draw(st.sampled_from([13, 24])), "ffn": 24}
+    if family in ("gpt", "llama"):
+        fields["kv_heads"] = draw(st.sampled_from([g for g in (1, 2, 4, 6) if heads % g == 0]))
+    if family != "bloom":
+        fields["tied"] = draw(st.booleans())
+    layers = draw(st.integers(1, 2))
+    sizes = {"layers": layers, "hidden": 24, "heads": heads, "context": 3}
+    return ModelConfig.of(family, **sizes, **fields, **DROPOUTS)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Draw a model, a number of devices, and a sequence for every operator."""
+    model, ranks = draw(models()), draw(st.sampled_from([2, 3, 4, 6, 8]))
+    sequences = {
+        each.name: draw(st.sampled_from(fitting(model, ranks, each.name)))
+        for each in operators(model)
+    }
+    try:
+        return Plan(model=model, ranks=ranks, sequences=sequences)
+    except PlanError:  # cuts of neighbours that have no common multiple in the columns
+        reject()

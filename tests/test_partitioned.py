@@ -1,0 +1,177 @@
+"""A whole model partitioned by any plan on emulated devices, beside the same on one device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from partitioned_cases import (
+    READY_PLANS,
+    SHAPES,
+    drawn_batch,
+    drawn_parameters,
+    plans,
+)
+
+from primepar.errors import ConfigError, PlanError, WrongDataError
+from primepar.models import ModelConfig
+from primepar.models.dropout import Draw
+from primepar.plan import Plan, ready_plan
+from primepar.reference import partitioned_devices
+from primepar.reference.layers import Array
+from primepar.reference.partitioned import EmulatedModel, ModelStep
+from primepar.reference.transformer import Transformer
+
+DRAW = Draw(seed=3, step=5)
+FEWER = settings().max_examples // 5  # 100 of the 500 that the profile ci asks for
+
+
+@lru_cache
+def dense_step(config: ModelConfig, batch: int, positions: int) -> tuple[float, dict[str, Array]]:
+    """Return loss and gradients on one device."""
+    model = Transformer.dense(config, drawn_parameters(config))
+    return model.loss_and_gradients(*drawn_batch(config, batch, positions), DRAW)
+
+
+def step(plan: Plan, batch: int, positions: int) -> ModelStep:
+    """Return what the devices of a plan make of the same."""
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    return model.loss_and_gradients(*drawn_batch(plan.model, batch, positions), DRAW)
+
+
+def difference(plan: Plan, batch: int, positions: int) -> float:
+    """Return the largest relative difference of the loss and of every gradient."""
+    expected_loss, expected = dense_step(plan.model, batch, positions)
+    loss, gradients, _ = step(plan, batch, positions)
+    assert gradients.keys() == expected.keys()
+    relative = [
+        np.abs(gradients[name] - gradient).max() / np.abs(gradient).max()
+        for name, gradient in expected.items()
+    ]
+    return float(max(abs(loss / expected_loss - 1), *relative))
+
+
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
+    family: str, name: str, ranks: int
+) -> None:
+    assert difference(ready_plan(name, SHAPES[family], ranks), 8, 4) < 1e-10
+
+
+@settings(max_examples=FEWER, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_under_any_plan_loss_and_gradients_are_those_of_one_device(plan: Plan) -> None:
+    assert difference(plan, plan.batch_multiple, 3) < 1e-10
+
+
+def test_a_plan_on_one_device_sends_nothing() -> None:
+    plan = ready_plan("data", SHAPES["bloom"], 1)
+    assert difference(plan, 2, 4) < 1e-12
+    assert step(plan, 2, 4).sent == [0]
+
+
+def test_data_parallel_devices_send_every_gradient_and_the_loss_once_around_the_ring() -> None:
+    model = replace(SHAPES["opt"], tied=False, vocabulary=24)
+    plan = ready_plan("data", model, 4)
+    assert step(plan, 8, 4).sent == [Fraction(2 * 3, 4) * (model.parameters + 1)] * 4
+
+
+def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> None:
+    model = replace(SHAPES["llama"], vocabulary=24)
+    plan = ready_plan("megatron", model, 4)
+    stream = 4 * 4 * model.hidden  # elements of an activation: 4 sequences of 4 tokens
+    embedding, head, loss = stream, stream, 3 * 4 * 4  # three numbers of every row for the loss
+    reduced = 4 * model.layers * stream + embedding + head + loss
+    assert step(plan, 4, 4).sent == [Fraction(2 * 3, 4) * reduced] * 4
+
+
+@pytest.mark.parametrize("name", ["megatron", "summa"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) -> None:
+    config = replace(SHAPES["gpt2"], tied=tied)
+    model = EmulatedModel(config, ready_plan(name, config, 4), drawn_parameters(config))
+    batch = drawn_batch(config, 4, 4)
+    expected = model.loss_and_gradients(*batch)
+    parameter, dim = ("embedding.token", 0) if tied else ("head.weight", 1)
+    layout, blocks = model.places[parameter].layout, model.parameters[parameter]
+    whole = partitioned_devices.whole(blocks, layout)
+    padding = np.arange(whole.shape[dim]) >= config.vocabulary
+    assert padding.any()
+    whole[(padding,) if dim == 0 else (slice(None), padding)] = 50.0
+    model.parameters[parameter] = partitioned_devices.spread(whole, layout)
+    got = model.loss_and_gradients(*batch)
+    assert got.loss == expected.loss
+    for each, gradient in expected.gradients.items():
+        assert np.array_equal(got.gradients[each], gradient), each
+
+
+def unsummed(model: EmulatedModel, name: str) -> None:
+    """Forget to sum one parameter's gradient over the ranks that hold other rows."""
+    assert model.places[name].summed
+    model.places[name] = replace(model.places[name], summed=())
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "blocks.1.proj.bias", "embedding.position"])
+def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(name: str) -> None:
+    plan = ready_plan("data", SHAPES["gpt2"], 4)
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    unsummed(model, name)
+    with pytest.raises(WrongDataError) as error:
+        model.loss_and_gradients(*drawn_batch(plan.model, 4, 4))
+    assert str(error.value) == f"{name}: expected equal replicas of a block, got another on rank 1"
+
+
+def test_a_float32_model_stays_there_on_emulated_devices() -> None:
+    config = SHAPES["llama"]
+    parameters = {name: each.astype(np.float32) for name, each in drawn_parameters(config).items()}
+    model = EmulatedModel(config, ready_plan("stationary", config, 4), parameters)
+    loss, gradients, _ = model.loss_and_gradients(*drawn_batch(config, 4, 4))
+    assert {gradient.dtype for gradient in gradients.values()} == {np.dtype(np.float32)}
+    expected = Transformer.dense(config, parameters).loss(*drawn_batch(config, 4, 4))
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_plan_for_another_model_is_refused() -> None:
+    plan = ready_plan("summa", SHAPES["opt"], 4)
+    other = replace(SHAPES["opt"], layers=1)
+    with pytest.raises(PlanError) as error:
+        EmulatedModel(other, plan, drawn_parameters(other))
+    assert str(error.value) == (
+        "plan: expected a model with layers=2, as it was made for, got layers=1: "
+        "take that model, or make a plan for this one"
+    )
+
+
+def test_a_batch_that_a_plan_does_not_divide_is_refused() -> None:
+    plan = ready_plan("data", SHAPES["opt"], 4)
+    with pytest.raises(PlanError) as error:
+        step(plan, 6, 4)
+    assert str(error.value) == (
+        "batch: expected a positive multiple of 4, the cuts of the rows in the plan's sequences, "
+        "got 6: take 8"
+    )
+
+
+def test_tokens_out_of_the_vocabulary_are_refused_even_where_it_is_padded() -> None:
+    config = SHAPES["opt"]
+    model = EmulatedModel(config, ready_plan("megatron", config, 4), drawn_parameters(config))
+    tokens, targets = drawn_batch(config, 4, 4)
+    tokens[2, 1] = 22
+    with pytest.raises(ConfigError) as error:
+        model.loss_and_gradients(tokens, targets)
+    expected = "tokens: expected tokens from 0 to 20 (vocabulary=21), got 22 at [2, 1]"
+    assert str(error.value) == expected
+
+
+def test_a_missing_parameter_is_refused() -> None:
+    config = SHAPES["opt"]
+    parameters = drawn_parameters(config)
+    del parameters["norm.bias"]
+    with pytest.raises(ConfigError) as error:
+        EmulatedModel(config, ready_plan("megatron", config, 4), parameters)
+    assert str(error.value) == "norm.bias: expected shape (16,), got no such parameter"
