@@ -20,6 +20,14 @@ def train(
             show_default="P{s}x{s} on s * s processes",
         ),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plan with the model and a sequence for every operator of it.",
+            show_default="one sequence for all",
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = 0,
     data: Annotated[
@@ -65,8 +73,16 @@ def train(
             metavar="FILE", help="Write the timeline of one step: .svg, or .json for Perfetto."
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Begin with these weights, in safetensors."),
+    ] = None,
+    save_weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the weights in the end, in safetensors."),
+    ] = None,
 ) -> None:
-    """Train a byte-level GPT, its linear operators partitioned over the processes.
+    """Train a byte-level GPT, or the model of a plan, partitioned over the processes.
 
     Run it alone, with --ranks N, or under mpirun or torchrun. Ctrl-C ends it after the step.
     """
@@ -74,6 +90,7 @@ def train(
 
     settings = Settings(
         sequence=sequence,
+        plan=plan,
         steps=steps,
         seed=seed,
         data=data,
@@ -93,5 +110,7 @@ def train(
         checkpoint_every=checkpoint_every,
         resume=resume,
         trace=trace,
+        weights=weights,
+        save_weights=save_weights,
     )
     raise typer.Exit(run(settings, ranks))

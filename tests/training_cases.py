@@ -28,7 +28,8 @@ TEXT = Text.of("counting", b" ".join(b"%d" % n for n in range(2000)), SMALL.batc
 
 def train(folder: Path, **changes: Any) -> Any:
     """Train on this rank: the exit code, or the error's text where there is one."""
-    given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__}
+    sizes = ("layers", "hidden", "heads", "context") if "plan" in changes else ()
+    given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__ if name not in sizes}
     settings = Settings(**{**given, "log": str(folder / "log.jsonl"), **changes})
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     folder.mkdir(exist_ok=True)
@@ -38,7 +39,7 @@ def train(folder: Path, **changes: Any) -> Any:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:
-            return train_here(settings, launch, world, settings.mesh(size), TEXT, stopping)
+            return train_here(settings, launch, world, settings.layout(size), TEXT, stopping)
         except (PrimeParError, SystemExit) as error:
             return f"{type(error).__name__}: {error}"
 

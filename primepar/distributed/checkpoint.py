@@ -8,12 +8,10 @@ and opens in whatever reads safetensors. All ranks must see one file system.
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -24,40 +22,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch.optim import AdamW
 
-from primepar.distributed.files import reason
+from primepar.distributed.files import publish, reason, reserve
 from primepar.distributed.launch import World
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import parameter_layout
-from primepar.distributed.redistribute import Slices, extent
+from primepar.distributed.parameters import places
 from primepar.errors import CheckpointError
-from primepar.models import ModelConfig
+from primepar.models import GPTConfig, ModelConfig
 
 FORMAT = "primepar-checkpoint"
 KINDS = ("model", "exp_avg", "exp_avg_sq")
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where this rank's block of a parameter lies in the whole, and whether this rank writes it."""
-
-    shape: tuple[int, ...]
-    slices: Slices
-    writes: bool
-
-
-def places(model: PartitionedModel) -> dict[str, Place]:
-    """Parameter name -> its place; of the ranks that hold one block the lowest writes it."""
-    rank = model.mesh.rank
-    found = {}
-    for name, shape in model.config.parameter_shapes.items():
-        layout = parameter_layout(model, name)
-        (index,) = layout.held[rank]
-        writes = layout.held.index((index,)) == rank
-        found[name] = Place(shape, extent(layout.grid, index, shape), writes)
-    return found
 
 
 def latest(folder: str) -> Path | None:
@@ -140,15 +116,10 @@ def _save(
 
 
 def _open(part: Path, sketch: Sketch) -> None:
-    """Begin a file of its full size, so that a full disk is met here; drop what a kill left."""
+    """Begin a file; drop what a kill left."""
     for left in part.parent.glob("step-*.part"):
         left.unlink()
-    with part.open("wb") as file:
-        if sys.platform == "linux":
-            os.posix_fallocate(file.fileno(), 0, sketch.size)
-        else:
-            file.truncate(sketch.size)
-        file.write(sketch.head)
+    reserve(part, sketch.head, sketch.size)
 
 
 def _fill(part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW) -> None:
@@ -159,7 +130,7 @@ def _fill(part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW)
                 bits = block.detach().cpu().view(_BITS[block.element_size()]).numpy()
                 begin = sketch.begins[f"{kind}.{name}"]
                 whole = np.memmap(part, bits.dtype, "r+", begin, place.shape)
-                whole[place.slices] = bits
+                whole[place.slices] = bits[place.inside]
                 whole.flush()
 
 
@@ -169,9 +140,7 @@ def _blocks(model: PartitionedModel, optimizer: AdamW, name: str) -> dict[str, t
 
 
 def _name(part: Path, path: Path) -> None:
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
+    publish(part, path)
 
 
 @contextmanager
@@ -198,11 +167,12 @@ def load(path: Path, model: PartitionedModel, optimizer: AdamW) -> int:
             step = _checked(path, file.metadata() or {}, model.config)
             for name, place in places(model).items():
                 parameter = model.get_parameter(name)
-                own = {key: file.get_slice(f"{key}.{name}")[place.slices] for key in KINDS}
-                own = {key: block.to(parameter) for key, block in own.items()}
+                blocks = {key: torch.empty_like(parameter, requires_grad=False) for key in KINDS}
+                for key, block in blocks.items():
+                    place.fill(block, file.get_slice(f"{key}.{name}")[place.slices])
                 with torch.no_grad():
-                    parameter.copy_(own.pop("model"))
-                optimizer.state[parameter] = {"step": torch.tensor(float(step)), **own}
+                    parameter.copy_(blocks.pop("model"))
+                optimizer.state[parameter] = {"step": torch.tensor(float(step)), **blocks}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path}: expected a whole checkpoint, got {' '.join(str(error).split())}: delete it "
@@ -226,6 +196,9 @@ def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
 
 
 def _words(config: ModelConfig) -> str:
-    """The sizes as the options give them."""
+    """The sizes as the options give them; every field of a model that options do not give."""
     names = ("layers", "hidden", "heads", "context", "vocabulary")
-    return " ".join(f"--{name} {getattr(config, name)}" for name in names)
+    sizes = {name: getattr(config, name) for name in names}
+    if config == GPTConfig(**sizes):
+        return " ".join(f"--{name} {size}" for name, size in sizes.items())
+    return " ".join(f"{each.name}={getattr(config, each.name)}" for each in fields(ModelConfig))

@@ -20,10 +20,12 @@ from primepar.distributed.relaunch import mpirun_line, run
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
+from primepar.plan import Plan
 from primepar.schedule import Sequence
 from primepar.trace import Event, chrome_trace, timeline_svg
 
 if TYPE_CHECKING:
+    from primepar.distributed.model import PartitionedModel
     from primepar.distributed.trainer import Trainer
 
 
@@ -42,24 +44,24 @@ def train(settings: Settings, ranks: int | None = None) -> int:
         mpi = ranks is not None or launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
         line = None if ranks is None else mpirun_line(ranks, settings.arguments())
-        sequence = settings.mesh(launch.size if ranks is None else ranks)
-        text = load_text(settings.data, settings.batch, settings.context)
+        layout = settings.layout(launch.size if ranks is None else ranks)
+        text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
     if line is not None:
         print(line, flush=True)
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        return train_here(settings, launch, world, sequence, text, stopping)
+        return train_here(settings, launch, world, layout, text, stopping)
 
 
 def _check_folders(settings: Settings) -> None:
-    for name in ("log", "trace"):
+    for name in ("log", "trace", "save_weights"):
         path = getattr(settings, name)
         if path is not None and not Path(path).parent.is_dir():
             raise ConfigError(
-                f"--{name} {path}: expected a folder that is there, got {Path(path).parent}: "
-                "make it first"
+                f"--{name.replace('_', '-')} {path}: expected a folder that is there, "
+                f"got {Path(path).parent}: make it first"
             )
 
 
@@ -67,15 +69,15 @@ def train_here(
     settings: Settings,
     launch: Launch,
     world: World,
-    sequence: Sequence,
+    layout: Sequence | Plan,
     text: Text,
     stopping: Stopping,
 ) -> int:
     """Train on this rank of a world that has met, and return the exit code; a collective call."""
     with world.agreement("setup"):
-        trainer = _prepare(settings, launch, world, sequence, text)
+        trainer = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
-        _open(trainer, sequence)
+        _open(trainer, layout)
         number, events = trainer.run(stopping)
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))
@@ -83,27 +85,26 @@ def train_here(
             trainer.reporter.say(f"stopped by {name} after step {trainer.done}")
         with world.agreement("trace"):
             _write_trace(trainer, events)
+        _save_weights(trainer)
         trainer.model.mesh.barrier()
     return exit_code(number)
 
 
 def _prepare(
-    settings: Settings, launch: Launch, world: World, sequence: Sequence, text: Text
+    settings: Settings, launch: Launch, world: World, layout: Sequence | Plan, text: Text
 ) -> Trainer:
     """Everything that a run needs, each rank with its own part of it."""
-    import torch
-
     from primepar.distributed import checkpoint
-    from primepar.distributed.gpt import GPT
-    from primepar.distributed.mesh import Mesh
+    from primepar.distributed.model_weights import load_weights
     from primepar.distributed.trainer import Trainer, make_optimizer
 
-    mesh = Mesh(sequence, world.device, getattr(torch, settings.dtype))
-    model = GPT(settings.model, mesh, settings.seed)
-    model.check_batch(settings.batch)
+    model = _model(settings, world, layout)
+    model.check_batch(settings.sizes(layout)[0])
     optimizer = make_optimizer(model, settings.lr)
     saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
     done = checkpoint.load(saved, model, optimizer) if saved else 0
+    if settings.weights is not None and not saved:
+        load_weights(settings.weights, model)
     if done >= settings.steps:
         raise ConfigError(
             f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
@@ -113,6 +114,21 @@ def _prepare(
     log = Log(settings.log if world.rank == 0 else None, done if saved else None)
     reporter = Reporter(launch, done, settings.steps)
     return Trainer(settings, world, model, optimizer, text, log, reporter, done)
+
+
+def _model(settings: Settings, world: World, layout: Sequence | Plan) -> PartitionedModel:
+    """The model of the plan, or the GPT of the options under one sequence."""
+    import torch
+
+    from primepar.distributed.gpt import GPT
+    from primepar.distributed.mesh import Mesh
+    from primepar.distributed.model import PartitionedModel
+
+    dtype = getattr(torch, settings.dtype)
+    if isinstance(layout, Sequence):
+        return GPT(settings.model, Mesh(layout, world.device, dtype), settings.seed)
+    mesh = Mesh(layout.sequence("head"), world.device, dtype)
+    return PartitionedModel(layout, mesh, settings.seed)
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:
@@ -130,15 +146,27 @@ def _saved(settings: Settings, latest: Path | None) -> Path | None:
     return latest
 
 
-def _open(trainer: Trainer, sequence: Sequence) -> None:
+def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
-    parameters = settings.model.parameters
-    trainer.log.write(StartRow(settings, str(sequence), world.size, parameters, trainer.done))
+    parameters = trainer.model.config.parameters
+    sequence = settings.plan or str(layout)
+    trainer.log.write(StartRow(settings, sequence, world.size, parameters, trainer.done))
+    kind = "plan" if settings.plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.say(
-        f"{parameters} parameters in {settings.dtype}, sequence {sequence}, {processes} on "
+        f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
         f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
     )
+
+
+def _save_weights(trainer: Trainer) -> None:
+    """Write the trained weights under Hugging Face names."""
+    from primepar.distributed.model_weights import save_weights
+
+    path = trainer.settings.save_weights
+    if path is not None:
+        save_weights(path, trainer.model, trainer.world)
+        trainer.reporter.say(f"wrote {path}")
 
 
 def _write_trace(trainer: Trainer, events: list[Event]) -> None:

@@ -29,6 +29,7 @@ class StartRow(Row, frozen=True, tag="start"):
 
     settings: Settings
     sequence: str
+    """That of all linear operators, or the file of the plan."""
     ranks: int
     parameters: int
     step: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.model_maker import padded
-from primepar.distributed.redistribute import gather_tensor, scatter_tensor
+from primepar.distributed.model_maker import padded, padded_shape
+from primepar.distributed.redistribute import Slices, extent, gather_tensor, scatter_tensor
 from primepar.errors import ConfigError, ShapeError, TrainingOrderError
-from primepar.plan import ends
+from primepar.plan import ends as ends_of
 from primepar.schedule import Layout
 
 
@@ -48,6 +49,48 @@ def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tens
     return whole[tuple(slice(size) for size in model.config.parameter_shapes[name])]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where this rank's block of a parameter lies in the whole, and whether this rank writes it.
+
+    `slices` are those of the whole and `inside` those of the block; padding is in neither.
+    """
+
+    shape: tuple[int, ...]
+    slices: Slices
+    inside: Slices
+    writes: bool
+
+    def fill(self, block: torch.Tensor, part: torch.Tensor | NDArray[Any]) -> None:
+        """Set a block from its part of the whole; padding becomes zero."""
+        with torch.no_grad():
+            block.zero_()
+            block[self.inside] = torch.as_tensor(part).to(block)
+
+
+def places(model: PartitionedModel) -> dict[str, Place]:
+    """Parameter name -> its place; of the ranks that hold one block the lowest writes it.
+
+    A block that is all padding is nobody's to write.
+    """
+    rank = model.mesh.rank
+    found = {}
+    for name, shape in model.config.parameter_shapes.items():
+        layout = parameter_layout(model, name)
+        (index,) = layout.held[rank]
+        whole = extent(layout.grid, index, padded_shape(model.plan, name))
+        ends = [
+            (min(at.start, size), min(at.stop, size)) for at, size in zip(whole, shape, strict=True)
+        ]
+        slices = tuple(slice(*each) for each in ends)
+        inside = tuple(slice(stop - start) for start, stop in ends)
+        first = layout.held.index((index,)) == rank
+        found[name] = Place(
+            shape, slices, inside, first and all(stop > start for start, stop in ends)
+        )
+    return found
+
+
 def full_parameter(model: PartitionedModel, name: str) -> torch.Tensor | None:
     """The whole parameter on rank 0, None elsewhere; a collective call. Raises `ConfigError`."""
     return _full(model, name, _parameter(model, name))
@@ -67,7 +110,7 @@ def full_logits(model: PartitionedModel, tokens_BT: torch.Tensor) -> torch.Tenso
     """Logits `[B, T, V]` on rank 0, None elsewhere, without gradients; a collective call."""
     with torch.no_grad():
         block = model(tokens_BT)
-    whole = gather_tensor(model.mesh, ends(model.plan, "head").output, block)
+    whole = gather_tensor(model.mesh, ends_of(model.plan, "head").output, block)
     if whole is None:
         return None
     return whole[:, : model.config.vocabulary].view(*tokens_BT.shape, -1)

@@ -6,6 +6,7 @@ This module needs no torch: everything that can be said about bad settings is sa
 from __future__ import annotations
 
 from math import isqrt, lcm
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Struct
 from primepar.errors import ConfigError, MeshError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
+from primepar.plan import Plan, load_plan
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -34,6 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Settings of `primepar train`; raises `ConfigError` where one is out of range or alone."""
 
     sequence: str | None = None
+    plan: str | None = None
     steps: int = 100
     seed: int = 0
     data: str | None = None
@@ -53,6 +56,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_every: int = 0
     resume: bool = False
     trace: str | None = None
+    weights: str | None = None
+    save_weights: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
@@ -73,7 +78,18 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"--trace: expected a name that ends with .svg (a picture) or .json "
                 f"(a Chrome trace), got {self.trace!r}"
             )
+        if self.plan is not None:
+            self._check_beside_plan()
         self.model  # noqa: B018  its own checks
+
+    def _check_beside_plan(self) -> None:
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        for name in ("sequence", "layers", "hidden", "heads", "context", "vocabulary"):
+            if getattr(self, name) != defaults[name]:
+                raise ConfigError(
+                    f"{_option(name)}: expected none beside --plan, which says it for every "
+                    f"operator, got {getattr(self, name)}: leave one of the two out"
+                )
 
     @property
     def model(self) -> GPTConfig:
@@ -84,6 +100,31 @@ class Settings(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Tokens of one step: dim M of every linear operator."""
         return self.batch * self.context
+
+    def layout(self, processes: int) -> Plan | Sequence:
+        """The plan for exactly `processes` devices, or where there is none `mesh`.
+
+        Raises `PlanError` where the plan is for another mesh or batch, `ConfigError` where its
+        model cannot read bytes.
+        """
+        if self.plan is None:
+            return self.mesh(processes)
+        plan = load_plan(Path(self.plan))
+        plan.check_ranks(processes)
+        if plan.batch is None or self.batch != Settings().batch:
+            plan.check_batch(self.batch)
+        if plan.model.vocabulary < _AT_LEAST["vocabulary"]:
+            raise ConfigError(
+                f"--plan {self.plan}: expected a model with a vocabulary of 256 or more, "
+                f"one entry for each byte, got {plan.model.vocabulary}: take another model"
+            )
+        return plan
+
+    def sizes(self, layout: Plan | Sequence) -> tuple[int, int]:
+        """Sequences of a batch and tokens of each."""
+        if isinstance(layout, Sequence):
+            return self.batch, self.context
+        return layout.batch or self.batch, layout.model.context
 
     def mesh(self, processes: int) -> Sequence:
         """Sequence over exactly `processes` devices that fits the model.

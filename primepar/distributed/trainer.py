@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
+from math import isfinite, prod
 from typing import NamedTuple
 
 import msgspec
@@ -19,9 +19,10 @@ from torch.optim import AdamW
 
 from primepar.distributed import checkpoint
 from primepar.distributed.data import Batch, Text
-from primepar.distributed.gpt import GPT
 from primepar.distributed.launch import World
 from primepar.distributed.log import EvaluateRow, Log, StepRow
+from primepar.distributed.model import PartitionedModel
+from primepar.distributed.parameters import places
 from primepar.distributed.progress import Reporter
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping
@@ -42,7 +43,7 @@ class Shared(NamedTuple):
     other_bytes: float
 
 
-def make_optimizer(model: GPT, lr: float) -> AdamW:
+def make_optimizer(model: PartitionedModel, lr: float) -> AdamW:
     """AdamW as GPT-3 was trained: betas 0.9 and 0.95, decay 0.1 on the linear weights alone."""
     linear = {f"{name}.weight" for name in model.config.linear_shapes}
     groups: dict[float, list[torch.nn.Parameter]] = {0.1: [], 0.0: []}
@@ -66,7 +67,7 @@ class Trainer:
 
     settings: Settings
     world: World
-    model: GPT
+    model: PartitionedModel
     optimizer: AdamW
     text: Text
     log: Log
@@ -102,7 +103,7 @@ class Trainer:
             group["lr"] = rate
         self.model.mesh.traffic.clear()
         self.optimizer.zero_grad()
-        loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes))
+        loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes), step)
         loss.backward()  # type: ignore[no-untyped-call]
         shared = self.exchange(stopping.signal)
         norm = sum(rank.squares for rank in shared) ** 0.5
@@ -114,7 +115,7 @@ class Trainer:
             loss=loss.item(),
             gradient_norm=norm,
             lr=rate,
-            tokens_per_second=self.settings.tokens / (time.perf_counter() - begin),
+            tokens_per_second=prod(self._sizes) / (time.perf_counter() - begin),
             sent_bytes=tuple(rank.linear_bytes for rank in shared),
             other_bytes=tuple(rank.other_bytes for rank in shared),
         )
@@ -134,13 +135,14 @@ class Trainer:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        return self.settings.batch, self.settings.context
+        """Sequences of a batch and tokens of each."""
+        return self.model.plan.batch or self.settings.batch, self.model.config.context
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
+    def _loss(self, batch: Batch, step: int | None = None) -> torch.Tensor:
         tokens_BT, targets_BT = (
             torch.from_numpy(letters).to(self.world.device) for letters in batch
         )
-        return self.model.loss(tokens_BT, targets_BT)
+        return self.model.loss(tokens_BT, targets_BT, step)
 
     def exchange(self, signal: int) -> list[Shared]:
         """What every rank tells, in order of rank; a collective call."""
@@ -165,8 +167,8 @@ class Trainer:
     @cached_property
     def _counted(self) -> list[torch.nn.Parameter]:
         """Parameters whose block no lower rank holds too."""
-        places = checkpoint.places(self.model)
-        return [own for name, own in self.model.named_parameters() if places[name].writes]
+        place = places(self.model)
+        return [own for name, own in self.model.named_parameters() if place[name].writes]
 
     def evaluate(self) -> float:
         """Mean loss over windows of the held-out text, the same windows every time."""

@@ -143,7 +143,7 @@ def write_tensors(path: Path, layout: Layout, tensors: Iterable[Array]) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
-            file.write(_head(layout))
+            file.write(file_head(layout))
             for tensor in tensors:
                 file.write(np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).data)
             file.flush()
@@ -156,7 +156,8 @@ def write_tensors(path: Path, layout: Layout, tensors: Iterable[Array]) -> None:
             part.unlink(missing_ok=True)
 
 
-def _head(layout: Layout) -> bytes:
+def file_head(layout: Layout) -> bytes:
+    """What stands before the tensors of a file, which follow in this order without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
     at = 0
     for name, (dtype, shape) in layout.items():

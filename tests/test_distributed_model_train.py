@@ -1,0 +1,165 @@
+"""Training under plans: the same run on any mesh, through checkpoints and weight files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import training_cases as cases
+from command import run
+from distributed_ranks import on_ranks
+from safetensors.numpy import load_file
+
+from primepar.distributed.settings import Settings
+from primepar.errors import ConfigError, PlanError
+from primepar.models import ModelConfig, WeightFile
+from primepar.models.names import sources
+from primepar.plan import ready_plan, save_plan
+
+LLAMA = ModelConfig.of(
+    "llama", layers=2, hidden=16, heads=8, kv_heads=4, context=16, vocabulary=259, ffn=24,
+    head_dim=4, tied=True, dropout=0.1,
+)  # fmt: skip
+OPT = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=257)
+BATCH = 4
+
+
+def plan_file(folder: Path, name: str, ranks: int, model: ModelConfig = LLAMA) -> str:
+    path = folder / f"{model.family}-{name}-{ranks}.json"
+    if not path.exists():
+        save_plan(ready_plan(name, model, ranks, BATCH), path)
+    return str(path)
+
+
+def four_ranks(folder: Path) -> list[Any]:
+    """A run under one plan that goes on under another, and one from and to weight files."""
+    first, second, opt = (folder / name for name in ("first", "second", "opt"))
+    saved, weights = str(folder / "saved"), str(folder / "weights.safetensors")
+    given = {"save_weights": weights, "checkpoint": saved}
+    sp, chain = plan_file(folder, "megatron-sp", 4), plan_file(folder, "stationary", 4)
+    return [
+        cases.train(first, plan=sp, steps=3, checkpoint=saved),
+        cases.train(second, plan=chain, steps=6, resume=True, **given),
+        cases.train(
+            opt,
+            plan=plan_file(folder, "primepar", 4, OPT),
+            steps=1,
+            weights=str(folder / "opt.safetensors"),
+            save_weights=str(folder / "opt-after.safetensors"),
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process and then four have left in a folder."""
+    folder = tmp_path_factory.mktemp("plans")
+    for name in ("megatron-sp", "stationary"):
+        plan_file(folder, name, 4)
+    plan_file(folder, "primepar", 4, OPT)
+    one = plan_file(folder, "data", 1)
+    weights = str(folder / "one.safetensors")
+    assert cases.train(folder / "one", plan=one, steps=6, save_weights=weights) == 0
+    opt = plan_file(folder, "data", 1, OPT)
+    before, after = str(folder / "opt.safetensors"), str(folder / "opt-one.safetensors")
+    assert cases.train(folder / "before", plan=opt, steps=2, seed=5, save_weights=before) == 0
+    assert cases.train(folder / "after", plan=opt, steps=1, weights=before, save_weights=after) == 0
+    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0]] * 4
+    return folder
+
+
+def test_losses_under_plans_are_those_of_one_process(runs: Path) -> None:
+    expected = cases.losses(runs / "one")
+    got = cases.losses(runs / "first") | cases.losses(runs / "second")
+    assert list(got) == list(range(1, 7))
+    assert got == pytest.approx(expected, rel=1e-9, abs=0)
+    assert cases.losses(runs / "opt") == pytest.approx(cases.losses(runs / "after"), rel=1e-9)
+
+
+@pytest.mark.parametrize(("got", "expected"), [("weights", "one"), ("opt-after", "opt-one")])
+def test_weights_written_by_four_are_those_of_one(runs: Path, got: str, expected: str) -> None:
+    written, other = (load_file(runs / f"{name}.safetensors") for name in (got, expected))
+    assert written.keys() == other.keys()
+    for name, tensor in other.items():
+        assert np.abs(written[name] - tensor).max() < 1e-9, name
+    assert not list(runs.glob("*.part"))
+
+
+def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -> None:
+    weights = WeightFile(runs / "weights.safetensors", LLAMA)
+    checkpoint = load_file(runs / "saved" / "step-00000006.safetensors")
+    assert set(load_file(weights.path)) == {
+        source.tensor for name in LLAMA.parameter_shapes for source in sources(LLAMA, name)
+    }
+    for name, shape in LLAMA.parameter_shapes.items():
+        assert checkpoint[f"model.{name}"].shape == shape
+        assert np.array_equal(weights.read_block(name), checkpoint[f"model.{name}"]), name
+
+
+def test_weights_of_another_model_are_refused(runs: Path, tmp_path: Path) -> None:
+    weights = runs / "opt.safetensors"
+    answer = cases.train(
+        tmp_path / "run", plan=plan_file(runs, "data", 1), weights=str(weights), steps=1
+    )
+    assert answer == (
+        f"WeightError: {weights}: expected the tensor 'model.embed_tokens.weight', got none: "
+        "give the weights that belong to this llama configuration"
+    )
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(runs: Path, tmp_path: Path) -> None:
+    answer = cases.train(
+        tmp_path / "run",
+        plan=plan_file(runs, "data", 1, OPT),
+        steps=9,
+        checkpoint=str(runs / "saved"),
+        resume=True,
+    )
+    start = (
+        f"CheckpointError: {runs / 'saved' / 'step-00000006.safetensors'}: expected a checkpoint"
+    )
+    assert answer.startswith(f"{start} of the model family=opt layers=1 hidden=16 heads=4 ")
+    assert "got one of family=llama layers=2 hidden=16 heads=8 " in answer
+    assert answer.endswith(": give the options of that run")
+
+
+def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "megatron", 4)
+    done = run("train", "--plan", path, "--ranks", "2")
+    assert (done.code, done.err.strip()) == (
+        2,
+        "primepar: error: plan: expected 4 devices, as it was made for, got 2: "
+        "start 4 processes, or make a plan for 2",
+    )
+
+
+def test_a_size_beside_a_plan_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(plan="plan.json", layers=3)
+    assert str(caught.value) == (
+        "--layers: expected none beside --plan, which says it for every operator, got 3: "
+        "leave one of the two out"
+    )
+
+
+def test_a_batch_that_the_plan_cannot_cut_is_refused(tmp_path: Path) -> None:
+    path = plan_file(tmp_path, "data", 4)
+    with pytest.raises(PlanError) as caught:
+        Settings(plan=path, batch=6).layout(4)
+    assert str(caught.value) == (
+        "batch: expected 4, as the plan says, got 6: take that, or a plan for this one"
+    )
+
+
+def test_a_model_that_cannot_read_bytes_is_refused(tmp_path: Path) -> None:
+    small = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=100)
+    path = plan_file(tmp_path, "data", 1, small)
+    with pytest.raises(ConfigError) as caught:
+        Settings(plan=path).layout(1)
+    assert str(caught.value) == (
+        f"--plan {path}: expected a model with a vocabulary of 256 or more, one entry for each "
+        "byte, got 100: take another model"
+    )
