@@ -182,12 +182,13 @@ def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
 def _rest(moment: _Moment) -> Claim:
     symbolic, transition = moment.symbolic, moment.movement.transition
     here, now, other = symbolic.here, symbolic.now, symbolic.point("'")
-    after = symbolic.block(transition.phase, transition.tensor, other, now + 1)
-    arrives = z3.Not(overlaps(moment.have(here), moment.need))
-    leaves = z3.Not(overlaps(moment.have(other), after))
+    before, phase, tensor = z3.Int("t before"), transition.phase, transition.tensor
+    own, left = (symbolic.block(phase, tensor, device, before) for device in (here, other))
+    arrives = z3.Not(overlaps(own, moment.need))
+    leaves = z3.Not(overlaps(left, symbolic.block(phase, tensor, other, now + 1)))
     both = z3.And(symbolic.in_mesh(here), symbolic.in_mesh(other))
-    at_step = z3.And(now >= 0, now < symbolic.steps.term - 1)
-    passed_on = z3.And(arrives, leaves, overlaps(moment.have(other), moment.need))
+    at_step = z3.And(before >= 0, before <= now, now < symbolic.steps.term - 1)
+    passed_on = z3.And(arrives, leaves, overlaps(left, moment.need))
     sentence = f"{moment.movement.name}: what one device leaves is never the next of another"
     return Claim(transition.proves, sentence, z3.And(both, at_step, passed_on))
 
