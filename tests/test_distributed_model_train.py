@@ -12,6 +12,7 @@ from command import run
 from distributed_ranks import on_ranks
 from safetensors.numpy import load_file
 
+from primepar.distributed.log import StartRow, read_log
 from primepar.distributed.settings import Settings
 from primepar.errors import ConfigError, PlanError
 from primepar.models import ModelConfig, WeightFile
@@ -96,6 +97,13 @@ def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -
     for name, shape in LLAMA.parameter_shapes.items():
         assert checkpoint[f"model.{name}"].shape == shape
         assert np.array_equal(weights.read_block(name), checkpoint[f"model.{name}"]), name
+
+
+def test_a_log_names_the_plan_and_has_its_model(runs: Path) -> None:
+    start = read_log(runs / "first" / "log.jsonl")[0]
+    assert isinstance(start, StartRow)
+    assert (start.sequence, start.model) == (plan_file(runs, "megatron-sp", 4), LLAMA)
+    assert start.parameters == LLAMA.parameters
 
 
 def test_weights_of_another_model_are_refused(runs: Path, tmp_path: Path) -> None:

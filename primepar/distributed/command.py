@@ -150,7 +150,9 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.model.config.parameters
     sequence = settings.plan or str(layout)
-    trainer.log.write(StartRow(settings, sequence, world.size, parameters, trainer.done))
+    model = trainer.model.config if settings.plan else None
+    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model)
+    trainer.log.write(row)
     kind = "plan" if settings.plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.say(

@@ -18,6 +18,7 @@ from msgspec import Struct
 from primepar.distributed.files import reason, replace
 from primepar.distributed.settings import Settings
 from primepar.errors import ConfigError
+from primepar.models import ModelConfig
 
 
 class Row(Struct, frozen=True, tag_field="row"):
@@ -34,6 +35,8 @@ class StartRow(Row, frozen=True, tag="start"):
     parameters: int
     step: int
     """Steps already done: 0, or where a checkpoint left off."""
+    model: ModelConfig | None = None
+    """The model of the plan, where there is one; the sizes in the settings are not its own."""
 
 
 class StepRow(Row, frozen=True, tag="step"):
