@@ -1,12 +1,13 @@
-"""The maps of a primitive as equations: they are called with symbols that print themselves."""
+"""The maps and homes of a primitive as equations: called with symbols that print themselves."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from primepar.errors import PrimeParError
-from primepar.schedule.operators import PHASES
-from primepar.schedule.primitive import Primitive, call_map
+from primepar.schedule.operators import PHASES, tensor_dims
+from primepar.schedule.primitive import Primitive, call_home, call_map
+from primepar.schedule.sequence import HOMES
 
 
 class Symbol:
@@ -89,6 +90,27 @@ def map_equations(primitive: Primitive) -> dict[str, str]:
         except PrimeParError:
             continue
         equations[phase] = ", ".join(f"{dim}={_digits(index)}" for dim, index in slices.items())
+    return equations
+
+
+def home_equations(primitive: Primitive) -> dict[str, str]:
+    """Tensor -> where it rests, `I[r, c]`; empty for a primitive that declares no homes.
+
+    A dim that is whole is written `:`. Homes that symbols cannot follow are left out.
+    """
+    if primitive.home is None:
+        return {}
+    axes = tuple(map(Symbol, primitive.axis_sides))
+    sides = tuple(map(Symbol, primitive.side_names))
+    equations: dict[str, str] = {}
+    for tensor in HOMES:
+        try:
+            slices = call_home(primitive, tensor, axes, sides)
+        except PrimeParError:
+            continue
+        dims = (dim for dim in tensor_dims(tensor) if dim != "B" or dim in slices)
+        cut = (_digits(slices[dim]) if dim in slices else ":" for dim in dims)
+        equations[tensor] = f"{tensor}[{', '.join(cut)}]"
     return equations
 
 

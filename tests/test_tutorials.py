@@ -36,6 +36,19 @@ WRONG = [
     ("04", "def order(rank, n, send, receive):\n"
            "    return [receive, send] if rank == 0 else [send, receive]\n",
      "4 devices need 4 units of time"),
+    ("05", "def stays(M, N, K):\n    return 'O'\n",
+     "M=12 N=12 K=48 with side 2: keeping O sends 540 elements, keeping W only 396"),
+    ("05", "def stays(M, N, K):\n    return 'N'\n", "expected 'O', 'I' or 'W', got 'N'"),
+    ("06", "def sequence(kind, name):\n    return 'M2'\n",
+     '$.sequences["embedding"]: expected a sequence for the 8 devices of $.ranks, got 2 in '
+     "'M2': their lengths multiply to the number of devices"),
+    ("06", "def sequence(kind, name):\n    return 'M2,M4'\n",
+     '$.batch: expected a multiple of 8, the cuts of the rows in $.sequences, got 2: take 8'),
+    ("06", "def sequence(kind, name):\n    return 'M2,K4' if kind == 'linear' else 'M2,R4'\n",
+     "the table of tokens is not cut in four"),
+    ("06", "def sequence(kind, name):\n"
+           "    return 'M2,N4' if kind == 'embedding' else 'M2,K4'\n",
+     "768 elements move between embedding and blocks.0.norm1"),
 ]  # fmt: skip
 
 
@@ -62,7 +75,7 @@ def run(script: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_every_tutorial_has_an_exercise_and_every_exercise_a_solution() -> None:
     numbers = [path.name[:2] for path in TUTORIALS]
-    assert numbers == ["01", "02", "03", "04"]
+    assert numbers == ["01", "02", "03", "04", "05", "06"]
     assert [path.name[:2] for path in EXERCISES] == numbers
     names = [path.name for path in EXERCISES]
     assert [path.name for path in sorted(SOLUTIONS.glob("*.py"))] == names
