@@ -42,12 +42,14 @@ format: $(STAMP) ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## run the tutorials into pages, build the site into site/
+docs: $(STAMP) ## make the pages of tutorials and methods, build the site into site/
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs build --strict
 
 docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs serve
 
 bench: $(STAMP) ## run every script in benchmarks/

@@ -1,0 +1,205 @@
+"""A page of the site for every method of the library, made from the method's own file.
+
+Run by `make docs` before mkdocs. The words of a page are the docstrings of the module and of its
+classes, its equations come from calling the maps with symbols, its pictures from the programs, and
+its numbers from emulated devices, where the product has to be equal to one device's and what is
+sent to the formula. The pages go to docs/methods/, which is made anew and is not kept in git.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from primepar.draw import space_time
+from primepar.draw_svg import grid_svg
+from primepar.equations import home_equations, map_equations
+from primepar.moves import moves, moves_text
+from primepar.partition import PRIMITIVES
+from primepar.reference import check
+from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
+from primepar.verify import verify_primitive
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "methods"
+SHAPE = Linear(M=288, N=144, K=576)
+LARGE = Linear(M=256, N=64, K=256)
+ONE_SIDE, TWO_SIDES = ((2,), (3,), (4,)), ((2, 1), (2, 2), (2, 4), (3, 2))
+"""Sides at which a method is counted on its page."""
+OVERVIEW = {
+    4: {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1)},
+    64: {("d",): (64,), ("r", "c"): (8,), ("r", "c", "e"): (4, 4), ("i", "j", "l"): (4,)},
+}
+"""Devices -> axes -> sides; a method without such a mesh has no number there."""
+HEAD = """# All methods
+
+One product, `O = I W`, and its two gradients, on many devices: every primitive of the library, with
+the map of its forward, and what it sends and holds on each device. Each method has a page with all
+of its maps, its pictures, and what moves. In the pictures there are two devices along each axis;
+a broadcast or a gather among two is a message, and so it is drawn."""
+
+
+class Counts(NamedTuple):
+    """Elements on one device: sent, by count and by formula, at rest, and most at a time."""
+
+    sent: float
+    formula: float
+    resting: int
+    peak: int
+
+
+def methods() -> list[tuple[str, list[str]]]:
+    """Every module of the library with the names of its primitives, in the registry's order."""
+    pages = groupby(PRIMITIVES, key=lambda name: PRIMITIVES[name].__module__)
+    return [(module, list(names)) for module, names in pages]
+
+
+def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
+    """Count a training step on emulated devices. Exits where a result or a formula is wrong."""
+    cuts = sequence.grid.get("B", 1)
+    operator = Linear(M=shape.M // cuts, N=shape.N, K=shape.K, B=cuts)
+    report = check(sequence, operator)
+    if not report.equal or report.formula is None:
+        raise SystemExit(f"{name}: {report.message or 'expected a formula of what is sent'}")
+    movement = Movement(sequence)
+    resting = sum(
+        prod(operator.block_shape(tensor, sequence.grid))
+        * max(map(len, movement.start("forward", tensor)))
+        for tensor in ("I", "W")
+    )
+    return Counts(float(max(report.sent)), float(report.formula), resting, max(report.peak))
+
+
+def title(module: str) -> str:
+    """What the docstring of a module is about."""
+    heading = (inspect.getdoc(sys.modules[module]) or "").partition("\n")[0]
+    return re.split(r"[:,.]| on an? ", heading)[0]
+
+
+def page(module: str, names: list[str], folder: Path) -> str:
+    """Return the page of one method; its pictures are drawn into `folder`."""
+    heading, *paragraphs = (inspect.getdoc(sys.modules[module]) or "").split("\n\n")
+    parts = [f"# {title(module)}", heading]
+    for paragraph in paragraphs:
+        formulas = paragraph.startswith(("Sent ", "Held "))
+        parts.append(f"```text\n{paragraph}\n```" if formulas else paragraph)
+    for name in names:
+        parts += section(name, folder)
+    parts.append(f"This page is made from `{module.replace('.', '/')}.py`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def section(name: str, folder: Path) -> Iterator[str]:
+    """What one primitive is, how it moves, and what it costs."""
+    primitive = PRIMITIVES[name]()
+    small, large = (Sequence.of(primitive, *[s] * len(primitive.side_names)) for s in (2, 3))
+    yield f"## {name}"
+    yield summary(primitive)
+    yield equations(primitive)
+    yield picture(name, small, folder)
+    moved = moves_text(moves(lower(large)))
+    yield f"A training step under `{large}` moves, counted on one device: {moved}."
+    yield "\n".join(table(name, primitive))
+    verdict = verify_primitive(primitive, name).verdict
+    if verdict != "proved":
+        raise SystemExit(f"{name}: expected a proof for every side, got {verdict}")
+    yield f"`primepar verify {name}`: {verdict} for every side."
+
+
+def summary(primitive: Primitive) -> str:
+    """The first sentence of the class."""
+    return (inspect.getdoc(primitive) or "").partition("\n")[0]
+
+
+def equations(primitive: Primitive) -> str:
+    """The maps, as one where they are the same, and where the tensors rest."""
+    maps = map_equations(primitive)
+    if len(set(maps.values())) == 1:
+        maps = {"in each phase": maps["forward"]}
+    homes = home_equations(primitive)
+    rest = "  ".join(homes.values()) if homes else "where the last step leaves them"
+    lines = [f"{phase:15}{equation}" for phase, equation in (*maps.items(), ("rest", rest))]
+    return "\n".join(["```text", *lines, "```"])
+
+
+def picture(name: str, sequence: Sequence, folder: Path) -> str:
+    """Draw a training step; return the line that shows it."""
+    places = [sequence.place(rank).partition("(")[2].rstrip(")") for rank in range(sequence.ranks)]
+    grid = space_time(lower(sequence), str(sequence), places, sequence.steps)
+    (folder / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
+    return f"![One training step under {sequence}]({name}.svg){{ .schedule }}"
+
+
+def table(name: str, primitive: Primitive) -> Iterator[str]:
+    """Counts beside the formula on several meshes."""
+    yield f"Elements on each device, counted for `M={SHAPE.M}`, `N={SHAPE.N}`, `K={SHAPE.K}`:"
+    yield ""
+    yield "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for sides in TWO_SIDES if len(primitive.side_names) == 2 else ONE_SIDE:
+        sequence = Sequence.of(primitive, *sides)
+        cells = " | ".join(f"{number:,.10g}" for number in count(name, sequence, SHAPE))
+        yield f"| `{sequence}` | {sequence.ranks} | {cells} |"
+
+
+def overview() -> str:
+    """Return the table of all methods, on the meshes of `OVERVIEW`."""
+    lines = [
+        HEAD,
+        "",
+        "| method | primitive | forward | "
+        + " | ".join(f"sent on {devices} | most held on {devices}" for devices in OVERVIEW)
+        + " |",
+        "|---|---|---|" + "--:|--:|" * len(OVERVIEW),
+    ]
+    for module, names in methods():
+        for name in names:
+            link = f"[{title(module)}]({module.rpartition('.')[2]}.md)"
+            own = f"`{name}` | `{map_equations(PRIMITIVES[name]())['forward']}`"
+            lines.append(f"| {link} | {own} | {' | '.join(cells(name))} |")
+    lines += [
+        "",
+        f"Elements on each device in a training step with `M={LARGE.M}`, `N={LARGE.N}`, "
+        f"`K={LARGE.K}`, counted on emulated devices on {' and '.join(map(str, OVERVIEW))} "
+        "devices. Most held is at any moment, of all tensors, gradients and buffers. What is sent "
+        "is equal to the formula in the method's file.",
+        "",
+        "[The fifth tutorial](../tutorials/05_the_whole_family.md) sets the methods side by side, "
+        "and [plans](../plans.md) use them for whole models.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cells(name: str) -> Iterator[str]:
+    """What a primitive sends and holds on each mesh of the overview."""
+    primitive = PRIMITIVES[name]()
+    for meshes in OVERVIEW.values():
+        sides = meshes.get(tuple(primitive.axis_sides))
+        if sides is None:
+            yield from ("", "")
+            continue
+        found = count(name, Sequence.of(primitive, *sides), LARGE)
+        yield from (f"{found.sent:,.10g}", f"{found.peak:,}")
+
+
+def main() -> None:
+    """Write the overview and a page for every module of the library."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    PAGES.mkdir()
+    for module, names in methods():
+        print(f"counting {module}", file=sys.stderr)
+        path = PAGES / f"{module.rpartition('.')[2]}.md"
+        path.write_text(page(module, names, PAGES), encoding="utf-8")
+    print("counting all methods on large meshes", file=sys.stderr)
+    (PAGES / "index.md").write_text(overview(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

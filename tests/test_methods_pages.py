@@ -1,0 +1,165 @@
+"""Every method has a page of its own words, equations, pictures and counts; a wrong one none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+from test_tutorials import load
+
+from primepar.equations import home_equations
+from primepar.moves import Move, moves, moves_text
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition.summa import Summa
+from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.primitive import Primitive, Slices, Value
+from primepar.schedule.program import AllToAll, Group, Program, Recv, Send
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def renderer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, with small shapes and meshes."""
+    module = load(ROOT / "docs" / "render_methods.py")
+    monkeypatch.setattr(module, "ONE_SIDE", ((2,),))
+    monkeypatch.setattr(module, "TWO_SIDES", ((2, 1), (2, 2)))
+    monkeypatch.setattr(module, "SHAPE", Linear(M=8, N=4, K=12))
+    monkeypatch.setattr(module, "LARGE", Linear(M=8, N=8, K=8))
+    meshes = {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1)}
+    monkeypatch.setattr(module, "OVERVIEW", {4: meshes})
+    return module
+
+
+def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
+    renderer: ModuleType, tmp_path: Path
+) -> None:
+    page = renderer.page("primepar.partition.summa", ["summa"], tmp_path)
+    ElementTree.parse(tmp_path / "summa.svg")
+    assert page.startswith(
+        "# SUMMA\n\nSUMMA: two-dimensional tensor parallelism on a q x q mesh, in q steps.\n\n"
+        "Source: van de Geijn and Watts, 1997; "
+    )
+    assert "\n```text\nSent per device, p = q^2:  3 (q - 1) (MN + NK) / p  elements.\nHeld " in page
+    assert page.endswith(
+        "## summa\n\nM=r, N=t, K=c in every phase; I, W and O rest as [r, c].\n\n"
+        "```text\nin each phase  M=r, N=t, K=c\nrest           I[r, c]  W[r, c]  O[r, c]\n```\n\n"
+        "![One training step under S2x2](summa.svg){ .schedule }\n\n"
+        "A training step under `S3x3` moves, counted on one device: "
+        "broadcast I 6, W 6; reduce dI 3, dW 3.\n\n"
+        "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |\n"
+        "|---|--:|--:|--:|--:|--:|\n"
+        "| `S2x2` | 4 | 60 | 60 | 20 | 108 |\n\n"
+        "`primepar verify summa`: proved for every side.\n\n"
+        "This page is made from `primepar/partition/summa.py`.\n"
+    )
+
+
+def test_every_primitive_is_on_one_page_and_every_page_is_in_the_navigation(
+    renderer: ModuleType,
+) -> None:
+    assert [name for _, names in renderer.methods() for name in names] == list(PRIMITIVES)
+    pages = {f"methods/{module.rpartition('.')[2]}.md" for module, _ in renderer.methods()}
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert set(re.findall(r"methods/\w+\.md", navigation)) == {*pages, "methods/index.md"}
+
+
+def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> None:
+    lines = renderer.overview().splitlines()
+    rows = [line for line in lines if line.startswith("| [")]
+    assert [line.split(" | ")[1] for line in rows] == [f"`{name}`" for name in PRIMITIVES]
+    assert rows[6] == "| [SUMMA](summa.md) | `summa` | `M=r, N=t, K=c` | 96 | 128 |"
+    assert rows[8].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")
+
+
+class Cheaper(Summa):
+    """SUMMA with a formula that says too little."""
+
+    def sent(self, M: int, N: int, K: int, s: int) -> int:  # type: ignore[override]
+        return 1
+
+
+class Astray(Summa):
+    """SUMMA whose output has no home for some of its blocks."""
+
+    def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
+        return super().home(tensor, r, r if tensor == "O" else c, s)
+
+
+def test_a_wrong_formula_has_no_page(
+    renderer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRIMITIVES, "summa", Cheaper)
+    with pytest.raises(SystemExit) as error:
+        renderer.page("primepar.partition.summa", ["summa"], tmp_path)
+    assert str(error.value) == (
+        "summa: expected 1 elements to leave each device, got 60 from device 0"
+    )
+
+
+def test_a_primitive_without_a_formula_has_no_page(renderer: ModuleType) -> None:
+    with pytest.raises(SystemExit) as error:
+        renderer.count("pair", parse_sequence("K,S2x2"), Linear(M=8, N=8, K=8))
+    assert str(error.value) == "pair: expected a formula of what is sent"
+
+
+def test_a_primitive_that_is_not_proved_has_no_page(
+    renderer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renderer, "table", lambda name, primitive: [])
+    monkeypatch.setitem(PRIMITIVES, "summa", Astray)
+    with pytest.raises(SystemExit) as error:
+        list(renderer.section("summa", tmp_path))
+    assert str(error.value) == "summa: expected a proof for every side, got refuted"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("K3", "all-reduce dI 1"),
+        ("Ks3", "all-gather I 2; reduce-scatter dI 1"),
+        ("S3x3", "broadcast I 6, W 6; reduce dI 3, dW 3"),
+        ("P3x3", "shift I 4, W 5, dO 4; travelling sum dW 1"),
+        ("Ws3x3", "shift I 4, dO 2; travelling sum O 2, dI 2"),
+        ("K1", "nothing"),
+    ],
+)
+def test_a_program_tells_what_it_moves(text: str, expected: str) -> None:
+    assert moves_text(moves(lower(parse_sequence(text)))) == expected
+
+
+def test_messages_count_where_they_are_sent_and_in_groups_too() -> None:
+    exchange = AllToAll((0, 1), blocks=("W[0,0]", "W[0,1]"), into=("W[0,0]", "W[1,0]"))
+    one = (Group((Send(1, "I[0,0]"), Recv(1, "I[0,1]"))), exchange)
+    two = (Group((Recv(0, "I[0,0]"), Send(0, "I[0,1]"))), Send(0, "dW[0,0]"), exchange)
+    found = moves(Program("primepar-program", 1, 2, (one, two)))
+    assert found == (
+        Move("shift", "I", 1),
+        Move("all-to-all", "W", 1),
+        Move("travelling sum", "dW", 1),
+    )
+
+
+class Folded(Primitive):
+    axes = {"r": "q", "e": "d"}
+
+    def forward(self, r: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=(e, r), N=t)
+
+    def home(self, tensor: str, r: Value, e: Value, q: Value, d: Value) -> Slices:
+        return {"I": dict(B=r, M=(e, r)), "W": dict(K=(r + e) % q)}[tensor]
+
+
+def test_homes_print_with_whole_dims_and_without_what_symbols_cannot_follow() -> None:
+    assert home_equations(Folded()) == {"I": "I[r, (e, r), :]", "W": "W[:, (r + e) % q]"}
+    assert home_equations(PRIMITIVES["primepar"]()) == {}
+
+
+def test_what_rests_is_counted_with_its_copies(renderer: ModuleType) -> None:
+    column = renderer.count("by-output", Sequence.of(PRIMITIVES["by-output"](), 4),
+                            Linear(M=8, N=8, K=8))  # fmt: skip
+    assert (column.sent, column.resting) == (96.0, 8 * 8 + 8 * 8 / 4)
