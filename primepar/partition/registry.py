@@ -28,8 +28,9 @@ def parse_sequence(text: str) -> Sequence:
     `B`, `M`, `N`, `K` split that dim in two, `K4` in four; `P2x2` is PrimePar's primitive on a
     2 x 2 mesh. The empty text is the sequence of one device. Raises `SequenceError`.
 
-    >>> str(parse_sequence("K,P2x2"))
-    'K2,P2x2'
+    Examples:
+        >>> str(parse_sequence("K,P2x2"))
+        'K2,P2x2'
     """
     tokens = [token.strip() for token in text.split(",")] if text.strip() else []
     return Sequence(tuple(_element(token, text) for token in tokens))
