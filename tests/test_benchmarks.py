@@ -37,7 +37,7 @@ def test_a_shape_that_the_slices_do_not_divide_is_refused_in_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "linear_bytes.py: error: dim M: expected a positive multiple of its 4 slices, got 13: "
-        "pad M with 3 zeros to 16"
+        "pad M with zeros to 16"
     )
 
 

@@ -104,7 +104,7 @@ def test_a_shape_that_the_side_does_not_divide_says_how_to_pad() -> None:
     with pytest.raises(ShapeError) as caught:
         check(parse_sequence("P3x3"), Linear(M=9, N=7, K=9))
     assert str(caught.value) == (
-        "dim N: expected a positive multiple of its 3 slices, got 7: pad N with 2 zeros to 9"
+        "dim N: expected a positive multiple of its 3 slices, got 7: pad N with zeros to 9"
     )
 
 

@@ -44,8 +44,9 @@ def parse_sequence(text: str, *, linear: bool = True) -> Sequence:
     2 x 2 mesh; `R4` replicates, and is for an operator that is not `linear`. The empty text is
     the sequence of one device. Raises `SequenceError`.
 
-    >>> str(parse_sequence("K,P2x2"))
-    'K2,P2x2'
+    Examples:
+        >>> str(parse_sequence("K,P2x2"))
+        'K2,P2x2'
     """
     tokens = [token.strip() for token in text.split(",")] if text.strip() else []
     return Sequence(tuple(_element(token, text, linear) for token in tokens))

@@ -94,7 +94,7 @@ class Linear:
                 padded = max(slices, -(-size // slices) * slices)
                 raise ShapeError(
                     f"dim {dim}: expected a positive multiple of its {slices} slices, got {size}: "
-                    f"pad {dim} with {padded - size} zeros to {padded}"
+                    f"pad {dim} with zeros to {padded}"
                 )
         if "B" not in grid and self.B != 1:
             raise ShapeError(

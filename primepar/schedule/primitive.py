@@ -24,8 +24,9 @@ def where(condition: Value, then: Value, otherwise: Value) -> Value:
 
     The condition of a symbol decides by itself, in its method `__where__(then, otherwise)`.
 
-    >>> where(1 == 1, 10, 20)
-    10
+    Examples:
+        >>> where(1 == 1, 10, 20)
+        10
     """
     if isinstance(condition, bool):
         return then if condition else otherwise
