@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import load_parameter
+from primepar.distributed.model_weights import load_weights
+from primepar.distributed.parameters import full_logits, load_parameter
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, ready_plan
@@ -97,3 +98,20 @@ def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
     """One step of several models under their plans, in one world."""
     mesh = mesh_of(ranks)
     return [step(name, plan, mesh) for name, plan in cases]
+
+
+def logits(ranks: int, asked: list[tuple[ModelConfig, str, str]]) -> list[NDArray[Any] | None]:
+    """Logits in float32 of configurations under ready plans, with the weights of a folder."""
+    mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float32)
+    found = []
+    for config, plan, folder in asked:
+        model = PartitionedModel(ready_plan(plan, config, ranks), mesh)
+        load_weights(folder, model)
+        whole = full_logits(model, torch.from_numpy(tokens_of(config)))
+        found.append(None if whole is None else whole.numpy())
+    return found
+
+
+def tokens_of(config: ModelConfig) -> NDArray[np.int64]:
+    """Four sequences of ten tokens."""
+    return np.random.default_rng(1).integers(0, config.vocabulary, (4, 10))
