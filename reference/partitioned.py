@@ -32,6 +32,7 @@ from primepar.reference.partitioned_local import (
 from primepar.reference.partitioned_step import Step
 from primepar.reference.partitioned_vocabulary import PartitionedEmbedding, PartitionedLoss
 from primepar.reference.transformer_checks import check_pair, check_parameters
+from primepar.schedule.layout import Layout
 
 PARTITIONED: dict[str, Callable[[Step, Operator], Partitioned]] = {
     "embedding": PartitionedEmbedding,
@@ -97,7 +98,8 @@ class EmulatedModel:
         losses = self._forward(step, parts)
         self._backward(step, parts, losses)
         gradients = {name: self._whole(name, step.gradients[name]) for name in self.parameters}
-        return ModelStep(float(losses[0][0]), gradients, step.devices.sent)
+        loss = whole(losses, Layout((1,), (((0,),),) * self.plan.ranks))
+        return ModelStep(float(loss[0]), gradients, step.devices.sent)
 
     def _forward(self, step: Step, parts: Mapping[str, Partitioned]) -> Blocks:
         outputs: dict[str, Blocks] = {}
