@@ -1,4 +1,4 @@
-"""Runs programs on torch: the executor, a partitioned linear operator, a GPT made of it.
+"""Runs programs on torch: the executor, a partitioned linear operator, models made of it.
 
 The names load torch when they are first used, so that settings can be judged without it.
 """
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from primepar.distributed.gpt import GPT
     from primepar.distributed.linear import PartitionedLinear
     from primepar.distributed.mesh import Mesh
+    from primepar.distributed.model import PartitionedModel
+    from primepar.distributed.model_weights import load_weights, save_weights
     from primepar.distributed.parameters import (
         full_gradient,
+        full_logits,
         full_parameter,
         load_parameter,
         parameter_layout,
@@ -28,11 +31,15 @@ _MODULES = {
     "Memory": "storage",
     "Mesh": "mesh",
     "PartitionedLinear": "linear",
+    "PartitionedModel": "model",
     "full_gradient": "parameters",
+    "full_logits": "parameters",
     "full_parameter": "parameters",
     "gather_tensor": "redistribute",
     "load_parameter": "parameters",
+    "load_weights": "model_weights",
     "parameter_layout": "parameters",
+    "save_weights": "model_weights",
     "scatter_tensor": "redistribute",
 }
 
@@ -42,11 +49,15 @@ __all__ = [
     "Memory",
     "Mesh",
     "PartitionedLinear",
+    "PartitionedModel",
     "full_gradient",
+    "full_logits",
     "full_parameter",
     "gather_tensor",
     "load_parameter",
+    "load_weights",
     "parameter_layout",
+    "save_weights",
     "scatter_tensor",
 ]
 
