@@ -36,7 +36,7 @@ class PartitionedLinear:
     def forward(self, *inputs: Blocks) -> Blocks:
         """Give O, with its bias."""
         (x,) = inputs
-        given = [{} for _ in x]
+        given: list[Memory] = [{} for _ in x]
         self._put(given, "I", x, self.ends.input)
         self._put(given, "W", self._weight(), self.weights)
         self.left = self._run(given, ("forward",))

@@ -60,11 +60,11 @@ class PartitionedNorm:
     def backward(self, dy: Blocks) -> tuple[Blocks, ...]:
         """Give the gradient of the rows."""
         pairs = zip(dy, self.normed, strict=True)
-        along = [dy_MH * normed_MH for dy_MH, normed_MH in pairs]
+        along: Blocks = [dy_MH * normed_MH for dy_MH, normed_MH in pairs]
         self.step.add_gradient(f"{self.name}.weight", [each.sum(axis=0) for each in along])
         if self.biases is not None:
             self.step.add_gradient(f"{self.name}.bias", [dy_MH.sum(axis=0) for dy_MH in dy])
-        d = [dy_MH * weight_H for dy_MH, weight_H in zip(dy, self.weights, strict=True)]
+        d: Blocks = [dy_MH * weight_H for dy_MH, weight_H in zip(dy, self.weights, strict=True)]
         along = [d_MH * normed_MH for d_MH, normed_MH in zip(d, self.normed, strict=True)]
         means = self._means(along, d) if self.biases is not None else self._means(along)
         return ([self._input(rank, d[rank], *means[rank]) for rank in range(len(d))],)
@@ -101,8 +101,9 @@ class PartitionedAttention:
         """Give the gradient of the columns of qkv."""
         dx = []
         for rank, (x, dy_MH) in enumerate(zip(self.x, dy, strict=True)):
-            operands = self._sequences(x), self._sequences(dy_MH)
-            dx.append(self._rows(attend_backward(self._groups(rank), *operands, *self._draw(rank))))
+            x_BTC, do_BTH, drawn = self._sequences(x), self._sequences(dy_MH), self._draw(rank)
+            dx_BTC = attend_backward(self._groups(rank), x_BTC, do_BTH, *drawn)
+            dx.append(self._rows(dx_BTC))
         return (dx,)
 
     def _groups(self, rank: int) -> Groups:

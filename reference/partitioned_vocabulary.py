@@ -50,7 +50,7 @@ class PartitionedEmbedding:
         )
         if tied is not None:
             own = self.step.gradients["embedding.token"]
-            summed = [a + b for a, b in zip(own, tied, strict=True)]
+            summed: Blocks = [a + b for a, b in zip(own, tied, strict=True)]
             self.step.gradients["embedding.token"] = summed
         return ()
 

@@ -155,8 +155,8 @@ def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str)
     done = run("check", wrong, "--side", "2")
     assert done.code == 1
     assert done.out.splitlines()[-1] == (
-        "  refused  Wrong2x2, device 0 (r=0, c=0), programs[0][1], forward, t=0: expected every term "
-        "once in a sum, got forward M=0 N=0 K=0 a second time"
+        "  refused  Wrong2x2, device 0 (r=0, c=0), programs[0][1], forward, t=0: expected every "
+        "term once in a sum, got forward M=0 N=0 K=0 a second time"
     )
 
 
