@@ -25,6 +25,7 @@ from primepar.moves import moves, moves_text
 from primepar.partition import PRIMITIVES
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
+from primepar.schedule.operators import Phase
 from primepar.verify import verify_primitive
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,8 +43,8 @@ HEAD = """# All methods
 
 One product, `O = I W`, and its two gradients, on many devices: every primitive of the library, with
 the map of its forward, and what it sends and holds on each device. Each method has a page with all
-of its maps, its pictures, and what moves. In the pictures there are two devices along each axis;
-a broadcast or a gather among two is a message, and so it is drawn."""
+of its maps, its pictures, and what moves. The pictures have two devices along each axis. Among two,
+a broadcast or a gather is a message, and the last way of a travelling sum a reduce-scatter."""
 
 
 class Counts(NamedTuple):
@@ -103,7 +104,8 @@ def section(name: str, folder: Path) -> Iterator[str]:
     yield f"## {name}"
     yield summary(primitive)
     yield equations(primitive)
-    yield picture(name, small, folder)
+    yield picture(f"{name}-1", small, ("forward",), folder)
+    yield picture(f"{name}-2", small, ("backward", "gradient"), folder)
     moved = moves_text(moves(lower(large)))
     yield f"A training step under `{large}` moves, counted on one device: {moved}."
     yield "\n".join(table(name, primitive))
@@ -129,12 +131,13 @@ def equations(primitive: Primitive) -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
-def picture(name: str, sequence: Sequence, folder: Path) -> str:
-    """Draw a training step; return the line that shows it."""
+def picture(name: str, sequence: Sequence, phases: tuple[Phase, ...], folder: Path) -> str:
+    """Draw some phases of a training step; return the line that shows them."""
     places = [sequence.place(rank).partition("(")[2].rstrip(")") for rank in range(sequence.ranks)]
-    grid = space_time(lower(sequence), str(sequence), places, sequence.steps)
+    program = lower(sequence, phases=phases)
+    grid = space_time(program, str(sequence), places, sequence.steps)
     (folder / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    return f"![One training step under {sequence}]({name}.svg){{ .schedule }}"
+    return f"![{sequence}: {' and '.join(phases)}]({name}.svg){{ .schedule }}"
 
 
 def table(name: str, primitive: Primitive) -> Iterator[str]:

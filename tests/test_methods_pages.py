@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
+from primepar.draw import space_time
 from primepar.equations import home_equations
 from primepar.moves import Move, moves, moves_text
 from primepar.partition import PRIMITIVES, parse_sequence
@@ -38,7 +39,8 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     renderer: ModuleType, tmp_path: Path
 ) -> None:
     page = renderer.page("primepar.partition.summa", ["summa"], tmp_path)
-    ElementTree.parse(tmp_path / "summa.svg")
+    for number in (1, 2):
+        ElementTree.parse(tmp_path / f"summa-{number}.svg")
     assert page.startswith(
         "# SUMMA\n\nSUMMA: two-dimensional tensor parallelism on a q x q mesh, in q steps.\n\n"
         "Source: van de Geijn and Watts, 1997; "
@@ -47,7 +49,8 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     assert page.endswith(
         "## summa\n\nM=r, N=t, K=c in every phase; I, W and O rest as [r, c].\n\n"
         "```text\nin each phase  M=r, N=t, K=c\nrest           I[r, c]  W[r, c]  O[r, c]\n```\n\n"
-        "![One training step under S2x2](summa.svg){ .schedule }\n\n"
+        "![S2x2: forward](summa-1.svg){ .schedule }\n\n"
+        "![S2x2: backward and gradient](summa-2.svg){ .schedule }\n\n"
         "A training step under `S3x3` moves, counted on one device: "
         "broadcast I 6, W 6; reduce dI 3, dW 3.\n\n"
         "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
@@ -130,6 +133,17 @@ def test_a_primitive_that_is_not_proved_has_no_page(
 )
 def test_a_program_tells_what_it_moves(text: str, expected: str) -> None:
     assert moves_text(moves(lower(parse_sequence(text)))) == expected
+
+
+def test_what_is_gathered_before_the_first_product_is_drawn_before_it() -> None:
+    for text in ("Ks2", "Ks3"):
+        sequence = parse_sequence(text)
+        grid = space_time(lower(sequence, phases=("forward",)), text, steps=sequence.steps)
+        first, second = (column[0] for column in grid.cells)
+        assert first is not None
+        assert second is not None
+        assert (bool(first.messages or first.collectives), len(first.products)) == (True, 0)
+        assert (second.messages, second.collectives) == ((), ())
 
 
 def test_messages_count_where_they_are_sent_and_in_groups_too() -> None:

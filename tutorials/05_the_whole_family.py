@@ -18,6 +18,7 @@ from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence, lower, redistribution
 from primepar.schedule.lowering import layout
+from primepar.schedule.operators import PHASES
 from primepar.schedule.program import ISend
 from primepar.verify import verify_primitive
 
@@ -39,11 +40,11 @@ def tell(name):
     print(f"{str(three) + ' moves':14}{moves_text(moves(lower(three)))}")
 
 
-def draw(text, name, phase=None):
+def draw(text, name, *phases):
     sequence = parse_sequence(text)
-    places = [str(place) for place in sequence.coordinates]
-    grid = space_time(lower(sequence), text, places, sequence.steps)
-    grid = grid.only(phase) if phase else grid
+    places = [sequence.place(rank).partition("(")[2].rstrip(")") for rank in range(sequence.ranks)]
+    program = lower(sequence, phases=phases or PHASES)
+    grid = space_time(program, text, places, sequence.steps)
     (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
 
 
