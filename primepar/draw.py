@@ -145,8 +145,10 @@ def _opens(node: Instruction, cell: Cell, waited: bool, share: Mapping[str, int]
     """Whether `node` starts a new cell."""
     if isinstance(node, ISend | IRecv | Send | Recv | Group):
         return bool(cell.products) or waited
-    if not isinstance(node, Compute) or not node.phase or not cell.products:
+    if not isinstance(node, Compute) or not node.phase:
         return False
+    if not cell.products:
+        return waited and node.phase in share and bool(cell.messages or cell.collectives)
     done = share.get(node.phase)
     return node.phase != cell.phase or (len(cell.products) >= done if done else waited)
 
