@@ -148,7 +148,8 @@ def _opens(node: Instruction, cell: Cell, waited: bool, share: Mapping[str, int]
     if not isinstance(node, Compute) or not node.phase:
         return False
     if not cell.products:
-        return waited and node.phase in share and bool(cell.messages or cell.collectives)
+        brought = waited and bool(cell.messages or cell.collectives)
+        return brought and node.phase != cell.phase and node.phase in share
     done = share.get(node.phase)
     return node.phase != cell.phase or (len(cell.products) >= done if done else waited)
 
