@@ -70,7 +70,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
     for tensor, equal in report.outputs.items():
         yield f"  {tensor:4} {_verdict(equal, 'equal', 'differs')}"
     if report.sent:
-        formula = "" if report.formula is None else f", {report.formula} by the formula"
+        formula = "" if report.formula is None else f", {report.formula:g} by the formula"
         yield f"  sent per device  {_range(report.sent)} elements{formula}"
         yield f"  peak per device  {_range(report.peak)} elements"
     if report.message:

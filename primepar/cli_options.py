@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from primepar.errors import PrimeParError, TargetError
+from primepar.errors import TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Primitive, Program, Sequence
 from primepar.targets import Target
@@ -85,17 +83,6 @@ def _lengths(name: str, primitive: Primitive, side: str | None) -> tuple[int, ..
 
 def _is_length(part: str) -> bool:
     return part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, replacing an old one in one go. Raises `PrimeParError` if it cannot."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise PrimeParError(f"{path}: expected a place to write to, got {error.strerror}") from None
 
 
 def json_text(value: object) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
-from primepar.cli_options import json_text, write_text
+from primepar.cli_options import json_text
 from primepar.errors import TargetError
+from primepar.files import write_text
 from primepar.plan import Plan, ready_plan, save_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg

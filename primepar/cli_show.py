@@ -14,12 +14,12 @@ from primepar.cli_options import (
     TargetArgument,
     json_text,
     on_mesh,
-    write_text,
 )
 from primepar.cli_plan import make_plan, refuse_for_plan, show_plan
 from primepar.draw import SpaceTime, grid_text, space_time
 from primepar.draw_svg import grid_svg
 from primepar.errors import TargetError
+from primepar.files import write_text
 from primepar.plan import Plan
 from primepar.schedule import Linear, Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase, parse_block

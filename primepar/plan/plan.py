@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from primepar.errors import ConfigError, PlanError
+from primepar.files import write_text
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.registry import parse_sequence
@@ -150,13 +150,7 @@ def _mend(message: str) -> str:
 
 def save_plan(plan: Plan, path: Path) -> None:
     """Write a plan file, replacing an old one in one go. Raises `PlanError` if it cannot."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(plan_json(plan))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PlanError(f"{path}: expected a place to write to, got {error.strerror}") from None
+    write_text(path, plan_json(plan), PlanError)
 
 
 def plan_json(plan: Plan) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import msgspec
 
 from primepar.errors import ProgramError
+from primepar.files import write_text
 from primepar.schedule.program import (
     AllGather,
     AllToAll,
@@ -56,13 +56,7 @@ def _mend(message: str) -> str:
 
 def save_program(program: Program, path: Path) -> None:
     """Write a program file, replacing an old one in one go; one instruction per line."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(program_json(program))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ProgramError(f"{path}: expected a place to write to, got {error.strerror}") from None
+    write_text(path, program_json(program), ProgramError)
 
 
 def program_json(program: Program) -> str:
