@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from primepar.cli_check import check
-from primepar.cli_list import list_
-from primepar.cli_show import show
-from primepar.cli_train import train
-from primepar.cli_verify import verify
+from primepar.commands.check import check
+from primepar.commands.list import list_
+from primepar.commands.show import show
+from primepar.commands.train import train
+from primepar.commands.verify import verify
 from primepar.errors import PrimeParError
 
 app = typer.Typer(

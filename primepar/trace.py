@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar import svg
+from primepar.pictures import svg
 
 Track = Literal["compute", "communication"]
 TRACKS: tuple[Track, ...] = ("compute", "communication")

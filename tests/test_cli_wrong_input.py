@@ -254,7 +254,9 @@ def test_an_output_that_cannot_be_written_leaves_nothing_behind(
 
 
 def test_a_full_disk_behind_standard_output_is_said_in_one_line() -> None:
-    with patch("primepar.cli_show.grid_text", side_effect=OSError(28, "No space left on device")):
+    with patch(
+        "primepar.commands.show.grid_text", side_effect=OSError(28, "No space left on device")
+    ):
         assert run("show", "P2x2") == (
             2,
             "",

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from command import run
 
-from primepar.cli_train import train
+from primepar.commands.train import train
 from primepar.distributed.relaunch import mpirun_line
 from primepar.distributed.settings import Settings, examples
 

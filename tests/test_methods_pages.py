@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
-from primepar.draw import space_time
 from primepar.equations import home_equations
 from primepar.moves import Move, moves, moves_text
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.summa import Summa
+from primepar.pictures.space_time import space_time
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.primitive import Primitive, Slices, Value
 from primepar.schedule.program import AllToAll, Group, Program, Recv, Send

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from primepar.draw import SpaceTime, grid_text, space_time
-from primepar.draw_svg import grid_svg
 from primepar.partition import parse_sequence
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.schedule import Program, lower
 from primepar.schedule.program import (
     AllReduce,

@@ -13,9 +13,9 @@ from textwrap import fill
 import numpy as np
 
 from primepar import Primitive
-from primepar.draw import grid_text, space_time
-from primepar.draw_svg import grid_svg
 from primepar.partition import parse_sequence
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import grid_text, space_time
 from primepar.reference import check, emulate, scatter
 from primepar.schedule import (
     Linear,

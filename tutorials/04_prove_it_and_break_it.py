@@ -12,10 +12,10 @@ from textwrap import fill
 from msgspec.structs import replace
 
 from primepar import Primitive, where
-from primepar.draw import grid_text, space_time
-from primepar.draw_svg import grid_svg
 from primepar.errors import EmulationError
 from primepar.partition import PrimePar, parse_sequence
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import grid_text, space_time
 from primepar.reference import check, emulate
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import Free, Recv, Send, Wait

@@ -10,11 +10,11 @@ from pathlib import Path
 from textwrap import fill
 
 from primepar import Primitive
-from primepar.draw import space_time
-from primepar.draw_svg import grid_svg
 from primepar.equations import home_equations, map_equations
 from primepar.moves import moves, moves_text
 from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import space_time
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence, lower, redistribution
 from primepar.schedule.lowering import layout

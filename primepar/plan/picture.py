@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from colorsys import hls_to_rgb
 from itertools import product
 
-from primepar import svg
+from primepar.pictures import svg
 from primepar.plan.describe import MOST_CELLS, Description, Row, holders, told
 from primepar.schedule.layout import Layout
 

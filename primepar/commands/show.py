@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primepar.cli_options import (
+from primepar.commands.options import (
     JsonOption,
     SideOption,
     TargetArgument,
     json_text,
     on_mesh,
 )
-from primepar.cli_plan import make_plan, refuse_for_plan, show_plan
-from primepar.draw import SpaceTime, grid_text, space_time
-from primepar.draw_svg import grid_svg
+from primepar.commands.plan import make_plan, refuse_for_plan, show_plan
 from primepar.errors import TargetError
 from primepar.files import write_text
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.plan import Plan
 from primepar.schedule import Linear, Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase, parse_block

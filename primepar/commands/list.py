@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import typer
 from msgspec import Struct
 
-from primepar.cli_options import JsonOption, json_text
+from primepar.commands.options import JsonOption, json_text
 from primepar.equations import map_equations
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Primitive

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.cli_options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ShapeError, TargetError
 from primepar.schedule import Linear, Program
 from primepar.targets import resolve

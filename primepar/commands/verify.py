@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.cli_options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ConfigError, TargetError
 from primepar.schedule import Primitive, Program, lower
 from primepar.targets import Target, resolve

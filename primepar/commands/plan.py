@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from primepar.cli_options import json_text
+from primepar.commands.options import json_text
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.plan import Plan, ready_plan, save_plan

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from primepar import svg
-from primepar.draw import SpaceTime, cell_lines, equation, head
-from primepar.draw_layout import BAR, HIGH, PAD, RAIL, ROW_GAP, TOP, Hop, Picture, Place
+from primepar.pictures import svg
+from primepar.pictures.grid_layout import BAR, HIGH, PAD, RAIL, ROW_GAP, TOP, Hop, Picture, Place
+from primepar.pictures.space_time import SpaceTime, cell_lines, equation, head
 
 
 def grid_svg(grid: SpaceTime) -> str:

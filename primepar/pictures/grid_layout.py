@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from colorsys import hls_to_rgb
 from typing import NamedTuple
 
-from primepar.draw import Cell, Collective, SpaceTime, equation, head
+from primepar.pictures.space_time import Cell, Collective, SpaceTime, equation, head
 from primepar.schedule.operators import parse_block
 
 _SLOTS = {"I": 0, "W": 1, "O": 2}

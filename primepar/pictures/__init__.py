@@ -1,0 +1,1 @@
+"""Pictures of a program: the space-time grid, as text and as SVG."""
