@@ -8,15 +8,23 @@ from pathlib import Path
 from primepar.errors import PrimeParError
 
 
-def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError) -> None:
+def replace(path: Path, content: bytes) -> None:
     """Write a file beside its place, then let it take the place of the old one.
 
-    Raises `error` if it cannot be written; then nothing is left behind.
+    Raises `OSError` if it cannot be written; then nothing is left behind.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
         part.replace(path)
-    except OSError as refused:
+    except OSError:
         part.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError) -> None:
+    """`replace` for text that ends in one line: raises `error` if it cannot be written."""
+    try:
+        replace(path, text.encode())
+    except OSError as refused:
         raise error(f"{path}: expected a place to write to, got {refused.strerror}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primepar.distributed.data import Text, load_text
-from primepar.distributed.files import reason, replace
+from primepar.distributed.files import reason
 from primepar.distributed.launch import Launch, World, check_installed, joined
 from primepar.distributed.log import EndRow, Log, StartRow
 from primepar.distributed.progress import Reporter
@@ -20,6 +20,7 @@ from primepar.distributed.relaunch import mpirun_line, run
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
+from primepar.files import replace
 from primepar.plan import Plan
 from primepar.schedule import Sequence
 from primepar.trace import Event, chrome_trace, timeline_svg
@@ -183,7 +184,7 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
         svg = path.endswith(".svg")
         drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))
         try:
-            replace(path, drawn.encode())
+            replace(Path(path), drawn.encode())
         except OSError as error:
             raise ConfigError(
                 f"--trace {path}: expected a file that can be written, got "

@@ -12,17 +12,6 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def replace(path: str | Path, content: bytes) -> None:
-    """Write a file under another name beside it, then let it take the place of the old one."""
-    part = Path(f"{path}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def reserve(part: Path, head: bytes, size: int) -> None:
     """Begin a file of its full size, zeros after the head, so that a full disk is met here."""
     with part.open("wb") as file:

@@ -15,9 +15,10 @@ from types import TracebackType
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.files import reason, replace
+from primepar.distributed.files import reason
 from primepar.distributed.settings import Settings
 from primepar.errors import ConfigError
+from primepar.files import replace
 from primepar.models import ModelConfig
 
 
@@ -83,7 +84,7 @@ class Log:
             return
         kept = [] if keep_until is None else _kept(path, keep_until)
         try:
-            replace(path, b"".join(_line(row) for row in kept))
+            replace(Path(path), b"".join(_line(row) for row in kept))
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             raise ConfigError(

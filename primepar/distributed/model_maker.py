@@ -42,7 +42,6 @@ class Maker:
         self.plan, self.mesh, self.seed, self.config = plan, mesh, seed, plan.model
         self.places = parameter_places(plan)
         self.shapes = plan.model.parameter_shapes
-        self._embedding: PartitionedEmbedding | None = None
 
     def stream(self, name: str) -> Stream:
         """Where the output of an operator lies."""

@@ -59,39 +59,35 @@ def lower(
     )
 
 
-def boundary(movement: Movement, phase: Phase, *, before: bool) -> dict[str, Holdings]:
-    """Tensors that lie on the devices before or after `phase`, each where it is then due."""
-    if before:
-        return {
-            "forward": {
-                "I": movement.start("forward", "I"),
-                "W": movement.start("forward", "W"),
-                "dO": movement.end("forward", "O"),
-            },
-            "backward": {
-                "I": movement.start("gradient", "I"),
-                "W": movement.start("backward", "W"),
-                "dO": movement.end("forward", "O"),
-            },
-            "gradient": {
-                "I": movement.start("gradient", "I"),
-                "W": movement.start("forward", "W"),
-                "dO": movement.start("gradient", "dO"),
-            },
-        }[phase]
-    following = PHASES[PHASES.index(phase) + 1 :]
-    if following:
-        return boundary(movement, following[0], before=True)
-    return {"W": movement.start("forward", "W")}
+def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:
+    """Tensors that lie on the devices before `phase`, each where it is then due."""
+    return {
+        "forward": {
+            "I": movement.start("forward", "I"),
+            "W": movement.start("forward", "W"),
+            "dO": movement.end("forward", "O"),
+        },
+        "backward": {
+            "I": movement.start("gradient", "I"),
+            "W": movement.start("backward", "W"),
+            "dO": movement.end("forward", "O"),
+        },
+        "gradient": {
+            "I": movement.start("gradient", "I"),
+            "W": movement.start("forward", "W"),
+            "dO": movement.start("gradient", "dO"),
+        },
+    }[phase]
 
 
 def _initial(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:
-    due = boundary(movement, phases[0], before=True)
+    due = _before(movement, phases[0])
     return due if phases != ("forward",) else {"I": due["I"], "W": due["W"]}
 
 
 def _final(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:
-    due = boundary(movement, phases[-1], before=False)
+    following = PHASES[PHASES.index(phases[-1]) + 1 :]
+    due = _before(movement, following[0]) if following else {"W": movement.start("forward", "W")}
     due = {tensor: held for tensor, held in due.items() if tensor != "dO" or "backward" in phases}
     for phase in phases:
         output = PRODUCTS[phase].writes
@@ -197,9 +193,10 @@ def _done_with(
     movement: Movement, phases: tuple[Phase, ...], rank: int, step: int
 ) -> Iterator[str]:
     """Operand blocks that this rank needs neither at the next step nor in a later phase."""
-    operands = dict.fromkeys((t, phase) for phase in phases for t in PRODUCTS[phase].reads)
-    for tensor in dict.fromkeys(tensor for tensor, _ in operands):
-        phase = next(phase for name, phase in operands if name == tensor)
+    reader = {tensor: phase for phase in reversed(phases) for tensor in PRODUCTS[phase].reads}
+    operands = dict.fromkeys(tensor for phase in phases for tensor in PRODUCTS[phase].reads)
+    for tensor in operands:
+        phase = reader[tensor]
         kept = _kept(movement, phase, tensor, rank, step)
         for index in sorted(movement.held(phase, tensor, step)[rank] - kept):
             yield block_name(tensor, index)

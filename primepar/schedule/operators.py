@@ -50,17 +50,6 @@ def tensor_dims(tensor: str) -> tuple[Dim, ...]:
     return _TENSOR_DIMS[tensor.removeprefix("d")]
 
 
-def summed_dims(phase: Phase) -> tuple[Dim, ...]:
-    """Dims that the phase sums over: those of its operands that its output does not have."""
-    product = PRODUCTS[phase]
-    return tuple(
-        dim
-        for dim in DIMS
-        if dim not in tensor_dims(product.writes)
-        and any(dim in tensor_dims(tensor) for tensor in product.reads)
-    )
-
-
 @dataclass(frozen=True)
 class Linear:
     """Shape of one linear operator in elements; `B` is 1 where the batch is merged into `M`."""
