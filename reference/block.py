@@ -27,7 +27,7 @@ from primepar.schedule.operators import (
     parse_block,
     tensor_dims,
 )
-from primepar.schedule.program import Reduction
+from primepar.schedule.signature import Reduction
 
 Array = NDArray[Any]
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from primepar.errors import EmulationError, MeshError, MismatchError
+from primepar.errors import EmulationError, MeshError, MismatchError, WrongDataError
 from primepar.reference.block import Array, Block, SubOperator, combine
 from primepar.reference.blocks import Memory, chosen, host_blocks, initial_blocks
 from primepar.reference.device import Device
@@ -26,6 +26,7 @@ from primepar.schedule.program import (
     Alloc,
     Collective,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -33,6 +34,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     Send,
@@ -156,6 +158,8 @@ class _Run:
                 self._memory(device, instruction)
             case Send() | Recv():
                 yield from self._together(device, (instruction,))
+            case Cut() | Join():
+                raise WrongDataError("expected a program of one linear operator, got cut or join")
             case _ if instruction.request is None:
                 yield from self._together(device, (instruction,))
             case _:

@@ -17,8 +17,9 @@ from primepar.reference.executor import emulate
 from primepar.reference.layers import Array
 from primepar.schedule.layout import Layout, common_grid, redistribution
 from primepar.schedule.operators import Index, block_name, parse_block
-from primepar.schedule.program import AllReduce, Program, ReduceScatter, Reduction
+from primepar.schedule.program import AllReduce, Program, ReduceScatter
 from primepar.schedule.sequence import Sequence
+from primepar.schedule.signature import Reduction
 
 Blocks = list[Array]
 Groups = tuple[tuple[int, ...], ...]

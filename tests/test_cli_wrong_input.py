@@ -16,7 +16,7 @@ REGISTERED = (
 )
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
-    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict"
+    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict, cut, join"
 )
 FILES = {
     "raises.py": 'x = 1\nraise ValueError("no\\nway")\n',

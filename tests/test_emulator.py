@@ -32,10 +32,10 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
-    Reduction,
     Send,
     Wait,
 )
+from primepar.schedule.signature import Reduction
 
 A, B, C = np.array([1.0, 5.0]), np.array([2.0, 4.0]), np.array([3.0, 0.0])
 ALL = (0, 1, 2)

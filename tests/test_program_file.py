@@ -20,6 +20,7 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -27,6 +28,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Recv,
     Reduce,
     ReduceScatter,
@@ -58,6 +60,8 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     Free("A"),
     Fetch("A"),
     Evict("A"),
+    Cut("A", ("B", "C")),
+    Join(("B", "C"), "A"),
 )
 
 

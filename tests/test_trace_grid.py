@@ -49,7 +49,7 @@ def test_each_cell_holds_the_sub_operators_that_the_map_gives_it(text: str) -> N
         for cell in column:
             assert cell is not None
             (done,) = cell.products
-            slices = sequence.slices(cell.phase, cell.rank, cell.step)  # type: ignore[arg-type]
+            slices = sequence.slices(cell.phase, cell.rank, cell.step)
             assert {dim: (at,) for dim, at in done.sub_operator.items()} == slices
 
 

@@ -270,7 +270,7 @@ def test_a_product_reads_its_two_operands_and_nothing_else() -> None:
     }
     assert only_counterexample(verify_program(program([compute]))) == (
         "rank 0, instruction 0 (forward O[0,0] += I[0,0]): expected to read I[0,0] and W[0,0], and "
-        "nothing but two operands: list these two"
+        "nothing but these: list these"
     )
 
 
@@ -292,7 +292,7 @@ def test_what_z3_cannot_tell_is_unknown_with_the_reason(monkeypatch: pytest.Monk
     monkeypatch.setattr(Solver, "model", model)
     report = verify_program(lower(parse_sequence("N")), timeout=2)
     assert report.verdict == "unknown"
-    assert report["completion"].reason == "Z3 gave no answer within 2 s (canceled)"
+    assert report["coverage"].reason == "Z3 gave no answer within 2 s (canceled)"
     assert verdicts(report)["races"] == "proved"
 
 

@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 
-from primepar.schedule.program import Alloc, Compute, Evict, Fetch, Free, Program
+from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
 from primepar.verify.program_coverage import cover
+from primepar.verify.program_expected import Expected
 from primepar.verify.program_flow import Flow
-from primepar.verify.program_outcomes import (
-    aligned,
-    complete,
-    first_broken,
-    first_misaligned,
-    is_output,
-)
+from primepar.verify.program_outcomes import complete, first_broken, misaligned
 from primepar.verify.program_races import Race, races
 from primepar.verify.program_solver import Solver, UndecidedError
-from primepar.verify.program_values import SymbolicRun, output_tensors
+from primepar.verify.program_values import SymbolicRun
 from primepar.verify.report import PropertyResult, Report
 from primepar.verify.waits import Waits
 
+_LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
@@ -56,20 +52,18 @@ def verify_program(
 
 def asked(program: Program) -> Iterator[str]:
     """Names of the properties that a program asks (see `verify_program`)."""
-    outputs = output_tensors(program)
+    expected = Expected(program)
     nodes = [node for instructions in program.programs for node in instructions]
-    final = [block for blocks in program.final or () for block in blocks]
+    final = {block for blocks in program.final or () for block in blocks}
+    sums = {block for block in final if expected.maker(block) is not None}
     if program.grid:
         yield "coverage"
-    if program.initial is not None or any(
-        isinstance(node, Compute | Alloc | Free | Fetch | Evict) for node in nodes
-    ):
+    if program.initial is not None or any(isinstance(node, _LOCAL) for node in nodes):
         yield "placement"
-    if program.grid or any(is_output(outputs, block) for block in final):
+    if program.grid or sums:
         yield "completion"
-    others = [b for b in final if not is_output(outputs, b) or b.startswith("dW")]
     phases = {node.phase for node in nodes if isinstance(node, Compute)} - {None}
-    if others or len(phases) > 1:
+    if final - sums or any(block.startswith("dW") for block in sums) or len(phases) > 1:
         yield "alignment"
     yield "deadlock-freedom"
     yield "races"
@@ -116,19 +110,15 @@ class _Proof:
         return run
 
     def placement(self) -> str | None:
-        return self._to_the_end(self._broken("placement"))
+        return self._to_the_end(first_broken(self.run, "placement"))
 
     def completion(self) -> str | None:
-        self._to_the_end(None)
-        return complete(self.program, self.run, self.solver)
+        wrong = first_broken(self.run, "completion")
+        return self._to_the_end(wrong) or complete(self.program, self.run)
 
     def alignment(self) -> str | None:
-        wrong = self._to_the_end(self._broken("alignment"))
-        return wrong or first_misaligned(aligned(self.program, self.run), self.solver)
-
-    def _broken(self, name: str) -> str | None:
-        claims = [claim for claim in self.run.claims if claim.property == name]
-        return first_broken(claims, self.solver)
+        wrong = self._to_the_end(first_broken(self.run, "alignment"))
+        return wrong or misaligned(self.program, self.run)
 
     def _to_the_end(self, wrong: str | None) -> str | None:
         if wrong is None and not self.waits.finishes:

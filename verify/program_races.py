@@ -17,10 +17,12 @@ from primepar.schedule.program import (
     AllToAll,
     Broadcast,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
     Instruction,
+    Join,
     Reduce,
     ReduceScatter,
     Wait,
@@ -59,9 +61,9 @@ def touched(instruction: Instruction, rank: int) -> Touched:
             return Touched((block,), (block,) if rank == root else ())
         case Broadcast(block=block, root=root):
             return Touched((block,), ()) if rank == root else Touched((), (block,))
-        case AllGather(block=block, blocks=blocks):
+        case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
             return Touched((block,), blocks)
-        case ReduceScatter(block=block, blocks=blocks):
+        case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
             return Touched(blocks, (block,))
         case AllToAll(blocks=blocks, into=into):
             return Touched(blocks, into)

@@ -1,20 +1,17 @@
-"""What every block holds, followed symbolically along the witness order.
+"""What every block holds, followed along the witness order.
 
-Every product is a symbol of its own and so is every input block; a block holds a linear expression
-over them (a reduction by max or min adds a choice). On the way every read becomes a claim: the
-data that is there equals the data that is wanted. Nothing is decided here but what is absent.
+Every product is a part of its own and so is every input block; a block holds a sum of parts (a
+reduction by max or min makes a choice among sums). On the way every read becomes a claim: the data
+that is there is the data that is wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import z3
-
-from primepar.schedule.operators import PRODUCTS, Phase, block_name, parse_block, tensor_dims
+from primepar.schedule.meaning import Phase
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -23,62 +20,61 @@ from primepar.schedule.program import (
     Broadcast,
     Collective,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
     Group,
+    Join,
     Program,
     Recv,
     Reduce,
     ReduceScatter,
     Wait,
 )
+from primepar.schedule.signature import Reduction
+from primepar.verify.program_contents import (
+    ZERO,
+    Content,
+    Part,
+    Sum,
+    cut,
+    joined,
+    parts_of,
+    reduced,
+)
 from primepar.verify.program_coverage import sub_operator_text
+from primepar.verify.program_expected import Expected, fills
 from primepar.verify.program_flow import Flow, Operation, Post, place
 from primepar.verify.waits import Stretch
 
-Value = Any
-"""A Z3 real: what one block holds."""
-
 ON_HOST = "in host memory"
-TWO_OPERANDS = "nothing but two operands"
+OPERANDS = "and nothing but these"
 GONE = "after it was freed"
 
 
 class Made(NamedTuple):
     """A value that an instruction made and put into a block."""
 
-    where: str
+    operation: Operation
     block: str
-    value: Value
-    product: Value = None
+    content: Content
+    part: Part | None = None
     """The product that it added, if it was one."""
 
 
 @dataclass(frozen=True)
-class Claim:
-    """`block` must hold `want` there; `got` is None where no such block is."""
+class Broken:
+    """`block` should hold `want` there, and does not; `got` is None where no such block is."""
 
     property: str
     where: str
     block: str
-    got: Value
-    want: Value
+    got: Sum | None
+    want: str
+    """The block whose data is wanted."""
     purpose: str = ""
     """The sub-operator that reads it, or what else is special about the read."""
-
-
-def output_tensors(program: Program) -> frozenset[str]:
-    """Tensors that the program sums up; all others are data from outside."""
-    phases: set[Phase] = set(program.grid or {})
-    for instructions in program.programs:
-        phases |= {node.phase for node in instructions if isinstance(node, Compute) and node.phase}
-    return frozenset(PRODUCTS[phase].writes for phase in phases)
-
-
-def product_symbol(phase: Phase, sub_operator: dict[Any, int]) -> Value:
-    """The product of one sub-operator."""
-    return z3.Real(f"{phase} product {sub_operator_text(sub_operator)}")
 
 
 class SymbolicRun:
@@ -86,28 +82,20 @@ class SymbolicRun:
 
     def __init__(self, program: Program, flow: Flow, racing: set[tuple[int, int, str]]) -> None:
         self.program, self.flow = program, flow
-        self.outputs = output_tensors(program)
-        self.claims: list[Claim] = []
+        self.expected = Expected(program)
+        self.broken: list[Broken] = []
         self.made: list[Made] = []
-        self.device: list[dict[str, Value]] = [{} for _ in range(program.ranks)]
-        self._host: list[dict[str, Value]] = [{} for _ in range(program.ranks)]
+        self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
+        self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._known: list[set[str]] = [set() for _ in range(program.ranks)]
-        self._sent: dict[Post, Value] = {}
-        self._given: dict[Operation, list[Value]] = {}
+        self._sent: dict[Post, Content] = {}
+        self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
-        self._first_step: list[tuple[Phase | None, bool]] = [(None, False)] * program.ranks
-        self.from_before: set[str] = set()
-        """Blocks that the program did not make: what is in them stays in their sums."""
+        self._first_step: list[tuple[str | None, bool]] = [(None, False)] * program.ranks
+        self._results: dict[Operation, list[Content]] = {}
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 self._bring(rank, block)
-
-    def datum(self, block: str) -> Value:
-        """What an input block holds; of an output, what it may have held before."""
-        name = parse_block(block)
-        if name is None or name.tensor not in self.outputs:
-            return z3.Real(block)
-        return z3.Real(f"{block} from before")
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after all that it waits for."""
@@ -122,21 +110,25 @@ class SymbolicRun:
 
     def _start(self, operation: Operation) -> None:
         rank, node = operation.rank, operation.instruction
-        if isinstance(node, Compute):
-            self._compute(operation, node)
-        elif isinstance(node, Collective):
-            self._given[operation] = [
-                self._read(operation, block) for block in _given_blocks(node, rank)
-            ]
-        elif isinstance(node, Alloc):
-            self._write(rank, node.block, z3.RealVal(0))
-        elif isinstance(node, Free | Evict):
-            value = self._read(operation, node.block)
-            self.device[rank].pop(node.block, None)
-            if isinstance(node, Evict):
-                self._host[rank][node.block] = value
-        elif isinstance(node, Fetch):
-            self._write(rank, node.block, self._fetched(operation, node.block))
+        match node:
+            case Compute():
+                self._compute(operation, node)
+            case Alloc(block=block):
+                self._write(rank, block, ZERO)
+            case Free(block=block):
+                self._read(operation, block)
+                self.device[rank].pop(block, None)
+            case Evict(block=block):
+                self._host[rank][block] = self._read(operation, block)
+                self.device[rank].pop(block, None)
+            case Fetch(block=block):
+                self._write(rank, block, self._fetched(operation, block))
+            case Cut() | Join():
+                self._cut_or_join(operation, node)
+            case _ if isinstance(node, Collective):
+                self._given[operation] = [
+                    self._read(operation, block) for block in _given_blocks(node, rank)
+                ]
         for post in operation.starts:
             if post.sends:
                 self._sent[post] = self._read(operation, post.message.block)
@@ -152,16 +144,15 @@ class SymbolicRun:
             phase, _ = self._first_step[operation.rank]
             self._first_step[operation.rank] = (phase, False)
 
-    def _write(self, rank: int, block: str, value: Value) -> None:
-        self.device[rank][block] = value
+    def _write(self, rank: int, block: str, content: Content) -> None:
+        self.device[rank][block] = content
         self._known[rank].add(block)
 
-    def _bring(self, rank: int, block: str) -> Value:
-        self.from_before.add(block)
-        self._write(rank, block, self.datum(block))
+    def _bring(self, rank: int, block: str) -> Content:
+        self._write(rank, block, self.expected.bring(block))
         return self.device[rank][block]
 
-    def _read(self, operation: Operation, block: str, kind: str = "placement") -> Value:
+    def _read(self, operation: Operation, block: str, kind: str = "placement") -> Content:
         """What a block holds; where it is absent that is a claim that fails."""
         rank, memory = operation.rank, self.device[operation.rank]
         if block in memory:
@@ -170,51 +161,71 @@ class SymbolicRun:
             return self._bring(rank, block)
         if (rank, operation.index, block) not in self._racing:
             why = GONE if block in self._known[rank] else ""
-            self.claims.append(Claim(kind, place(operation), block, None, self.datum(block), why))
-        self._write(rank, block, self.datum(block))
+            self.broken.append(Broken(kind, place(operation), block, None, block, why))
+        self._write(rank, block, self.expected.datum(block))
         return memory[block]
 
-    def _fetched(self, operation: Operation, block: str) -> Value:
+    def _fetched(self, operation: Operation, block: str) -> Content:
         host = self._host[operation.rank]
         if block in host:
             return host.pop(block)
-        value = self.datum(block)
         if self.program.initial is not None or block in self._known[operation.rank]:
-            self.claims.append(Claim("placement", place(operation), block, None, value, ON_HOST))
-        return value
+            where = place(operation)
+            self.broken.append(Broken("placement", where, block, None, block, ON_HOST))
+        return self.expected.datum(block)
 
     def _compute(self, operation: Operation, node: Compute) -> None:
-        rank = operation.rank
+        rank, part = operation.rank, None
+        reduction: Reduction = "sum"
         if node.phase is None or node.sub_operator is None:
-            product, value = None, z3.Sum([self._read(operation, block) for block in node.reads])
+            added = [self._read(operation, block) for block in node.reads]
+            phase = self.expected.maker(node.accumulates.rstrip("'"))
         else:
-            self._operands(operation, node.phase, node.sub_operator, node.reads)
-            product = value = product_symbol(node.phase, node.sub_operator)
-        sum_so_far = self.device[rank].get(node.accumulates)
-        total = value if sum_so_far is None else sum_so_far + value
+            phase = self.expected.meaning.phases[node.phase]
+            self._operands(operation, phase, node.sub_operator, node.reads)
+            part = self._part(phase, node.sub_operator)
+            added = [Content.one(part)]
+        before = self.device[rank].get(node.accumulates)
+        if before is not None:
+            added = [before, *added]
+        if phase is not None:
+            reduction = phase.reduction
+        total = added[0] if len(added) == 1 else reduced(reduction, added)
         self._write(rank, node.accumulates, total)
-        self.made.append(Made(place(operation), node.accumulates, total, product))
+        self.made.append(Made(operation, node.accumulates, total, part))
+
+    def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Part:
+        found = self.expected.meaning.place(phase.writes.block(sub_operator))
+        assert found is not None
+        return Part((phase.name, phase.key(sub_operator)), *found)
 
     def _operands(
-        self, operation: Operation, phase: Phase, sub_operator: dict[Any, int], reads: Sequence[str]
+        self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]
     ) -> None:
-        kind = self._kind(operation.rank, phase)
-        purpose = f"{phase} sub-operator {sub_operator_text(sub_operator)}"
-        wanted = [
-            block_name(tensor, tuple(sub_operator[d] for d in tensor_dims(tensor)
-                                     if d in sub_operator))
-            for tensor in PRODUCTS[phase].reads
-        ]  # fmt: skip
+        kind = self._kind(operation.rank, phase.name)
+        wanted = [template.block(sub_operator) for template in phase.reads]
         for block, want in zip(reads, wanted, strict=False):
-            got = self._read(operation, block, kind)
-            if (operation.rank, operation.index, block) not in self._racing:
-                claim = Claim(kind, place(operation), block, got, self.datum(want), purpose)
-                self.claims.append(claim)
+            content = self._read(operation, block, kind)
+            racing = (operation.rank, operation.index, block) in self._racing
+            if not racing and content.parts != self.expected.sum(want):
+                purpose = f"{phase.name} sub-operator {sub_operator_text(sub_operator)}"
+                unfinished = self._is_unfinished(content.parts, want)
+                self.broken.append(
+                    Broken(
+                        "completion" if unfinished else kind,
+                        place(operation), block, content.parts, want, purpose,
+                    )
+                )  # fmt: skip
         if len(reads) != len(wanted):
             both = " and ".join(wanted)
-            self.claims.append(Claim(kind, place(operation), both, None, None, TWO_OPERANDS))
+            self.broken.append(Broken(kind, place(operation), both, None, both, OPERANDS))
 
-    def _kind(self, rank: int, phase: Phase) -> str:
+    def _is_unfinished(self, got: Sum, want: str) -> bool:
+        """Whether these are parts of what is wanted, some missing or too often."""
+        due = parts_of(self.expected.sum(want))
+        return self.expected.maker(want) is not None and set(parts_of(got)) <= set(due)
+
+    def _kind(self, rank: int, phase: str) -> str:
         """Alignment in the first step of a phase that is not the rank's first, else placement.
 
         The first step ends where the rank next waits for a message or a collective.
@@ -225,13 +236,39 @@ class SymbolicRun:
             self._first_step[rank] = (phase, aligning)
         return "alignment" if aligning else "placement"
 
+    def _cut_or_join(self, operation: Operation, node: Cut | Join) -> None:
+        rank, meaning = operation.rank, self.expected.meaning
+        whole = meaning.place(node.block)
+        parts = [meaning.place(block) for block in node.blocks]
+        given = node.blocks if isinstance(node, Join) else (node.block,)
+        held = [self._read(operation, block).parts for block in given]
+        if whole is None or not fills([part.box for part in parts if part], whole.box):
+            what = f"the parts of {node.block}, side by side"
+            self.broken.append(Broken("placement", place(operation), what, None, what, OPERANDS))
+        elif isinstance(node, Cut):
+            for block, part in zip(node.blocks, parts, strict=True):
+                assert part is not None
+                self._write(rank, block, Content.flat(cut(held[0], whole.box, part.box)))
+        else:
+            boxes = [part.box for part in parts if part]
+            made = joined(zip(held, boxes, strict=True), whole.box)
+            if made is None:
+                what = "parts of one kind"
+                self.broken.append(
+                    Broken("placement", place(operation), what, None, what, OPERANDS)
+                )
+            content = self.expected.datum(node.block) if made is None else Content.flat(made)
+            self._write(rank, node.block, content)
+
     def _finish_collective(self, operation: Operation, call: Operation) -> None:
         node = call.instruction
         assert isinstance(node, Collective)
-        given = {member.rank: self._given[member] for member in self.flow.meeting[call]}
-        for block, value in _results(node, operation.rank, given):
-            self._write(operation.rank, block, value)
-            self.made.append(Made(place(call), block, value))
+        met = self.flow.meeting[call]
+        given = {member.rank: self._given[member] for member in met}
+        shared = self._results.setdefault(met[0], list(_shared(node, given)))
+        for block, content in _results(node, operation.rank, given, shared):
+            self._write(operation.rank, block, content)
+            self.made.append(Made(call, block, content))
 
 
 def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:
@@ -247,30 +284,28 @@ def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:
             return ()
 
 
+def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:
+    """What a reduction makes, once for all members: a sum for each of their places."""
+    if isinstance(node, AllReduce | Reduce | ReduceScatter):
+        for brought in zip(*(given[member] for member in node.group), strict=True):
+            yield reduced(node.reduction, brought)
+
+
 def _results(
-    node: Collective, rank: int, given: dict[int, list[Value]]
-) -> Iterator[tuple[str, Value]]:
+    node: Collective, rank: int, given: dict[int, list[Content]], shared: list[Content]
+) -> Iterator[tuple[str, Content]]:
     """Blocks that a member gets from a collective, with what they hold then."""
-    brought = [given[member] for member in node.group]
     own = node.group.index(rank)
     match node:
-        case AllReduce(block=block, reduction=reduction):
-            yield block, _reduced(reduction, [values[0] for values in brought])
-        case Reduce(block=block, reduction=reduction, root=root) if rank == root:
-            yield block, _reduced(reduction, [values[0] for values in brought])
+        case AllReduce(block=block):
+            yield block, shared[0]
+        case Reduce(block=block, root=root) if rank == root:
+            yield block, shared[0]
         case Broadcast(block=block, root=root):
             yield block, given[root][0]
         case AllGather(blocks=blocks):
-            yield from zip(blocks, (values[0] for values in brought), strict=True)
-        case ReduceScatter(block=block, reduction=reduction):
-            yield block, _reduced(reduction, [values[own] for values in brought])
+            yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
+        case ReduceScatter(block=block):
+            yield block, shared[own]
         case AllToAll(into=into):
-            yield from zip(into, (values[own] for values in brought), strict=True)
-
-
-def _reduced(reduction: str, values: list[Value]) -> Value:
-    if reduction == "sum":
-        return z3.Sum(values)
-    if reduction == "max":
-        return reduce(lambda a, b: z3.If(a >= b, a, b), values)
-    return reduce(lambda a, b: z3.If(a <= b, a, b), values)
+            yield from zip(into, (given[member][own] for member in node.group), strict=True)

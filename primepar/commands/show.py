@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,7 +35,8 @@ def show(
     target: TargetArgument,
     side: SideOption = None,
     phase: Annotated[
-        Phase | None, typer.Option(help="Draw only this phase.", show_default=False)
+        Literal["forward", "backward", "gradient"] | None,
+        typer.Option(help="Draw only this phase.", show_default=False),
     ] = None,
     program: Annotated[
         bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")

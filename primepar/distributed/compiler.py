@@ -22,6 +22,7 @@ from primepar.schedule.program import (
     Alloc,
     Collective,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -29,6 +30,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     ReduceScatter,
@@ -77,6 +79,8 @@ class Compiler:
                 yield from self._exchange(node, list(body))
             case Alloc() | Free() | Fetch() | Evict():
                 yield from self._memory(node)
+            case Cut() | Join():
+                raise ProgramError("expected a program of one linear operator, got cut or join")
             case _:
                 yield from self._collective(node)
 

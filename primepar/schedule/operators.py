@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from primepar.errors import ShapeError
 
-Dim = Literal["B", "M", "N", "K"]
+Dim = str
 DIMS: tuple[Dim, ...] = ("B", "M", "N", "K")
-Phase = Literal["forward", "backward", "gradient"]
+Phase = str
 PHASES: tuple[Phase, ...] = ("forward", "backward", "gradient")
 Index = tuple[int, ...]
 """Which block of a tensor: one slice index for each of its dims."""

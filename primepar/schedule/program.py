@@ -1,11 +1,16 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
-    program    = { format, version, ranks, programs, grid?, shape?, initial?, final? }
+    program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
+                   phases?, tensors?, memory?, traffic? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      what lies where before the first instruction
     final      = [ [ block ... ]  per rank ]      what must lie where, finished, after the last one
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
+    phases     = { phase: { reads, writes, reduction? } }      beside those of a linear operator
+    tensors    = { tensor: { cuts, of? } }        where its blocks lie in it, in elements
+    memory     = { device?, host? }               elements that may be alive at once on a rank
+    traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
     compute    = reads, accumulates, phase?, sub_operator?     without a sub-operator: add the reads
     send recv  = peer, block, tag                              until both sides are there
@@ -22,9 +27,12 @@
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
     fetch evict    = block                                     host -> device, device -> host
+    cut            = block, blocks                             its parts, under their own names
+    join           = blocks, block                             the whole of its parts
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
-with one slice index for each dim that the grid names; any other name is data without meaning.
+with one slice index for each dim that the grid names; `phases` and `tensors` give other names a
+meaning; any other is data without one. `primepar.schedule.meaning` tells what names mean.
 Messages match in order per (source, destination, communicator): a tag is a claim that is checked.
 """
 
@@ -35,14 +43,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from primepar.schedule.operators import Dim, Phase
+from primepar.schedule.operators import DIMS, PHASES, Dim
+from primepar.schedule.signature import Bound, Reduction, Signature, Tensor
 
 Block = Annotated[str, Meta(min_length=1)]
 Rank = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
 Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
-Reduction = Literal["sum", "max", "min"]
+Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]+/[1-9][0-9]*$")]
 
 
 class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True):
@@ -54,8 +63,8 @@ class Compute(Node, frozen=True, tag="compute"):
 
     reads: Blocks
     accumulates: Block
-    phase: Phase | None = None
-    sub_operator: dict[Dim, Rank] | None = None
+    phase: str | None = None
+    sub_operator: dict[str, Rank] | None = None
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
@@ -186,13 +195,27 @@ class Evict(Node, frozen=True, tag="evict"):
     block: Block
 
 
+class Cut(Node, frozen=True, tag="cut"):
+    """Make blocks of the parts of a block, which stays."""
+
+    block: Block
+    blocks: Blocks
+
+
+class Join(Node, frozen=True, tag="join"):
+    """Make a block of its parts, which stay."""
+
+    blocks: Blocks
+    block: Block
+
+
 Collective = (
     AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
 )  # fmt: skip
 Instruction = (
     Compute | Send | Recv | ISend | IRecv | Wait | Group
     | AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-    | Alloc | Free | Fetch | Evict
+    | Alloc | Free | Fetch | Evict | Cut | Join
 )  # fmt: skip
 
 
@@ -203,27 +226,62 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     version: Literal[1]
     ranks: Count
     programs: tuple[tuple[Instruction, ...], ...]
-    grid: dict[Phase, dict[Dim, Count]] | None = None
+    grid: dict[str, dict[str, Count]] | None = None
     shape: dict[Dim, Count] | None = None
     initial: tuple[tuple[Block, ...], ...] | None = None
     final: tuple[tuple[Block, ...], ...] | None = None
+    phases: dict[str, Signature] | None = None
+    tensors: dict[str, Tensor] | None = None
+    memory: Bound | None = None
+    traffic: tuple[Elements, ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("programs", "initial", "final"):
+        for field in ("programs", "initial", "final", "traffic"):
             value = getattr(self, field)
             if value is not None and len(value) != self.ranks:
                 raise ValueError(
                     f"expected {field} to have one list for each of {self.ranks} ranks, "
                     f"got {len(value)}"
                 )
+        self._check_phases()
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
-                for named in named_ranks(instruction):
-                    if named >= self.ranks:
-                        raise ValueError(
-                            f"expected ranks below {self.ranks}, got {named} "
-                            f"in programs[{rank}][{place}]"
-                        )
+                self._check_instruction(instruction, f"programs[{rank}][{place}]")
+
+    def _check_phases(self) -> None:
+        phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}
+        for name, slices in (self.grid or {}).items():
+            if name not in phases:
+                raise ValueError(
+                    f"expected phases out of {', '.join(phases)}, got {name!r} in grid: "
+                    "give it a signature in phases"
+                )
+            if name in signatures:
+                signatures[name].check(name, slices)
+            elif not set(slices) <= set(DIMS):
+                raise ValueError(
+                    f"expected dims out of {', '.join(DIMS)}, got {', '.join(slices)} "
+                    f"in grid.{name}"
+                )
+
+    def _check_instruction(self, instruction: Instruction, where: str) -> None:
+        for named in named_ranks(instruction):
+            if named >= self.ranks:
+                raise ValueError(f"expected ranks below {self.ranks}, got {named} in {where}")
+        if isinstance(instruction, Compute) and instruction.phase is not None:
+            signature = (self.phases or {}).get(instruction.phase)
+            if signature is None and instruction.phase not in PHASES:
+                phases = ", ".join((*PHASES, *(self.phases or {})))
+                raise ValueError(
+                    f"expected phases out of {phases}, got {instruction.phase!r} in {where}: "
+                    "give it a signature in phases"
+                )
+            dims = signature.dims if signature else frozenset[str]()
+            if not dims <= set(instruction.sub_operator or {}):
+                raise ValueError(
+                    f"expected a sub_operator with {', '.join(sorted(dims))}, "
+                    f"got {', '.join(instruction.sub_operator or {})} in {where}"
+                )
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:

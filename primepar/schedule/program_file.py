@@ -15,10 +15,12 @@ from primepar.schedule.program import (
     Barrier,
     Collective,
     Compute,
+    Cut,
     Group,
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     ReduceScatter,
@@ -28,7 +30,7 @@ from primepar.schedule.program import (
 
 _OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
-    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict"
+    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict, cut, join"
 )
 
 
@@ -117,9 +119,9 @@ def instruction_text(instruction: Instruction) -> str:
 def _other_text(instruction: Instruction) -> str:
     name = _op(instruction)
     match instruction:
-        case AllGather(block=block, blocks=blocks):
+        case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
             what = f"{block} -> {' '.join(blocks)}"
-        case ReduceScatter(block=block, blocks=blocks):
+        case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
             what = f"{' '.join(blocks)} -> {block}"
         case AllToAll(blocks=blocks, into=into):
             what = f"{' '.join(blocks)} -> {' '.join(into)}"

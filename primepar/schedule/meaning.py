@@ -1,0 +1,223 @@
+"""What the names in a program mean: which blocks a sub-operator takes, and where a block lies.
+
+The phases of a linear operator have fixed signatures (`PRODUCTS`); a program gives those of its
+other phases. A block lies in its tensor: in a box of elements where `tensors` tells its cuts, else
+in a box of slices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise, product
+from math import prod
+from typing import NamedTuple
+
+from primepar.errors import ProgramError
+from primepar.schedule.operators import (
+    DIMS,
+    PHASES,
+    PRODUCTS,
+    Index,
+    block_name,
+    parse_block,
+    tensor_dims,
+)
+from primepar.schedule.program import Compute, Program
+from primepar.schedule.signature import Reduction, Template, Tensor
+
+Box = tuple[tuple[int, int], ...]
+"""Where a block lies: first element and end along each dim."""
+Key = tuple[int, ...]
+"""Which part of an output block a sub-operator makes: the slices that are reduced over."""
+
+_NAME = re.compile(r"(.+?)\[(\d+(?:,\d+)*)\]")
+
+
+class Place(NamedTuple):
+    """Where a block lies: in a box of a tensor."""
+
+    tensor: str
+    box: Box
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a program: what its sub-operators read, and what they add to."""
+
+    name: str
+    reads: tuple[Template, ...]
+    writes: Template
+    reduction: Reduction
+    grid: Mapping[str, int] | None
+    """Dim -> slices; None where the program does not say."""
+
+    @classmethod
+    def linear(cls, name: str, dims: frozenset[str], grid: Mapping[str, int] | None) -> Phase:
+        """A phase of a linear operator over some of its dims."""
+        reads, writes = PRODUCTS[name]
+        *read, written = (
+            Template(tensor, tuple((dim, 1) for dim in tensor_dims(tensor) if dim in dims))
+            for tensor in (*reads, writes)
+        )
+        return cls(name, tuple(read), written, "sum", grid)
+
+    @cached_property
+    def dims(self) -> frozenset[str]:
+        """Dims that tell sub-operators apart; any other dim of the grid counts copies."""
+        return self.writes.dims.union(*(template.dims for template in self.reads))
+
+    @cached_property
+    def _open(self) -> tuple[tuple[str, int], ...]:
+        """(dim, modulus) of what the index of an output block leaves open; 0 is the whole dim."""
+        written = dict(self.writes.entries)
+        dims = sorted(self.dims)
+        return tuple((dim, written.get(dim, 0)) for dim in dims if written.get(dim) != 1)
+
+    def key(self, sub_operator: Mapping[str, int]) -> Key:
+        """Which of the parts that its output block is made of a sub-operator makes."""
+        return tuple(
+            sub_operator[dim] % modulus if modulus else sub_operator[dim]
+            for dim, modulus in self._open
+        )
+
+    @cached_property
+    def keys(self) -> tuple[Key, ...] | None:
+        """All parts that an output block is made of; None where the program has no grid for it."""
+        if self.grid is None:
+            return None
+        lengths = [modulus or self.grid[dim] for dim, modulus in self._open]
+        return tuple(product(*map(range, lengths)))
+
+    def sub_operator(self, index: Index, key: Key) -> dict[str, int]:
+        """The sub-operator that makes one part of one output block."""
+        slices: dict[str, int] = {}
+        for (dim, divisor), at in zip(self.writes.entries, index, strict=True):
+            if dim:
+                slices[dim] = at * divisor
+        for (dim, _), part in zip(self._open, key, strict=True):
+            slices[dim] = slices.get(dim, 0) + part
+        order = list(self.grid or DIMS)
+        return {dim: slices[dim] for dim in sorted(slices, key=order.index)}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the names of one program mean."""
+
+    program: Program
+    _places: dict[str, Place | None] = field(default_factory=dict)
+
+    @cached_property
+    def phases(self) -> dict[str, Phase]:
+        """Every phase that the program has a signature, a grid or a product for."""
+        grid = self.program.grid or {}
+        found = {}
+        for name in PHASES:
+            dims = self._linear_dims(name)
+            if dims is not None:
+                found[name] = Phase.linear(name, dims, grid.get(name))
+        for name, signature in (self.program.phases or {}).items():
+            *reads, writes = signature.templates
+            found[name] = Phase(
+                name, tuple(reads), writes, signature.reduction, grid.get(name)
+            )  # fmt: skip
+        return found
+
+    def _linear_dims(self, phase: str) -> frozenset[str] | None:
+        """Dims of a phase of a linear operator; None where the program does not have it."""
+        grid = (self.program.grid or {}).get(phase)
+        if grid is not None:
+            return frozenset(grid)
+        for instructions in self.program.programs:
+            for node in instructions:
+                if isinstance(node, Compute) and node.phase == phase:
+                    return frozenset(node.sub_operator or {})
+        return None
+
+    @cached_property
+    def makers(self) -> dict[str, Phase]:
+        """Tensor -> the phase that makes it; all others are data from outside."""
+        return {self.real(phase.writes.tensor): phase for phase in self.phases.values()}
+
+    def real(self, tensor: str) -> str:
+        """The tensor that a tensor is, cut in another way perhaps."""
+        known = (self.program.tensors or {}).get(tensor)
+        return tensor if known is None else known.of or tensor
+
+    def place(self, block: str) -> Place | None:
+        """Where a block lies in its tensor; None for scratch and for data without meaning.
+
+        Raises `ProgramError` for a block outside the cuts of its tensor.
+        """
+        if block not in self._places:
+            self._places[block] = self._find(block)
+        return self._places[block]
+
+    def _find(self, block: str) -> Place | None:
+        match = _NAME.fullmatch(block)
+        if match is None:
+            return None
+        tensor, index = match[1], tuple(map(int, match[2].split(",")))
+        known = (self.program.tensors or {}).get(tensor)
+        if known is None:
+            box = tuple((at, at + 1) for at in index)
+            meant = tensor in self._named or parse_block(block) is not None
+            return Place(tensor, box) if meant else None
+        counts = [len(line) - 1 for line in known.cuts]
+        if len(index) != len(counts) or any(map(int.__ge__, index, counts)):
+            raise ProgramError(
+                f"$.tensors: expected blocks of {tensor} below "
+                f"[{','.join(map(str, counts))}], got {block}"
+            )
+        lines = zip(known.cuts, index, strict=True)
+        return Place(known.of or tensor, tuple((line[at], line[at + 1]) for line, at in lines))
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return frozenset(
+            template.tensor
+            for phase in self.phases.values()
+            for template in (*phase.reads, phase.writes)
+        )
+
+    def elements(self, block: str) -> int | None:
+        """Elements of a block, a scratch having those of its block; None where none can tell."""
+        base = block.rstrip("'")
+        place = self.place(base)
+        if place is not None and base.rpartition("[")[0] in (self.program.tensors or {}):
+            return prod(end - first for first, end in place.box)
+        parsed, shape = parse_block(base), self.program.shape or {}
+        grid = {d: n for slices in (self.program.grid or {}).values() for d, n in slices.items()}
+        if parsed is None or not grid or not set(grid) <= set(shape):
+            return None
+        dims = [dim for dim in tensor_dims(parsed.tensor) if dim in shape]
+        return prod(shape[dim] // grid.get(dim, 1) for dim in dims)
+
+    def block_at(self, tensor: str, box: Box) -> str:
+        """A name for a box of a tensor: that of a block that lies there, else its elements."""
+        for name, known in (self.program.tensors or {}).items():
+            if (known.of or name) != tensor:
+                continue
+            index = _index(known, box)
+            if index is not None:
+                return block_name(name, index)
+        if not box or tensor not in (self.program.tensors or {}):
+            return block_name(tensor, tuple(first for first, _ in box)) if box else tensor
+        return f"{tensor}[{', '.join(f'{first}:{end}' for first, end in box)}]"
+
+    def index_of(self, phase: Phase, box: Box) -> Index | None:
+        """Which output block of a phase lies in a box; None where it is none or several."""
+        known = (self.program.tensors or {}).get(phase.writes.tensor)
+        return tuple(first for first, _ in box) if known is None else _index(known, box)
+
+
+def _index(tensor: Tensor, box: Box) -> Index | None:
+    """Which block of a tensor lies in a box."""
+    if len(box) != len(tensor.cuts):
+        return None
+    lines = [list(pairwise(cuts)) for cuts in tensor.cuts]
+    found = [line.index(at) if at in line else -1 for line, at in zip(lines, box, strict=True)]
+    return None if -1 in found else tuple(found)

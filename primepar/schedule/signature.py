@@ -1,0 +1,120 @@
+"""What a program may say about its names: signatures of phases, cuts of tensors, bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from primepar.schedule.operators import Index, block_name
+
+Reduction = Literal["sum", "max", "min"]
+
+_TEMPLATE = re.compile(r"(.+?)\[([^\[\]]+)\]")
+_ENTRY = re.compile(r"([A-Za-z]+)(?:/([1-9]\d*))?|(\d+)")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A block name whose indices are dims, `I[M,N/2,0]`."""
+
+    tensor: str
+    entries: tuple[tuple[str, int], ...]
+    """(dim, divisor), or ("", slice) for a fixed slice."""
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        """Take a template apart. Raises `ValueError` saying what is expected."""
+        match = _TEMPLATE.fullmatch(text)
+        entries = [_ENTRY.fullmatch(part) for part in match[2].split(",")] if match else []
+        found = tuple(
+            ("", int(entry[3])) if entry[3] else (entry[1], int(entry[2] or 1))
+            for entry in entries
+            if entry is not None
+        )
+        if match is None or len(found) != len(entries):
+            raise ValueError(f"expected a block name over dims, such as 'I[M,N]', got {text!r}")
+        return cls(match[1], found)
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """Dims that the name depends on."""
+        return frozenset(dim for dim, _ in self.entries if dim)
+
+    def index(self, sub_operator: Mapping[str, int]) -> Index:
+        """Which block it is for one sub-operator."""
+        return tuple(sub_operator[dim] // number if dim else number for dim, number in self.entries)
+
+    def block(self, sub_operator: Mapping[str, int]) -> str:
+        """Name of the block."""
+        return block_name(self.tensor, self.index(sub_operator))
+
+
+class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
+    """What a sub-operator of a phase reads and what it adds to.
+
+    Block names whose indices are dims of the phase's grid, `I[M,N]`; `M/2` is half of a slice
+    index, rounded down, and a number is that slice. Dims that `writes` leaves out are reduced
+    over; those that no name has count copies of the same sub-operator.
+    """
+
+    reads: tuple[str, ...]
+    writes: str
+    reduction: Reduction = "sum"
+
+    def __post_init__(self) -> None:
+        assert self.templates  # parses, and so raises what is wrong
+
+    @cached_property
+    def templates(self) -> tuple[Template, ...]:
+        """What it reads, then what it writes."""
+        return tuple(Template.parse(text) for text in (*self.reads, self.writes))
+
+    @cached_property
+    def dims(self) -> frozenset[str]:
+        """Dims that tell sub-operators apart."""
+        return frozenset().union(*(template.dims for template in self.templates))
+
+    def check(self, phase: str, slices: Mapping[str, int]) -> None:
+        """Raise `ValueError` unless a grid has all dims, in multiples of their divisors."""
+        for dim, divisor in (entry for template in self.templates for entry in template.entries):
+            if dim and dim not in slices:
+                raise ValueError(
+                    f"expected {dim} among the dims of grid.{phase}, got {', '.join(slices)}"
+                )
+            if dim and slices[dim] % divisor:
+                raise ValueError(
+                    f"expected {dim} in a multiple of {divisor} slices in grid.{phase}, "
+                    f"got {slices[dim]}"
+                )
+
+
+class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the blocks of a tensor lie: `cuts[dim][i]` is the first element of slice `i`.
+
+    The last entry of each dim is the tensor's size. `of` names the tensor that this is, cut in
+    another way.
+    """
+
+    cuts: tuple[tuple[Annotated[int, Meta(ge=0)], ...], ...]
+    of: str | None = None
+
+    def __post_init__(self) -> None:
+        for dim, cuts in enumerate(self.cuts):
+            rising = all(a < b for a, b in pairwise(cuts))
+            if len(cuts) < 2 or cuts[0] != 0 or not rising:
+                raise ValueError(
+                    f"expected cuts that rise from 0 to the size of dim {dim}, got {list(cuts)}"
+                )
+
+
+class Bound(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Elements that may be alive at once on each rank, in device and in host memory."""
+
+    device: Annotated[int, Meta(ge=0)] | None = None
+    host: Annotated[int, Meta(ge=0)] | None = None
