@@ -96,7 +96,8 @@ def map_equations(primitive: Primitive) -> dict[str, str]:
 def home_equations(primitive: Primitive) -> dict[str, str]:
     """Tensor -> where it rests, `I[r, c]`; empty for a primitive that declares no homes.
 
-    A dim that is whole is written `:`. Homes that symbols cannot follow are left out.
+    A dim that is whole is written `:`, a digit that is open `*`. Homes that symbols cannot follow
+    are left out.
     """
     if primitive.home is None:
         return {}

@@ -69,6 +69,10 @@ def kinds(text: str) -> dict[str, set[str]]:
         ("Ks3", "all_gather I", "reduce_scatter dI", "all_gather I"),
         ("Ns3", "reduce_scatter O", "all_gather dO", "all_gather dO"),
         ("S3x3", "broadcast I, broadcast W", "broadcast W, reduce dI", "broadcast I, reduce dW"),
+        ("S2x3", "all_gather I, isend W", "isend W, reduce_scatter dI",
+         "all_gather I, reduce_scatter dW"),
+        ("S4x2", "isend I, broadcast W", "broadcast W, isend dI", "isend I, reduce dW"),
+        ("S4x6", "broadcast I, broadcast W", "broadcast W, reduce dI", "broadcast I, reduce dW"),
         ("T3x3x1", "broadcast I, broadcast W", "broadcast W, reduce dI", "broadcast I, reduce dW"),
         ("T3x3x2", "broadcast I, broadcast W", "broadcast W, reduce dI",
          "broadcast I, reduce dW, all_reduce dW"),
@@ -109,7 +113,7 @@ def test_what_brings_operands_is_posted_and_what_finishes_a_sum_is_not(
             assert node.request is None
 
 
-@pytest.mark.parametrize("text", ["S3x3", "S4x4", "T3x3x2", "Os3x3", "Is3x3", "Ws3x3"])
+@pytest.mark.parametrize("text", ["S3x3", "S4x4", "S6x3", "T3x3x2", "Os3x3", "Is3x3", "Ws3x3"])
 def test_operands_of_a_later_step_travel_while_this_one_multiplies(text: str) -> None:
     for instructions in lower(parse_sequence(text)).programs:
         flying: dict[str, bool] = {}
@@ -208,7 +212,7 @@ def test_the_output_of_three_d_rests_where_the_exchanged_one_wants_its_input() -
 @pytest.mark.parametrize(
     ("text", "shares"),
     [("Ns3", True), ("C2x2x2", True), ("Cr2x2x2", True), ("Is3x3", True), ("Ws3x3", True),
-     ("Ks3", False), ("S3x3", False), ("Os3x3", False), ("P3x3", False), ("N3", False)],
+     ("Ks3", False), ("S3x3", False), ("S2x3", False), ("Os3x3", False), ("P3x3", False), ("N3", False)],
 )  # fmt: skip
 def test_backward_and_gradient_share_the_way_of_dO(text: str, shares: bool) -> None:
     sequence = parse_sequence(text)

@@ -12,7 +12,7 @@ from primepar.schedule.operators import block_name
 
 TEXTS = ("B2", "B3", "M2", "M3", "N2", "N3", "K2", "K3", "P2x2", "P3x3",
          "M2,K2", "K2,P2x2", "N2,P2x2", "P2x2,N2",
-         "Ks2", "Ns2", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
+         "Ks2", "Ns2", "S2x2", "S3x3", "S2x3", "S2x4", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
          "Os2x2", "Is2x2", "Ws2x2", "Is3x3", "M2,Ks2", "P2x2,Ns2")  # fmt: skip
 
 

@@ -82,12 +82,14 @@ def test_slices_of_the_paper_s_two_by_two_example() -> None:
 
 
 def test_sequences_are_spelt_as_they_are_read() -> None:
-    for text in ("K2,P2x2", "B4,M2,N3", "P3x3"):
+    for text in ("K2,P2x2", "B4,M2,N3", "P3x3", "S2x3,S2x2,S4x6", "S1x2x1x2", "S2x1x2x1"):
         assert str(parse_sequence(text)) == text
     assert str(parse_sequence("K")) == "K2"
 
 
-EXAMPLES = "B, M, N, K, Ks, Ns, S2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+EXAMPLES = (
+    "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,9 @@ EXAMPLES = "B, M, N, K, Ks, Ns, S2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2
          "T2x2x2, got 'T2x3x2'"),
         ("C2x2x3", "sequence 'C2x2x3': expected 3 lengths after C, equal along i, j and l, like "
          "C2x2x2, got 'C2x2x3'"),
+        ("S2", "sequence 'S2': expected 2 lengths after S, like S2x3, got 'S2'"),
+        ("S0x2", "SummaRectangular: expected one positive length per side (q, u, v), got "
+         "(2, 0, 1)"),
         ("K0", "ByOutput: expected one positive length per side (s), got (0,)"),
     ],
 )  # fmt: skip
@@ -235,7 +240,7 @@ def test_a_shape_that_the_grid_does_not_divide_says_how_to_pad() -> None:
     )
 
 
-def test_every_registered_primitive_has_a_label_and_a_docstring_of_its_own() -> None:
-    labels = [primitive.label for primitive in PRIMITIVES.values()]
-    assert len(set(labels)) == len(labels)
+def test_every_registered_primitive_has_a_spelling_and_a_docstring_of_its_own() -> None:
+    examples = [primitive().example for primitive in PRIMITIVES.values()]
+    assert len(set(examples)) == len(examples)
     assert all(primitive.__doc__ for primitive in PRIMITIVES.values())

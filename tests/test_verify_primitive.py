@@ -124,7 +124,8 @@ def test_a_right_primitive_is_proved_for_every_side(name: str) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_proved_for_every_side_is_proved_for_each(name: str) -> None:
     primitive = RIGHT[name]()
-    for sides in product((1, 2, 3), repeat=len(primitive.side_names)):
+    count = len(primitive.side_names)
+    for sides in product((1, 2, 3) if count < 3 else (1, 2), repeat=count):
         assert verify_side(primitive, sides).verdict == "proved"
 
 

@@ -60,6 +60,8 @@ def homeless(
 S2 = "s=2 (2x2 devices)"
 FIRST, SECOND, THIRD = "device 0 (r=0, c=0)", "device 1 (r=0, c=1)", "device 2 (r=1, c=0)"
 Q1D2, LAYER = "q=1, d=2 (1x1x2 devices)", "device 1 (r=0, c=0, e=1)"
+WIDE, TALL = "q=1, u=1, v=2 (1x1x1x2 devices)", "q=1, u=2, v=1 (1x2x1x1 devices)"
+CORNER = "device 0 (r=0, a=0, c=0, b=0)"
 I_ELSEWHERE = (
     f"{S2}: gradient starts on {FIRST}: expected I[0,0] here, got I[0,1] from forward: "
     "end forward where gradient starts, or one hop away"
@@ -176,6 +178,14 @@ WITH_HOMES = [
         "alignment": "p=1, q=2 (1x2 devices): home of W: expected W[1,0] to rest on some device, "
         "got it on none: only 2 of 4 blocks rest",
     }, unknown="deadlock-freedom"),
+    Wrong("last_digit_open.py:LastDigitOpen", (1, 1, 2), homeless(
+        WIDE, "W", "W[1,0]", f"forward, {CORNER} at t=0",
+        f"gradient, {CORNER} at t=0: expected the sum dW[1,0]", "W[1,0]", "2 of 4",
+    ), unknown="coverage deadlock-freedom"),
+    Wrong("no_digit_open.py:NoDigitOpen", (1, 2, 1), homeless(
+        TALL, "I", "I[0,1]", f"forward, {CORNER} at t=0",
+        f"backward, {CORNER} at t=0: expected the sum dI[0,1]", "I[0,1]", "2 of 4",
+    ), unknown="deadlock-freedom"),
     Wrong("one_layer_rests.py:OneLayerRests", (1, 2), homeless(
         Q1D2, "I", "I[1,0]", f"forward, {LAYER} at t=0",
         f"backward, {LAYER} at t=0: expected the sum dI[1,0]", "I[1,0]", "1 of 2",

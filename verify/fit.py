@@ -13,14 +13,14 @@ from itertools import product
 from math import prod
 
 from primepar.schedule.movement import NEXT_USE
-from primepar.schedule.operators import PHASES, PRODUCTS, Index, Phase, tensor_dims
-from primepar.schedule.primitive import Primitive, call_map
-from primepar.schedule.sequence import Coordinates, Element
+from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
+from primepar.schedule.primitive import ANY, Primitive, call_map
+from primepar.schedule.sequence import Coordinates, Element, SliceIndex
 from primepar.verify.primitive_affine import Affine
 
 Row = tuple[int, ...]
 """One number for each axis."""
-Digits = tuple[tuple[int, ...], ...]
+Digits = tuple[SliceIndex, ...]
 """A block, or all the blocks that share these digits: for each dim those that the map names."""
 
 MOST_DEVICES = 130
@@ -135,7 +135,7 @@ class Sample:
         return tuple(named.get(dim, ()) for dim in tensor_dims(tensor))
 
     @cached_property
-    def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
+    def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
         element = self.element
         return {
             (phase, device, step): call_map(element.primitive, phase, device, step, element.sides)
@@ -168,15 +168,13 @@ class Sample:
         following = transition.following or transition.phase
         have = {d: self.digits(transition.phase, transition.tensor, d, step) for d in self.devices}
         need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
-        widths = [
-            min(len(one), len(other))
-            for one, other in zip(have[self.devices[0]], need[self.devices[0]], strict=True)
-        ]
+        first = zip(have[self.devices[0]], need[self.devices[0]], strict=True)
+        places = [_named_in_both(*pair) for pair in first]
         holders: dict[Digits, list[Coordinates]] = {}
         for device, digits in have.items():
-            holders.setdefault(_cut(digits, widths), []).append(device)
+            holders.setdefault(_at(digits, places), []).append(device)
         sources = {
-            device: self._nearest(holders.get(_cut(need[device], widths), []), device)
+            device: self._nearest(holders.get(_at(need[device], places), []), device)
             for device in self.devices
         }
         moving = {device: source for device, source in sources.items() if source != device}
@@ -224,8 +222,16 @@ class Sample:
         return ", ".join(f"{name}={side}" for name, side in names)
 
 
-def _cut(digits: Digits, widths: list[int]) -> Digits:
-    return tuple(own[:width] for own, width in zip(digits, widths, strict=True))
+def _named_in_both(one: SliceIndex, other: SliceIndex) -> list[int]:
+    pairs = enumerate(zip(one, other, strict=False))
+    return [place for place, (a, b) in pairs if a is not ANY and b is not ANY]
+
+
+def _at(digits: Digits, places: list[list[int]]) -> Digits:
+    return tuple(
+        tuple(own[place] for place in named if place < len(own))
+        for own, named in zip(digits, places, strict=True)
+    )
 
 
 def samples(primitive: Primitive) -> list[Sample]:

@@ -80,12 +80,7 @@ def _at_some_step(symbolic: SymbolicMap) -> Term:
 def _coverage_of(symbolic: SymbolicMap, phase: Phase) -> Iterator[Claim]:
     space, slices = symbolic.space, symbolic.digits[phase]
     inside = _at_some_step(symbolic)
-    counts = [
-        (digit, space.term(symbolic.radices[dim][place]))
-        for dim, index in slices.items()
-        for place, digit in enumerate(index)
-    ]
-    outside = z3.Or(*(z3.Or(digit < 0, digit >= count) for digit, count in counts))
+    outside = z3.Not(symbolic.in_grid(slices))
     sentence = f"{phase}: every slice index is in its grid"
     yield Claim("coverage", sentence, z3.And(inside, outside), is_ground=True)
 
@@ -102,7 +97,8 @@ def _coverage_of(symbolic: SymbolicMap, phase: Phase) -> Iterator[Claim]:
     )
     lengths = [space.term(length) for length in symbolic.lengths]
     done = prod(lengths, start=symbolic.steps.term)
-    wanted = prod((count for _, count in counts), start=z3.IntVal(1))
+    counts = (count for _, count in symbolic.counted(slices))
+    wanted = prod(counts, start=z3.IntVal(1))
     yield Claim(
         "coverage",
         f"{phase}: devices times steps are as many as the sub-operators",

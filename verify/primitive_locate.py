@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import product
 
 from primepar.schedule.operators import PRODUCTS, Index, Phase, tensor_dims
-from primepar.schedule.primitive import call_home
-from primepar.schedule.sequence import HOMES, Coordinates, Element
+from primepar.schedule.primitive import ANY, call_home
+from primepar.schedule.sequence import HOMES, Coordinates, Element, SliceIndex
 from primepar.verify.fit import FitError, Row, Sample, Sender, distance, fit_affine
 from primepar.verify.primitive_affine import Affine
 
@@ -192,7 +192,7 @@ class _Rest:
     tensor: str
     digits: list[tuple[Affine, ...]]
     """For each dim of the tensor the numbers of slices of its digits."""
-    homes: dict[Coordinates, list[Index]]
+    homes: dict[Coordinates, list[SliceIndex]]
 
     @classmethod
     def of(cls, sample: Sample, tensor: str, radices: Radices) -> _Rest:
@@ -242,8 +242,12 @@ class _Rest:
         return min(holders, key=lambda holder: distance(holder, device, lengths))
 
 
-def _holds(named: list[Index], block: list[Index]) -> bool:
-    return all(own == given[: len(own)] for own, given in zip(named, block, strict=True))
+def _holds(named: list[SliceIndex], block: list[Index]) -> bool:
+    return all(
+        own is ANY or own == digit
+        for index, given in zip(named, block, strict=True)
+        for own, digit in zip(index, given, strict=False)
+    )
 
 
 def _text(block: list[Index]) -> str:

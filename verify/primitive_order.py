@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import z3
 
-from primepar.schedule.operators import PHASES
+from primepar.schedule.operators import PHASES, tensor_dims
+from primepar.schedule.sequence import HOMES
 from primepar.verify.primitive_symbolic import SymbolicMap, precedes
 from primepar.verify.symbol import Term
 
@@ -47,7 +48,11 @@ def order(symbolic: SymbolicMap) -> Claim:
         wrong += [z3.And(at_step, a >= b) for a, b in pairwise(ranks)]
         wrong.append(z3.And(at_step, later > t, later < steps, ranks[-1] >= post + 4 * (later - t)))
         wrong.append(z3.And(at_step, ranks[-1] >= (place + 1) * length))
-    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(6)] for tag in ("", "'"))
+    radices, axes = symbolic.radices, symbolic.primitive.axis_sides
+    most = len(axes) + max(
+        sum(len(radices.get(dim, ())) for dim in tensor_dims(tensor)) for tensor in HOMES
+    )
+    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(most)] for tag in ("", "'"))
     differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
     wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
     return Claim(

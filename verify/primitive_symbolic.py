@@ -9,7 +9,7 @@ import z3
 
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.operators import PHASES, Phase, tensor_dims
-from primepar.schedule.primitive import Primitive, Value, call_home, call_map
+from primepar.schedule.primitive import ANY, Primitive, Value, call_home, call_map
 from primepar.schedule.sequence import HOMES
 from primepar.verify.fit import Row, Sender
 from primepar.verify.primitive_affine import Affine, sum_text
@@ -19,7 +19,7 @@ from primepar.verify.symbol import Space, Symbol, Term
 Point = tuple[Term, ...]
 """One Z3 integer for each device axis."""
 Block = dict[str, tuple[Term, ...]]
-"""For each dim of a tensor the digits that the map names; what it leaves open, it holds whole."""
+"""For each dim of a tensor the digits that the map names; one that is left out or `ANY` is open."""
 
 
 @dataclass
@@ -71,7 +71,10 @@ class SymbolicMap:
                 "let it name the same ones for every device, step and side"
             )
         of = self.space.of
-        return {dim: tuple(of(digit).term for digit in index) for dim, index in slices.items()}
+        return {
+            dim: tuple(digit if digit is ANY else of(digit).term for digit in index)
+            for dim, index in slices.items()
+        }
 
     def point(self, tag: str) -> Point:
         """Fresh coordinates of a device."""
@@ -95,21 +98,14 @@ class SymbolicMap:
 
     def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
         """The blocks of `tensor` that a device works on."""
-        into = list(zip((*self.here, self.now), (*device, step), strict=True))
-        named = self.digits[phase]
-        return {
-            dim: tuple(z3.substitute(digit, *into) for digit in named.get(dim, ()))
-            for dim in tensor_dims(tensor)
-        }
+        digits = self.sub_operator(phase, device, step)
+        return {dim: digits.get(dim, ()) for dim in tensor_dims(tensor)}
 
     def home(self, tensor: str, device: Point) -> Block:
         """The blocks of `tensor`, or of what it is the gradient of, that rest on a device."""
         into = list(zip(self.here, device, strict=True))
-        named = self.homes[tensor.removeprefix("d")]
-        return {
-            dim: tuple(z3.substitute(digit, *into) for digit in named.get(dim, ()))
-            for dim in tensor_dims(tensor)
-        }
+        digits = _substituted(self.homes[tensor.removeprefix("d")], into)
+        return {dim: digits.get(dim, ()) for dim in tensor_dims(tensor)}
 
     def any_block(self, tensor: str) -> Block:
         """One block of `tensor`, every digit a Z3 integer of its own."""
@@ -120,12 +116,16 @@ class SymbolicMap:
 
     def in_grid(self, block: Block) -> Term:
         """Every digit is 0 or more and below its number of slices."""
-        inside = [
-            z3.And(digit >= 0, digit < self.space.term(self.radices[dim][place]))
+        return z3.And(*(z3.And(at >= 0, at < count) for at, count in self.counted(block)))
+
+    def counted(self, block: Block) -> list[tuple[Term, Term]]:
+        """Every digit that is not open, and its number of slices."""
+        return [
+            (digit, self.space.term(self.radices[dim][place]))
             for dim, index in block.items()
             for place, digit in enumerate(index)
+            if digit is not ANY
         ]
-        return z3.And(*inside)
 
     def located(self, locator: Locator, device: Point, block: Block) -> Point:
         """The device where `locator` says that the block rests."""
@@ -150,17 +150,18 @@ class SymbolicMap:
     def sub_operator(self, phase: Phase, device: Point, step: Term) -> Block:
         """The digits of a device's sub-operator."""
         into = list(zip((*self.here, self.now), (*device, step), strict=True))
-        return {
-            dim: tuple(z3.substitute(digit, *into) for digit in index)
-            for dim, index in self.digits[phase].items()
-        }
+        return _substituted(self.digits[phase], into)
 
     def contains(self, have: Block, need: Block) -> Term:
         """All blocks of `need` are among those of `have`."""
         same = [overlaps(have, need)]
         for dim, held in have.items():
-            extra = range(len(need[dim]), len(held))
-            same += [self.space.term(self.radices[dim][place]) == 1 for place in extra]
+            named = {place for place, digit in enumerate(need[dim]) if digit is not ANY}
+            same += [
+                self.space.term(self.radices[dim][place]) == 1
+                for place, digit in enumerate(held)
+                if digit is not ANY and place not in named
+            ]
         return z3.And(*same)
 
     def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
@@ -209,10 +210,12 @@ def precedes(one: list[Term], other: list[Term]) -> Term:
 
 def overlaps(one: Block, other: Block) -> Term:
     """The two sets have a block in common."""
-    return z3.And(
-        *(
-            a == b
-            for dim in one
-            for a, b in zip(one[dim], other[dim], strict=False)
-        )
-    )  # fmt: skip
+    pairs = [pair for dim in one for pair in zip(one[dim], other[dim], strict=False)]
+    return z3.And(*(a == b for a, b in pairs if a is not ANY and b is not ANY))
+
+
+def _substituted(block: Block, into: list[tuple[Term, Term]]) -> Block:
+    return {
+        dim: tuple(digit if digit is ANY else z3.substitute(digit, *into) for digit in index)
+        for dim, index in block.items()
+    }

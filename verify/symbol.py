@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import z3
 
 from primepar.errors import SymbolicError
+from primepar.schedule.primitive import ANY
 from primepar.verify.primitive_affine import Affine
 
 Term = Any
@@ -24,6 +25,10 @@ _ONE_MESH = "or prove one mesh with --side"
 _IF = (
     "a map for every side cannot ask `if`, `and`, min or max of an index: "
     f"write where(condition, a, b), {_ONE_MESH}"
+)
+_ANY = (
+    "a digit that is ANY on some devices or at some steps only has no form for every side: "
+    f"leave it open on all, {_ONE_MESH}"
 )
 _INTEGER = (
     "a map for every side cannot turn an index into a number, look it up or count with it: "
@@ -83,6 +88,8 @@ class Space:
         """A symbol as it is, an integer as a symbol. Raises `SymbolicError` for anything else."""
         if isinstance(value, Symbol):
             return value
+        if value is ANY:
+            raise SymbolicError(_ANY)
         try:
             number = operator.index(value)
         except TypeError:

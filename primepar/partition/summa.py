@@ -1,20 +1,29 @@
-"""SUMMA: two-dimensional tensor parallelism on a q x q mesh, in q steps.
+"""SUMMA: two-dimensional tensor parallelism on a q x q mesh, or on one of q u x q v, in q steps.
 
 Source: van de Geijn and Watts, 1997; for transformers Optimus, Xu et al., arXiv 2104.05343.
 
-One block of every tensor rests on each device and nothing is replicated. Step t works with column
-t of I and row t of W: forward broadcasts both, backward broadcasts W and reduces dI along the row,
-gradient broadcasts I and reduces dW along the column.
+An equal part of every tensor rests on each device and nothing is replicated. Step t works with
+panel t: column t of I and row t of W. Forward broadcasts both, backward broadcasts W and reduces dI
+along the row, gradient broadcasts I and reduces dW along the column.
 
-Sent per device, p = q^2:  3 (q - 1) (MN + NK) / p  elements.
-Held per device:           1 / p of each tensor, and two blocks of I and of W on their way.
+On the rectangular mesh panel t of I lies on v columns of devices and panel t of W on u rows. N is
+cut in q u v slices, digits (q, u, v): a device holds every v-th slice of I in its panel and v of W
+side by side. With one panel the broadcasts and reduces are all-gathers and reduce-scatters. This
+form is ours: classical SUMMA takes panels of any width, here their number divides both lengths of
+the mesh. `S4x6` has as many as it can, two; `S1x4x1x6`, a length for each axis, has one.
+
+Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
+                  q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v.
+Held per device:  1 / p of each tensor, and up to two panels on their way: each 1 / p of I and W,
+                  v / p of I and u / p of W where the mesh is rectangular.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from math import gcd
 
-from primepar.schedule.primitive import Primitive, Slices, Value
+from primepar.schedule.primitive import ANY, Primitive, Slices, Value
 
 
 class Summa(Primitive):
@@ -31,3 +40,44 @@ class Summa(Primitive):
 
     def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
         return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+
+
+class SummaRectangular(Primitive):
+    """M=(r, a), N=t, K=(c, b); I rests as [(r, a), (c, *, b)], W and O as [(r, a), (c, b)].
+
+    Its label is that of `Summa`; `S2x3` gives the rows and columns of the mesh.
+    """
+
+    axes = {"r": "q", "a": "u", "c": "q", "b": "v"}
+    label = "S"
+    example = "S2x3"
+
+    def forward(
+        self, r: Value, a: Value, c: Value, b: Value, t: Value, q: Value, u: Value, v: Value
+    ) -> Slices:
+        return dict(M=(r, a), N=t, K=(c, b))
+
+    def home(
+        self, tensor: str, r: Value, a: Value, c: Value, b: Value, q: Value, u: Value, v: Value
+    ) -> Slices:
+        return {
+            "I": dict(M=(r, a), N=(c, ANY, b)),
+            "W": dict(N=(r, a), K=(c, b)),
+            "O": dict(M=(r, a), K=(c, b)),
+        }[tensor]
+
+    def sent(self, M: int, N: int, K: int, q: int, u: int, v: int) -> Fraction:
+        rows, columns = q * u, q * v
+        return Fraction(3 * ((columns - 1) * M * N + (rows - 1) * N * K), rows * columns)
+
+    def text(self, sides: tuple[int, ...]) -> str:
+        """`S4x6` if it has as many panels as it can and is no square, `S1x4x1x6` otherwise."""
+        q, u, v = sides
+        return f"{self.label}{q * u}x{q * v}" if gcd(u, v) == 1 and u != v else super().text(sides)
+
+    def sides_of(self, lengths: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The sides of a spelling with the lengths of the mesh, or of each axis."""
+        if len(lengths) != 2:
+            return super().sides_of(lengths)
+        panels = gcd(*lengths) or 1
+        return panels, lengths[0] // panels, lengths[1] // panels

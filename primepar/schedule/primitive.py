@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from primepar.errors import PrimeParError, PrimitiveError
 from primepar.schedule.operators import DIMS, Phase
@@ -17,6 +17,30 @@ Value = Any
 """An integer, an array of integers or a symbol."""
 Slices = dict[str, Value]
 """Dim -> slice index; a tuple is an index of several digits, major first."""
+
+
+class AnyDigit:
+    """The type of `ANY`."""
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+    def __str__(self) -> str:
+        return "*"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("ANY is no number, write it alone as a digit, like N=(c, ANY, b)")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __neg__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+ANY: Final = AnyDigit()
+"""A digit that a slice index leaves open: `N=(c, ANY, b)` is every `(c, *, b)`.
+
+Digits left open at the end need not be written: `N=(c, ANY)` is `N=c`.
+"""
 
 
 def where(condition: Value, then: Value, otherwise: Value) -> Value:
@@ -42,7 +66,8 @@ class Primitive:
     `axes` names the device axes. A tuple puts `s` devices along each; a mapping gives each axis
     its own side, `{"r": "q", "c": "q", "e": "d"}`. A map takes one coordinate per axis, the step
     `t` and one length per side, and returns the slice index of every dim that it splits; a dim
-    that is not named is whole. `backward` and `gradient` are the forward map unless overridden.
+    that is not named is whole, and so is a digit that is left out at the end or is `ANY`.
+    `backward` and `gradient` are the forward map unless overridden.
     """
 
     axes: tuple[str, ...] | Mapping[str, str] = ()
@@ -95,6 +120,21 @@ class Primitive:
         along = (str(lengths[side]) for side in self.axis_sides.values())
         return (self.label or type(self).__name__) + "x".join(along)
 
+    def sides_of(self, lengths: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Length of each side from the lengths that `text` spells; None if they do not fit."""
+        sides: dict[str, int] = {}
+        if len(lengths) != len(self.axis_sides):
+            return None
+        for side, length in zip(self.axis_sides.values(), lengths, strict=True):
+            if sides.setdefault(side, length) != length:
+                return None
+        return tuple(sides.values())
+
+    @property
+    def example(self) -> str:
+        """A spelling for messages to show."""
+        return self.text((2,) * len(self.side_names))
+
 
 def call_map(
     primitive: Primitive,
@@ -103,7 +143,7 @@ def call_map(
     t: Value,
     sides: tuple[Value, ...],
 ) -> dict[str, tuple[Value, ...]]:
-    """Call one map and return dim -> digits.
+    """Call one map and return dim -> digits, without those that are left open at the end.
 
     Raises `PrimitiveError` if the map raises, returns no mapping, or names an unknown dim.
     """
@@ -143,4 +183,13 @@ def _call(
                 f"{where_}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
                 "leave out a dim that is not split"
             )
-    return {dim: index if isinstance(index, tuple) else (index,) for dim, index in slices.items()}
+    digits = {dim: _named(index) for dim, index in slices.items()}
+    return {dim: index for dim, index in digits.items() if index}
+
+
+def _named(index: Value) -> tuple[Value, ...]:
+    """The digits of an index up to the last that is not left open."""
+    digits = index if isinstance(index, tuple) else (index,)
+    while digits and digits[-1] is ANY:
+        digits = digits[:-1]
+    return digits

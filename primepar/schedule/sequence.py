@@ -17,9 +17,11 @@ from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_dims
-from primepar.schedule.primitive import Primitive, call_home, call_map
+from primepar.schedule.primitive import ANY, AnyDigit, Primitive, call_home, call_map
 
 Coordinates = tuple[int, ...]
+SliceIndex = tuple[int | AnyDigit, ...]
+"""A slice index as a map gives it; what is left out at the end is open too."""
 HOMES = ("I", "W", "O")
 """Tensors with a home; a gradient rests with its tensor."""
 MOST_SLICES = 1_000_000
@@ -88,7 +90,7 @@ class Element:
         return steps
 
     @cached_property
-    def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, Index]]:
+    def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
         return {
             (phase, device, step): self._checked(
                 phase,
@@ -102,7 +104,7 @@ class Element:
         }
 
     @cached_property
-    def _home_digits(self) -> dict[tuple[str, Coordinates], dict[str, Index]]:
+    def _home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
         """Digits of each tensor's home: as declared, or where forward has it where nothing is."""
         if self.primitive.home is None:
             return {
@@ -123,10 +125,10 @@ class Element:
 
     def _checked(
         self, what: str, device: Coordinates, when: str, digits: dict[str, tuple[Any, ...]]
-    ) -> dict[str, Index]:
+    ) -> dict[str, SliceIndex]:
         for dim, index in digits.items():
             for digit in index:
-                if not isinstance(digit, int) or not 0 <= digit < MOST_SLICES:
+                if digit is not ANY and not _is_slice(digit):
                     place = ", ".join(
                         f"{axis}={at}"
                         for axis, at in zip(self.primitive.axis_sides, device, strict=True)
@@ -138,7 +140,10 @@ class Element:
                         f"{bound}, got {digit!r} at {place or 'the device'}{when}, "
                         f"sides {self.sides}: wrap it with % of the side"
                     )
-        return {dim: tuple(map(int, index)) for dim, index in digits.items()}
+        return {
+            dim: tuple(digit if digit is ANY else int(digit) for digit in index)
+            for dim, index in digits.items()
+        }
 
     @cached_property
     def radices(self) -> dict[str, Index]:
@@ -149,7 +154,8 @@ class Element:
                 known = radices.setdefault(dim, [])
                 known += [1] * (len(index) - len(known))
                 for place, digit in enumerate(index):
-                    known[place] = max(known[place], digit + 1)
+                    if isinstance(digit, int):
+                        known[place] = max(known[place], digit + 1)
         return {dim: tuple(known) for dim, known in radices.items()}
 
     def slices(self, phase: Phase, device: Coordinates, step: int, dim: Dim) -> tuple[int, ...]:
@@ -160,12 +166,18 @@ class Element:
         """Flat slices of `dim` of the block of `tensor` that rests on a device."""
         return self._whole(self._home_digits[tensor, device], dim)
 
-    def _whole(self, digits: dict[str, Index], dim: Dim) -> tuple[int, ...]:
-        radices = self.radices.get(dim, ())
-        given = digits.get(dim, ())
-        choices = [(digit,) for digit in given]
-        choices_open = [tuple(range(radix)) for radix in radices[len(given) :]]
-        return tuple(_flat(index, radices) for index in product(*choices, *choices_open))
+    def _whole(self, digits: dict[str, SliceIndex], dim: Dim) -> tuple[int, ...]:
+        radices, given = self.radices.get(dim, ()), digits.get(dim, ())
+        left_out = (ANY,) * (len(radices) - len(given))
+        choices = [
+            (digit,) if isinstance(digit, int) else range(radix)
+            for digit, radix in zip((*given, *left_out), radices, strict=True)
+        ]
+        return tuple(_flat(index, radices) for index in product(*choices))
+
+
+def _is_slice(digit: object) -> bool:
+    return isinstance(digit, int) and 0 <= digit < MOST_SLICES
 
 
 def _flat(digits: Index, radices: Index) -> int:
