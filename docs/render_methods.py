@@ -32,19 +32,31 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "methods"
 SHAPE = Linear(M=288, N=144, K=576)
 LARGE = Linear(M=256, N=64, K=256)
-ONE_SIDE, TWO_SIDES = ((2,), (3,), (4,)), ((2, 1), (2, 2), (2, 4), (3, 2))
-"""Sides at which a method is counted on its page."""
-OVERVIEW = {
-    4: {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1)},
-    64: {("d",): (64,), ("r", "c"): (8,), ("r", "c", "e"): (4, 4), ("i", "j", "l"): (4,)},
+COUNTED = {
+    1: ((2,), (3,), (4,)),
+    2: ((2, 1), (2, 2), (2, 4), (3, 2)),
+    3: ((1, 2, 3), (2, 1, 2), (2, 2, 1), (2, 2, 3)),
 }
+"""Number of sides -> the sides at which a method is counted on its page."""
+SMALL = {1: (2,), 2: (2, 2), 3: (2, 1, 2)}
+LARGER = {1: (3,), 2: (3, 3), 3: (3, 1, 2)}
+"""Number of sides -> those of the pictures, and those at which moves are counted."""
+RECTANGLE = ("r", "a", "c", "b")
+OVERVIEW = {
+    4: {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1), RECTANGLE: (1, 1, 4)},
+    64: {
+        ("d",): (64,), ("r", "c"): (8,), ("r", "c", "e"): (4, 4), ("i", "j", "l"): (4,),
+        RECTANGLE: (4, 1, 4),
+    },
+}  # fmt: skip
 """Devices -> axes -> sides; a method without such a mesh has no number there."""
 HEAD = """# All methods
 
 One product, `O = I W`, and its two gradients, on many devices: every primitive of the library, with
 the map of its forward, and what it sends and holds on each device. Each method has a page with all
-of its maps, its pictures, and what moves. The pictures have two devices along each axis. Among two,
-a broadcast or a gather is a message, and the last way of a travelling sum a reduce-scatter."""
+of its maps, its pictures, and what moves. The pictures have two devices along each axis, a
+rectangular mesh two rows of four. Among two, a broadcast or a gather is a message, and the last way
+of a travelling sum a reduce-scatter."""
 
 
 class Counts(NamedTuple):
@@ -100,7 +112,8 @@ def page(module: str, names: list[str], folder: Path) -> str:
 def section(name: str, folder: Path) -> Iterator[str]:
     """What one primitive is, how it moves, and what it costs."""
     primitive = PRIMITIVES[name]()
-    small, large = (Sequence.of(primitive, *[s] * len(primitive.side_names)) for s in (2, 3))
+    sides = len(primitive.side_names)
+    small, large = (Sequence.of(primitive, *of[sides]) for of in (SMALL, LARGER))
     yield f"## {name}"
     yield summary(primitive)
     yield equations(primitive)
@@ -146,7 +159,7 @@ def table(name: str, primitive: Primitive) -> Iterator[str]:
     yield ""
     yield "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |"
     yield "|---|--:|--:|--:|--:|--:|"
-    for sides in TWO_SIDES if len(primitive.side_names) == 2 else ONE_SIDE:
+    for sides in COUNTED[len(primitive.side_names)]:
         sequence = Sequence.of(primitive, *sides)
         cells = " | ".join(f"{number:,.10g}" for number in count(name, sequence, SHAPE))
         yield f"| `{sequence}` | {sequence.ranks} | {cells} |"
@@ -171,8 +184,9 @@ def overview() -> str:
         "",
         f"Elements on each device in a training step with `M={LARGE.M}`, `N={LARGE.N}`, "
         f"`K={LARGE.K}`, counted on emulated devices on {' and '.join(map(str, OVERVIEW))} "
-        "devices. Most held is at any moment, of all tensors, gradients and buffers. What is sent "
-        "is equal to the formula in the method's file.",
+        "devices, of which `summa-rectangular` makes meshes of 1 x 4 and 4 x 16. Most held is at "
+        "any moment, of all tensors, gradients and buffers. What is sent is equal to the formula "
+        "in the method's file.",
         "",
         "[The fifth tutorial](../tutorials/05_the_whole_family.md) sets the methods side by side, "
         "and [plans](../plans.md) use them for whole models.",

@@ -7,7 +7,7 @@ from itertools import product
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Sequence
 
-SIDES = {
+SIDES: dict[str, list[tuple[int, ...]]] = {
     "summa-rectangular": [
         (q, u, v) for q, u, v in product((1, 2, 3), repeat=3) if q * q * u * v <= 16
     ],

@@ -10,9 +10,9 @@ import pytest
 from command import run
 
 REGISTERED = (
-    "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, summa-rectangular, tesseract, "
-    "three-d, three-d-exchanged, three-d-regathered, primepar, output-stays, input-stays, "
-    "weight-stays"
+    "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, "
+    "summa-rectangular, tesseract, three-d, three-d-exchanged, three-d-regathered, primepar, "
+    "output-stays, input-stays, weight-stays"
 )
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
@@ -81,7 +81,8 @@ TARGETS = [
         "nothing",
         f"expected a registered name ({REGISTERED}), file.py:Class, program.json or a sequence "
         "like K,P2x2, got 'nothing' (sequence 'nothing': expected primitives like B, M, N, K, Ks, "
-        "Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, got 'nothing')",
+        "Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, "
+        "got 'nothing')",
     ),
     ("none.py:Rows", "none.py: expected a Python file, found none: check the path"),
     (

@@ -20,7 +20,7 @@ from primepar.schedule import Layout
 
 TRAVEL = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
 FAMILY = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
-          "Os2x2", "Is2x2", "Ws2x2", "Is3x3")  # fmt: skip
+          "Os2x2", "Is2x2", "Ws2x2", "Is3x3", "S1x2", "S2x1", "S1x4")  # fmt: skip
 MIXED = ("M2,Ks2", "M2,S2x2", "P2x2,Ks2", "K2,Os2x2", "F2", "F4", "F2,Ns3")
 """F is `distributed_cases.Sharded`."""
 SEQUENCES = (*TRAVEL, *FAMILY, *MIXED)

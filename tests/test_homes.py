@@ -212,7 +212,8 @@ def test_the_output_of_three_d_rests_where_the_exchanged_one_wants_its_input() -
 @pytest.mark.parametrize(
     ("text", "shares"),
     [("Ns3", True), ("C2x2x2", True), ("Cr2x2x2", True), ("Is3x3", True), ("Ws3x3", True),
-     ("Ks3", False), ("S3x3", False), ("S2x3", False), ("Os3x3", False), ("P3x3", False), ("N3", False)],
+     ("Ks3", False), ("S3x3", False), ("S2x3", False), ("Os3x3", False), ("P3x3", False),
+     ("N3", False)],
 )  # fmt: skip
 def test_backward_and_gradient_share_the_way_of_dO(text: str, shares: bool) -> None:
     sequence = parse_sequence(text)

@@ -26,11 +26,16 @@ ROOT = Path(__file__).resolve().parent.parent
 def renderer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, with small shapes and meshes."""
     module = load(ROOT / "docs" / "render_methods.py")
-    monkeypatch.setattr(module, "ONE_SIDE", ((2,),))
-    monkeypatch.setattr(module, "TWO_SIDES", ((2, 1), (2, 2)))
+    counted = {1: ((2,),), 2: ((2, 1), (2, 2)), 3: ((1, 1, 2), (1, 2, 1))}
+    monkeypatch.setattr(module, "COUNTED", counted)
     monkeypatch.setattr(module, "SHAPE", Linear(M=8, N=4, K=12))
     monkeypatch.setattr(module, "LARGE", Linear(M=8, N=8, K=8))
-    meshes = {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1)}
+    meshes = {
+        ("d",): (4,),
+        ("r", "c"): (2,),
+        ("r", "c", "e"): (2, 1),
+        ("r", "a", "c", "b"): (1, 1, 4),
+    }
     monkeypatch.setattr(module, "OVERVIEW", {4: meshes})
     return module
 
@@ -42,10 +47,10 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     for number in (1, 2):
         ElementTree.parse(tmp_path / f"summa-{number}.svg")
     assert page.startswith(
-        "# SUMMA\n\nSUMMA: two-dimensional tensor parallelism on a q x q mesh, in q steps.\n\n"
-        "Source: van de Geijn and Watts, 1997; "
+        "# SUMMA\n\nSUMMA: two-dimensional tensor parallelism on a q x q mesh, or on one of q u x "
+        "q v, in q steps.\n\nSource: van de Geijn and Watts, 1997; "
     )
-    assert "\n```text\nSent per device, p = q^2:  3 (q - 1) (MN + NK) / p  elements.\nHeld " in page
+    assert "\n```text\nSent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p" in page
     assert page.endswith(
         "## summa\n\nM=r, N=t, K=c in every phase; I, W and O rest as [r, c].\n\n"
         "```text\nin each phase  M=r, N=t, K=c\nrest           I[r, c]  W[r, c]  O[r, c]\n```\n\n"
@@ -62,6 +67,28 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     )
 
 
+def test_a_rectangular_mesh_has_its_equations_and_counts(
+    renderer: ModuleType, tmp_path: Path
+) -> None:
+    parts = list(renderer.section("summa-rectangular", tmp_path))
+    for number in (1, 2):
+        ElementTree.parse(tmp_path / f"summa-rectangular-{number}.svg")
+    assert parts[2:] == [
+        "```text\nin each phase  M=(r, a), N=t, K=(c, b)\n"
+        "rest           I[(r, a), (c, *, b)]  W[(r, a), (c, b)]  O[(r, a), (c, b)]\n```",
+        "![S2x4: forward](summa-rectangular-1.svg){ .schedule }",
+        "![S2x4: backward and gradient](summa-rectangular-2.svg){ .schedule }",
+        "A training step under `S3x6` moves, counted on one device: "
+        "broadcast I 12, W 12; reduce dI 6, dW 6.",
+        "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |\n"
+        "|---|--:|--:|--:|--:|--:|\n"
+        "| `S1x2` | 2 | 48 | 48 | 40 | 192 |\n"
+        "| `S2x1` | 2 | 72 | 72 | 40 | 200 |",
+        "`primepar verify summa-rectangular`: proved for every side.",
+    ]
+
+
 def test_every_primitive_is_on_one_page_and_every_page_is_in_the_navigation(
     renderer: ModuleType,
 ) -> None:
@@ -76,7 +103,8 @@ def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> No
     rows = [line for line in lines if line.startswith("| [")]
     assert [line.split(" | ")[1] for line in rows] == [f"`{name}`" for name in PRIMITIVES]
     assert rows[6] == "| [SUMMA](summa.md) | `summa` | `M=r, N=t, K=c` | 96 | 128 |"
-    assert rows[8].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")
+    assert rows[7].endswith(" | `summa-rectangular` | `M=(r, a), N=t, K=(c, b)` | 144 | 144 |")
+    assert rows[9].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")
 
 
 class Cheaper(Summa):

@@ -1,4 +1,4 @@
-"""SUMMA on rectangular meshes: exact, as much sent as the formula says, and SUMMA on square ones."""
+"""SUMMA on rectangular meshes: exact, sends its formula, and is SUMMA on square ones."""
 
 from __future__ import annotations
 

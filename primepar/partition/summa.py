@@ -10,7 +10,7 @@ On the rectangular mesh panel t of I lies on v columns of devices and panel t of
 cut in q u v slices, digits (q, u, v): a device holds every v-th slice of I in its panel and v of W
 side by side. With one panel the broadcasts and reduces are all-gathers and reduce-scatters. This
 form is ours: classical SUMMA takes panels of any width, here their number divides both lengths of
-the mesh. `S4x6` has as many as it can, two; `S1x4x1x6`, a length for each axis, has one.
+the mesh. `S4x6` has their greatest common divisor, two; `S1x4x1x6`, a length for each axis, one.
 
 Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
                   q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v.

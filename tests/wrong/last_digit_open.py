@@ -1,4 +1,4 @@
-"""SUMMA on a rectangular mesh whose I leaves the last digit of N open, not the one in the middle."""
+"""SUMMA on a rectangular mesh whose I leaves the last digit of N open, not the middle one."""
 
 from __future__ import annotations
 
