@@ -109,9 +109,9 @@ draw("S2x2", "05_summa", "forward")
 # %% [markdown]
 # With two devices in a row, a broadcast is a single message, and so it is drawn.
 #
-# The mesh need not be square. On `S4x6`, `summa-rectangular` in the list above, `N` has two slices,
-# the greatest common divisor of the two lengths. Slice `t` of `I` then rests on three columns of
-# devices and slice `t` of `W` on two rows, and each of them is broadcast by all of its devices.
+# The mesh need not be square. `S4x6`, `summa-rectangular` in the list above, takes as many steps
+# as the greatest common divisor of its lengths, two. Slice `t` of `N` then rests on three columns
+# of devices in `I` and on two rows in `W`, and each device broadcasts its part.
 #
 # ## A layer on top: 2.5D
 #
