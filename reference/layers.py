@@ -6,7 +6,8 @@ every real-valued argument, in order. Nothing is kept between the two: what a ba
 forward pass it computes again. Bodies go in one order: COMPUTE, RESULT in a forward; AGAIN (what
 the forward computed), GRADIENTS, RESULT in a backward.
 
-Those of the attention and the activations are in `layers_attention` and `layers_activation`.
+Those of the attention, of positions in it and the activations are in `layers_attention`,
+`layers_positions` and `layers_activation`.
 
 Legend: B batch, T positions, H hidden, V vocabulary. A leading `d` is the gradient of the loss by
 that array.

@@ -1,7 +1,8 @@
 """The attention of the transformer: from the columns of qkv to the heads side by side, and back.
 
-Its functions have the form of those in `layers`. `attend` is the whole operator on any number of
-whole key/value groups, so that a device can do it with the columns that it has.
+Its functions have the form of those in `layers`. `attend` is the whole operator on a part of it
+that has what it needs; a part whose keys and values come from elsewhere goes through `operands`,
+`attend_to` and their backwards one by one.
 
 Legend: B batch, T positions, S positions looked at, A heads, G key/value heads, R = A / G heads of
 one group, D elements of one head, E = R + 2 heads in the columns of one group, C = G E D columns of
@@ -20,21 +21,28 @@ import numpy as np
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.reference.layers import Array, dropout
+from primepar.reference.layers_positions import alibi_slopes, rotary, rotary_backward
 
 Three = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Which key/value groups of a model's attention are worked on: `count` of them from `first`."""
+class Part:
+    """Which part of a model's attention is worked on.
+
+    Of the columns `count` key/value groups from `first` on, of the queries those from `position` of
+    the step's `sequence` on.
+    """
 
     config: ModelConfig
     first: int
     count: int
+    sequence: int = 0
+    position: int = 0
 
     @classmethod
-    def every(cls, config: ModelConfig) -> Groups:
-        """All groups of a model."""
+    def every(cls, config: ModelConfig) -> Part:
+        """All groups and queries of a model."""
         return cls(config, 0, config.kv_heads)
 
     @property
@@ -74,103 +82,66 @@ def split_heads_backward(dq_BATD: Array, dk_BGTD: Array, dv_BGTD: Array) -> Arra
     return dqkv_BGETD.transpose(0, 3, 1, 2, 4).reshape(batch, positions, -1)
 
 
-def rotary(x_BATD: Array, theta: float) -> Array:
-    """Element i and element i + D/2 of position t turned together by the angle t theta^(-2i / D).
-
-    Source: Su et al., RoFormer, arXiv 2104.09864; pairs as in the weights of Llama.
-    """
-    # COMPUTE
-    cos_TD, sin_TD = _turns(x_BATD, theta)
-    # RESULT
-    return x_BATD * cos_TD + _quarter_turn(x_BATD) * sin_TD
-
-
-def rotary_backward(theta: float, dx_BATD: Array) -> Array:
-    """Gradient of the input: turned back."""
-    # AGAIN
-    cos_TD, sin_TD = _turns(dx_BATD, theta)
-    # RESULT
-    return dx_BATD * cos_TD - _quarter_turn(dx_BATD) * sin_TD
-
-
-def _turns(x_BATD: Array, theta: float) -> tuple[Array, Array]:
-    positions, size = x_BATD.shape[-2:]
-    speeds = theta ** (-np.arange(0, size, 2) / size)
-    angles = np.tile(np.arange(positions)[:, None] * speeds, 2)
-    return np.cos(angles).astype(x_BATD.dtype), np.sin(angles).astype(x_BATD.dtype)
-
-
-def _quarter_turn(x_BATD: Array) -> Array:
-    first, second = np.split(x_BATD, 2, axis=-1)
-    return np.concatenate([-second, first], axis=-1)
-
-
-def alibi_slopes(heads: int) -> Array:
-    """What each head takes off a score per position of distance (Press et al., arXiv 2108.12409).
-
-    With n heads, n a power of two, 2^(-8 / n) to the powers 1 to n; else those of the power of two
-    below, then every other one of the power above.
-    """
-    below = 1 << (heads.bit_length() - 1)
-    first = 2.0 ** (-8 / below * np.arange(1, below + 1))
-    more = 2.0 ** (-4 / below * np.arange(1, 2 * (heads - below), 2))
-    return np.concatenate([first, more])
-
-
-def alibi(groups: Groups, positions: int) -> Array:
-    """What is added to the scores of the groups' heads: (A, T, S)."""
-    slopes_A11 = alibi_slopes(groups.config.heads)[list(groups.heads), None, None]
-    distance_TS = np.arange(positions)[:, None] - np.arange(positions)
+def alibi(part: Part, queries: int, keys: int) -> Array:
+    """What is added to the scores of the part's heads: (A, T, S)."""
+    slopes_A11 = alibi_slopes(part.config.heads)[list(part.heads), None, None]
+    distance_TS = (part.position + np.arange(queries))[:, None] - np.arange(keys)
     return -slopes_A11 * distance_TS
 
 
 def attention(
     q_BATD: Array,
-    k_BATD: Array,
-    v_BATD: Array,
+    k_BASD: Array,
+    v_BASD: Array,
     bias_ATS: Array | None = None,
     kept_BATS: Array | None = None,
     probability: float = 0.0,
+    position: int = 0,
 ) -> Array:
     """Causal attention: each position sums the values of itself and of those before it.
 
     The bias is added to the scores; `kept` tells which shares a dropout of `probability` keeps.
+    Keys begin at position 0, queries at `position`.
     """
     # COMPUTE
-    p_BATS = _attention_weights(q_BATD, k_BATD, bias_ATS)
-    o_BATD = dropout(p_BATS, kept_BATS, probability) @ v_BATD
+    p_BATS = _attention_weights(q_BATD, k_BASD, bias_ATS, position)
+    o_BATD = dropout(p_BATS, kept_BATS, probability) @ v_BASD
     # RESULT
     return o_BATD
 
 
 def attention_backward(
     q_BATD: Array,
-    k_BATD: Array,
-    v_BATD: Array,
+    k_BASD: Array,
+    v_BASD: Array,
     do_BATD: Array,
     bias_ATS: Array | None = None,
     kept_BATS: Array | None = None,
     probability: float = 0.0,
+    position: int = 0,
 ) -> Three:
     """Gradients of query, key and value."""
     # AGAIN
-    p_BATS = _attention_weights(q_BATD, k_BATD, bias_ATS)
+    p_BATS = _attention_weights(q_BATD, k_BASD, bias_ATS, position)
     # GRADIENTS
-    dv_BATD = dropout(p_BATS, kept_BATS, probability).swapaxes(-1, -2) @ do_BATD
-    dp_BATS = dropout(do_BATD @ v_BATD.swapaxes(-1, -2), kept_BATS, probability)
+    dv_BASD = dropout(p_BATS, kept_BATS, probability).swapaxes(-1, -2) @ do_BATD
+    dp_BATS = dropout(do_BATD @ v_BASD.swapaxes(-1, -2), kept_BATS, probability)
     along_BAT1 = (dp_BATS * p_BATS).sum(axis=-1, keepdims=True)
     dscore_BATS = p_BATS * (dp_BATS - along_BAT1) / math.sqrt(q_BATD.shape[-1])
-    dq_BATD = dscore_BATS @ k_BATD
-    dk_BATD = dscore_BATS.swapaxes(-1, -2) @ q_BATD
+    dq_BATD = dscore_BATS @ k_BASD
+    dk_BASD = dscore_BATS.swapaxes(-1, -2) @ q_BATD
     # RESULT
-    return dq_BATD, dk_BATD, dv_BATD
+    return dq_BATD, dk_BASD, dv_BASD
 
 
-def _attention_weights(q_BATD: Array, k_BATD: Array, bias_ATS: Array | None) -> Array:
-    score_BATS = q_BATD @ k_BATD.swapaxes(-1, -2) / math.sqrt(q_BATD.shape[-1])
+def _attention_weights(
+    q_BATD: Array, k_BASD: Array, bias_ATS: Array | None, position: int
+) -> Array:
+    score_BATS = q_BATD @ k_BASD.swapaxes(-1, -2) / math.sqrt(q_BATD.shape[-1])
     if bias_ATS is not None:
         score_BATS += bias_ATS.astype(score_BATS.dtype)
-    later_TS = np.triu(np.ones(score_BATS.shape[-2:], dtype=bool), k=1)
+    queries, keys = score_BATS.shape[-2:]
+    later_TS = np.arange(keys) > (position + np.arange(queries))[:, None]
     score_BATS[..., later_TS] = -np.inf
     shifted_BATS = np.exp(score_BATS - score_BATS.max(axis=-1, keepdims=True))
     p_BATS: Array = shifted_BATS / shifted_BATS.sum(axis=-1, keepdims=True)
@@ -196,77 +167,119 @@ def merge_heads_backward(heads: int, do_BTH: Array) -> Array:
     return do_BTAD.transpose(0, 2, 1, 3)
 
 
-def attend(
-    groups: Groups, qkv_BTC: Array, draw: Draw | None = None, operator: str = "", first: int = 0
-) -> Array:
-    """The operator on the columns of some groups: (B, T, H) of their heads.
+def attend(part: Part, qkv_BTC: Array, draw: Draw | None = None, operator: str = "") -> Array:
+    """The operator on a part with whole sequences: (B, T, H) of its heads.
 
-    With a `draw` the shares are dropped as that of `operator`, sequence 0 being the model's
-    sequence `first`.
+    With a `draw` the shares are dropped as those of `operator`.
     """
     # COMPUTE
-    q_BATD, k_BATD, v_BATD, bias_ATS = _operands(groups, qkv_BTC)
-    kept_BATS = _kept(groups, qkv_BTC, draw, operator, first)
-    probability = groups.config.attention_dropout
+    o_BTH = attend_to(part, *operands(part, qkv_BTC), draw, operator)
     # RESULT
-    return merge_heads(attention(q_BATD, k_BATD, v_BATD, bias_ATS, kept_BATS, probability))
+    return o_BTH
 
 
 def attend_backward(
-    groups: Groups,
-    qkv_BTC: Array,
-    do_BTH: Array,
-    draw: Draw | None = None,
-    operator: str = "",
-    first: int = 0,
+    part: Part, qkv_BTC: Array, do_BTH: Array, draw: Draw | None = None, operator: str = ""
 ) -> Array:
     """Gradient of the columns."""
     # AGAIN
-    q_BATD, k_BATD, v_BATD, bias_ATS = _operands(groups, qkv_BTC)
-    kept_BATS = _kept(groups, qkv_BTC, draw, operator, first)
-    probability = groups.config.attention_dropout
+    q_BATD, k_BGTD, v_BGTD = operands(part, qkv_BTC)
     # GRADIENTS
-    do_BATD = merge_heads_backward(len(groups.heads), do_BTH)
-    dq_BATD, dk_BATD, dv_BATD = attention_backward(
-        q_BATD, k_BATD, v_BATD, do_BATD, bias_ATS, kept_BATS, probability
-    )
-    if groups.config.positions == "rotary":
-        dq_BATD = rotary_backward(groups.config.rope_theta, dq_BATD)
-        dk_BATD = rotary_backward(groups.config.rope_theta, dk_BATD)
-    shared = groups.heads_per_group
+    gradients = attend_to_backward(part, q_BATD, k_BGTD, v_BGTD, do_BTH, draw, operator)
     # RESULT
-    return split_heads_backward(dq_BATD, _summed(dk_BATD, shared), _summed(dv_BATD, shared))
+    return operands_backward(part, *gradients)
 
 
-def _operands(groups: Groups, qkv_BTC: Array) -> tuple[Array, Array, Array, Array | None]:
-    """Query, key and value of every head, turned as the positions ask; and what the scores get."""
-    config, shared = groups.config, groups.heads_per_group
-    q_BATD, k_BGTD, v_BGTD = split_heads(qkv_BTC, groups.count, shared)
-    if config.positions == "rotary":
-        q_BATD, k_BGTD = (rotary(x, config.rope_theta) for x in (q_BATD, k_BGTD))
-    bias_ATS = alibi(groups, qkv_BTC.shape[1]) if config.positions == "alibi" else None
-    return q_BATD, _repeated(k_BGTD, shared), _repeated(v_BGTD, shared), bias_ATS
+def operands(part: Part, qkv_BTC: Array) -> Three:
+    """Query (B, A, T, D), key and value (B, G, T, D), turned as their positions ask."""
+    # COMPUTE
+    q_BATD, k_BGTD, v_BGTD = split_heads(qkv_BTC, part.count, part.heads_per_group)
+    if part.config.positions == "rotary":
+        q_BATD, k_BGTD = (
+            rotary(x, part.config.rope_theta, part.position) for x in (q_BATD, k_BGTD)
+        )
+    # RESULT
+    return q_BATD, k_BGTD, v_BGTD
 
 
-def _repeated(x_BGTD: Array, times: int) -> Array:
-    return x_BGTD if times == 1 else np.repeat(x_BGTD, times, axis=1)
+def operands_backward(part: Part, dq_BATD: Array, dk_BGTD: Array, dv_BGTD: Array) -> Array:
+    """Gradient of the columns: (B, T, C)."""
+    # GRADIENTS
+    if part.config.positions == "rotary":
+        dq_BATD, dk_BGTD = (
+            rotary_backward(part.config.rope_theta, dx, part.position) for dx in (dq_BATD, dk_BGTD)
+        )
+    # RESULT
+    return split_heads_backward(dq_BATD, dk_BGTD, dv_BGTD)
 
 
-def _summed(dx_BATD: Array, times: int) -> Array:
-    batch, heads, *rest = dx_BATD.shape
-    dx_BGRTD = dx_BATD.reshape(batch, heads // times, times, *rest)
-    return dx_BATD if times == 1 else dx_BGRTD.sum(axis=2)
+def attend_to(
+    part: Part, q_BATD: Array, k_BGSD: Array, v_BGSD: Array, draw: Draw | None, operator: str
+) -> Array:
+    """The queries of a part and all keys and values of their sequences: (B, T, H)."""
+    # COMPUTE
+    k_BASD, v_BASD = _repeated(part, k_BGSD), _repeated(part, v_BGSD)
+    bias_ATS, kept_BATS = _on_scores(part, q_BATD, k_BGSD, draw, operator)
+    probability = part.config.attention_dropout
+    o_BATD = attention(q_BATD, k_BASD, v_BASD, bias_ATS, kept_BATS, probability, part.position)
+    # RESULT
+    return merge_heads(o_BATD)
+
+
+def attend_to_backward(
+    part: Part,
+    q_BATD: Array,
+    k_BGSD: Array,
+    v_BGSD: Array,
+    do_BTH: Array,
+    draw: Draw | None,
+    operator: str,
+) -> Three:
+    """Gradients of query, key and value; of a key, what these queries give it."""
+    # AGAIN
+    k_BASD, v_BASD = _repeated(part, k_BGSD), _repeated(part, v_BGSD)
+    bias_ATS, kept_BATS = _on_scores(part, q_BATD, k_BGSD, draw, operator)
+    probability = part.config.attention_dropout
+    # GRADIENTS
+    do_BATD = merge_heads_backward(len(part.heads), do_BTH)
+    dq_BATD, dk_BASD, dv_BASD = attention_backward(
+        q_BATD, k_BASD, v_BASD, do_BATD, bias_ATS, kept_BATS, probability, part.position
+    )
+    # RESULT
+    return dq_BATD, _summed(part, dk_BASD), _summed(part, dv_BASD)
+
+
+def _on_scores(
+    part: Part, q_BATD: Array, k_BGSD: Array, draw: Draw | None, operator: str
+) -> tuple[Array | None, Array | None]:
+    """What is added to the scores, and which shares are kept."""
+    sizes = len(q_BATD), q_BATD.shape[2], k_BGSD.shape[2]
+    bias_ATS = alibi(part, *sizes[1:]) if part.config.positions == "alibi" else None
+    return bias_ATS, _kept(part, sizes, draw, operator)
+
+
+def _repeated(part: Part, x_BGSD: Array) -> Array:
+    """Every key or value head once for each of its query heads."""
+    times = part.heads_per_group
+    return x_BGSD if times == 1 else np.repeat(x_BGSD, times, axis=1)
+
+
+def _summed(part: Part, dx_BASD: Array) -> Array:
+    times = part.heads_per_group
+    batch, heads, *rest = dx_BASD.shape
+    dx_BGRSD = dx_BASD.reshape(batch, heads // times, times, *rest)
+    return dx_BASD if times == 1 else dx_BGRSD.sum(axis=2)
 
 
 def _kept(
-    groups: Groups, qkv_BTC: Array, draw: Draw | None, operator: str, first: int
+    part: Part, sizes: tuple[int, int, int], draw: Draw | None, operator: str
 ) -> Array | None:
-    config = groups.config
+    config = part.config
     if draw is None or not config.attention_dropout:
         return None
-    batch, positions, _ = qkv_BTC.shape
-    sequences, heads = first + np.arange(batch), np.array(groups.heads)
-    rows = (sequences[:, None] * config.heads + heads)[..., None] * positions + np.arange(positions)
-    elements_BATS = rows[..., None] * positions + np.arange(positions)
+    sequences, queries, keys = map(np.arange, sizes)
+    lines_BA = (part.sequence + sequences)[:, None] * config.heads + np.array(part.heads)
+    rows_BAT = lines_BA[..., None] * len(keys) + part.position + queries
+    elements_BATS = rows_BAT[..., None] * len(keys) + keys
     kept: Array = draw.kept(config.attention_dropout, operator, elements_BATS)
     return kept

@@ -20,13 +20,13 @@ from primepar.models.dropout import Draw
 from primepar.plan.layouts import ends, padded_vocabulary, parameter_places
 from primepar.plan.plan import Plan
 from primepar.reference.layers import Array, Tokens
+from primepar.reference.partitioned_attention import PartitionedAttention
 from primepar.reference.partitioned_devices import Blocks, Devices, spread, whole
 from primepar.reference.partitioned_linear import PartitionedLinear
 from primepar.reference.partitioned_local import (
     Partitioned,
     PartitionedActivation,
     PartitionedAdd,
-    PartitionedAttention,
     PartitionedNorm,
 )
 from primepar.reference.partitioned_step import Step
@@ -78,12 +78,12 @@ class EmulatedModel:
         """Mean cross-entropy in nats and its gradient by every parameter, without the padding.
 
         With a `draw` the configuration's dropouts are on. Raises `ConfigError` for tokens out of
-        range, `PlanError` for a batch that the plan does not divide, and `WrongDataError` if two
+        range, `PlanError` for a batch that the plan cannot cut, and `WrongDataError` if two
         ranks disagree on a replica.
         """
         check_pair(self.config, tokens_BT, targets_BT)
         batch, positions = tokens_BT.shape
-        self.plan.check_batch(batch)
+        self.plan.check_batch(batch, positions)
         step = Step(
             self.plan,
             Devices(self.plan.ranks),

@@ -17,7 +17,7 @@ from primepar.reference.executor import emulate
 from primepar.reference.layers import Array
 from primepar.schedule.layout import Layout, common_grid, redistribution
 from primepar.schedule.operators import Index, block_name, parse_block
-from primepar.schedule.program import AllReduce, Program, ReduceScatter
+from primepar.schedule.program import AllGather, AllReduce, Program, ReduceScatter
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 
@@ -109,6 +109,17 @@ class Devices:
         program = _all_reduce(len(blocks), groups, reduction)
         return [held["x"] for held in self.run(program, [{"x": block} for block in blocks])]
 
+    def gathered(self, blocks: Blocks, lines: Groups) -> Blocks:
+        """The blocks of every rank's line, one below the other in the line's order."""
+        if all(len(line) == 1 for line in lines):
+            return blocks
+        run = self.run(_all_gather(len(blocks), lines), [{"x": block} for block in blocks])
+        size = {rank: len(line) for line in lines for rank in line}
+        return [
+            np.concatenate([held[f"y{place}"] for place in range(size[rank])])
+            for rank, held in enumerate(run)
+        ]
+
     def summed_in_parts(self, blocks: Blocks, groups: Groups, parts: Several[int]) -> Blocks:
         """The sum over each group, of which a rank keeps one part of the rows.
 
@@ -161,6 +172,17 @@ def _all_reduce(ranks: int, groups: Groups, reduction: Reduction) -> Program:
     )
     own = (("x",),) * ranks
     return Program("primepar-program", 1, ranks, programs, initial=own, final=own)
+
+
+@lru_cache(maxsize=256)
+def _all_gather(ranks: int, lines: Groups) -> Program:
+    """Every rank is in one line, perhaps alone."""
+    of = {rank: line for line in lines for rank in line}
+    names = [tuple(f"y{place}" for place in range(len(of[rank]))) for rank in range(ranks)]
+    programs = tuple(
+        (AllGather(group=of[rank], block="x", blocks=names[rank]),) for rank in range(ranks)
+    )
+    return Program("primepar-program", 1, ranks, programs, initial=(("x",),) * ranks)
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ Every operator has one form: `forward` takes the blocks of its inputs in the lay
 and gives those of its output, and keeps what `backward` needs; `backward` takes the gradient of
 the output and gives that of each input.
 
-Legend: M rows of a block, H columns of a block, T positions; a leading `d` is a gradient.
+Legend: M rows of a block, H columns of a block; a leading `d` is a gradient.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from primepar.models import Operator
-from primepar.models.dropout import Draw
 from primepar.reference.layers import Array, dropout
 from primepar.reference.layers_activation import activation, activation_backward
-from primepar.reference.layers_attention import Groups, attend, attend_backward
 from primepar.reference.partitioned_devices import Blocks
 from primepar.reference.partitioned_step import Step
 
@@ -80,47 +78,6 @@ class PartitionedNorm:
             for blocks in zip(*tensors, strict=True)
         ]
         return [total / self.width for total in self.step.devices.reduced(sums, self.sharing)]
-
-
-class PartitionedAttention:
-    """Attention on whole sequences and whole key/value groups: no rank needs another."""
-
-    def __init__(self, step: Step, operator: Operator) -> None:
-        self.step, self.name = step, operator.name
-        self.layout = step.ends(self.name).output
-
-    def forward(self, *inputs: Blocks) -> Blocks:
-        """Give the heads side by side."""
-        (self.x,) = inputs
-        return [
-            self._rows(attend(self._groups(rank), self._sequences(x), *self._draw(rank)))
-            for rank, x in enumerate(self.x)
-        ]
-
-    def backward(self, dy: Blocks) -> tuple[Blocks, ...]:
-        """Give the gradient of the columns of qkv."""
-        dx = []
-        for rank, (x, dy_MH) in enumerate(zip(self.x, dy, strict=True)):
-            x_BTC, do_BTH, drawn = self._sequences(x), self._sequences(dy_MH), self._draw(rank)
-            dx_BTC = attend_backward(self._groups(rank), x_BTC, do_BTH, *drawn)
-            dx.append(self._rows(dx_BTC))
-        return (dx,)
-
-    def _groups(self, rank: int) -> Groups:
-        config = self.step.plan.model
-        groups = self.step.block_columns(self.layout, rank, config.kv_heads)
-        return Groups(config, int(groups[0]), len(groups))
-
-    def _draw(self, rank: int) -> tuple[Draw | None, str, int]:
-        first = int(self.step.block_rows(self.layout, rank)[0]) // self.step.positions
-        return self.step.draw, self.name, first
-
-    def _sequences(self, x_MC: Array) -> Array:
-        return x_MC.reshape(-1, self.step.positions, x_MC.shape[-1])
-
-    @staticmethod
-    def _rows(x_BTC: Array) -> Array:
-        return x_BTC.reshape(-1, x_BTC.shape[-1])
 
 
 class PartitionedActivation:

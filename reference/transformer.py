@@ -34,7 +34,7 @@ from primepar.reference.layers import (
     rms_norm_backward,
 )
 from primepar.reference.layers_activation import activation, activation_backward
-from primepar.reference.layers_attention import Groups, attend, attend_backward
+from primepar.reference.layers_attention import Part, attend, attend_backward
 from primepar.reference.transformer_checks import check_pair, check_parameters, check_tokens
 from primepar.reference.transformer_linears import LinearOperator, dense_linears
 
@@ -146,9 +146,9 @@ class Transformer:
         return {name: gradients[name] for name in self.parameters}
 
     def _block(self, block: str, x_BTH: Array, draw: Draw | None) -> tuple[Array, BlockInputs]:
-        groups, probability = Groups.every(self.config), self.config.dropout
+        part, probability = Part.every(self.config), self.config.dropout
         qkv_BTC = self._linear(f"{block}.qkv", self._norm(f"{block}.norm1", x_BTH))
-        o_BTH = attend(groups, qkv_BTC, draw, f"{block}.attention")
+        o_BTH = attend(part, qkv_BTC, draw, f"{block}.attention")
         branch_BTH = self._linear(f"{block}.proj", o_BTH)
         y_BTH = x_BTH + self._dropout(draw, probability, f"{block}.proj", branch_BTH)
         h_BTJ = self._linear(f"{block}.fc1", self._norm(f"{block}.norm2", y_BTH))
@@ -164,7 +164,7 @@ class Transformer:
         draw: Draw | None,
         gradients: dict[str, Array],
     ) -> Array:
-        groups, probability = Groups.every(self.config), self.config.dropout
+        part, probability = Part.every(self.config), self.config.dropout
         dbranch_BTH = self._dropout(draw, probability, f"{block}.fc2", dz_BTH)
         df_BTF = self._linear_backward(f"{block}.fc2", dbranch_BTH, gradients)
         dh_BTJ = activation_backward(self.config, inputs.h_BTJ, df_BTF)
@@ -172,7 +172,7 @@ class Transformer:
         dy_BTH = dz_BTH + self._norm_backward(f"{block}.norm2", inputs.y_BTH, dnorm2_BTH, gradients)
         dbranch_BTH = self._dropout(draw, probability, f"{block}.proj", dy_BTH)
         do_BTH = self._linear_backward(f"{block}.proj", dbranch_BTH, gradients)
-        dqkv_BTC = attend_backward(groups, inputs.qkv_BTC, do_BTH, draw, f"{block}.attention")
+        dqkv_BTC = attend_backward(part, inputs.qkv_BTC, do_BTH, draw, f"{block}.attention")
         dnorm1_BTH = self._linear_backward(f"{block}.qkv", dqkv_BTC, gradients)
         return dy_BTH + self._norm_backward(f"{block}.norm1", inputs.x_BTH, dnorm1_BTH, gradients)
 

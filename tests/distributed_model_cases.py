@@ -44,9 +44,11 @@ def parameters(config: ModelConfig) -> Arrays:
     }
 
 
-def batch(config: ModelConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def batch(
+    config: ModelConfig, sequences: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Tokens and targets."""
-    shape = (BATCH, config.context + 1)
+    shape = (sequences or BATCH, config.context + 1)
     tokens = np.random.default_rng(7).integers(0, config.vocabulary, shape)
     return tokens[:, :-1], tokens[:, 1:]
 
@@ -68,25 +70,28 @@ def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
 
 
 class Result(NamedTuple):
-    """What one rank has of a training step; whole gradients are on rank 0 alone."""
+    """What one rank has of a training step; whole gradients are on rank 0 alone.
+
+    `sent` are elements by kind of work.
+    """
 
     loss: float
     gradients: Arrays
     blocks: Arrays
-    redistributed: Fraction
+    sent: dict[str, Fraction]
 
 
 def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
-    """One training step of a model under a plan."""
+    """One training step of a model under a plan, on the plan's batch if it has one."""
     model = planned(name, plan, mesh)
     mesh.traffic.clear()
-    tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config))
+    tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config, model.plan.batch))
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
-    redistributed = mesh.traffic.elements.get("redistribution", Fraction(0))
+    sent = dict(mesh.traffic.elements)
     whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
     own = {each: block.grad for each, block in model.named_parameters()}
-    return Result(loss.item(), arrays(whole), arrays(own), redistributed)
+    return Result(loss.item(), arrays(whole), arrays(own), sent)
 
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:

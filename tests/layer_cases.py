@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from primepar.models import ModelConfig
-from primepar.reference import dense, layers, layers_activation, layers_attention
+from primepar.reference import dense, layers, layers_activation, layers_attention, layers_positions
 from primepar.reference.layers import Array
 
 B, T, A, D, V = 2, 4, 3, 2, 5
@@ -23,9 +23,9 @@ LLAMA = ModelConfig.of(
     "llama", layers=1, hidden=8, heads=4, kv_heads=2, head_dim=D, context=T, vocabulary=V,
     rope_theta=THETA,
 )  # fmt: skip
-GROUPS = layers_attention.Groups.every(LLAMA)
+PART = layers_attention.Part.every(LLAMA)
 BLOOM = ModelConfig.of("bloom", layers=1, hidden=6, heads=A, context=T, vocabulary=V)
-BIAS_ATS = layers_attention.alibi(layers_attention.Groups.every(BLOOM), T)
+BIAS_ATS = layers_attention.alibi(layers_attention.Part.every(BLOOM), T, T)
 KEPT_BATS = np.random.default_rng(0).random((B, A, T, T)) < 0.75
 DROPPED: dict[str, Any] = {"bias_ATS": BIAS_ATS, "kept_BATS": KEPT_BATS, "probability": 0.25}
 
@@ -159,14 +159,14 @@ CASES = {
         torch_gated,
     ),
     "rotary": Case(
-        lambda x: layers_attention.rotary(x, THETA),
-        lambda x, d: (layers_attention.rotary_backward(THETA, d),),
+        lambda x: layers_positions.rotary(x, THETA),
+        lambda x, d: (layers_positions.rotary_backward(THETA, d),),
         ((B, A, T, D),),
         torch_rotary,
     ),
     "attend": Case(
-        lambda qkv: layers_attention.attend(GROUPS, qkv),
-        lambda qkv, d: (layers_attention.attend_backward(GROUPS, qkv, d),),
+        lambda qkv: layers_attention.attend(PART, qkv),
+        lambda qkv, d: (layers_attention.attend_backward(PART, qkv, d),),
         ((B, T, 8 * D),),
         torch_attend,
     ),

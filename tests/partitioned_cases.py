@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from primepar.errors import PlanError, SequenceError
 from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
+from primepar.models.dropout import Draw
 from primepar.plan import Plan
 from primepar.reference.layers import Array, Tokens
+from primepar.reference.partitioned import EmulatedModel, ModelStep
+from primepar.reference.transformer import Transformer
 
+DRAW = Draw(seed=3, step=5)
 DROPOUTS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 SIZES: dict[str, Any] = {"layers": 2, "hidden": 16, "heads": 8, "context": 4, "vocabulary": 21}
 SHAPES = {
@@ -52,6 +56,31 @@ def drawn_batch(config: ModelConfig, batch: int, positions: int) -> tuple[Tokens
     shape = (2, batch, positions)
     tokens, targets = np.random.default_rng(1).integers(0, config.vocabulary, shape)
     return tokens, targets
+
+
+@lru_cache
+def dense_step(config: ModelConfig, batch: int, positions: int) -> tuple[float, dict[str, Array]]:
+    """Return loss and gradients on one device."""
+    model = Transformer.dense(config, drawn_parameters(config))
+    return model.loss_and_gradients(*drawn_batch(config, batch, positions), DRAW)
+
+
+def step(plan: Plan, batch: int, positions: int) -> ModelStep:
+    """Return what the devices of a plan make of the same."""
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    return model.loss_and_gradients(*drawn_batch(plan.model, batch, positions), DRAW)
+
+
+def difference(plan: Plan, batch: int, positions: int) -> float:
+    """Return the largest relative difference of the loss and of every gradient."""
+    expected_loss, expected = dense_step(plan.model, batch, positions)
+    loss, gradients, _ = step(plan, batch, positions)
+    assert gradients.keys() == expected.keys()
+    relative = [
+        np.abs(gradients[name] - gradient).max() / np.abs(gradient).max()
+        for name, gradient in expected.items()
+    ]
+    return float(max(abs(loss / expected_loss - 1), *relative))
 
 
 def primitives(devices: int) -> list[str]:
@@ -105,7 +134,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
     if family != "bloom":
         fields["tied"] = draw(st.booleans())
     layers = draw(st.integers(1, 2))
-    sizes = {"layers": layers, "hidden": 24, "heads": heads, "context": 3}
+    sizes = {"layers": layers, "hidden": 24, "heads": heads, "context": 8}
     return ModelConfig.of(family, **sizes, **fields, **DROPOUTS)
 
 
@@ -121,3 +150,19 @@ def plans(draw: st.DrawFn) -> Plan:
         return Plan(model=model, ranks=ranks, sequences=sequences)
     except PlanError:  # cuts of neighbours that have no common multiple in the columns
         reject()
+
+
+@st.composite
+def planned_steps(draw: st.DrawFn) -> tuple[Plan, int, int]:
+    """Draw a plan and sequences that it takes; half of them parts of one on a device, if it can."""
+    plan = draw(plans())
+    steps = [
+        (batch, positions)
+        for batch in range(1, 9)
+        for positions in range(1, plan.model.context + 1)
+        if batch * positions <= 24 and plan.row_cuts.refusal(batch, positions) is None
+    ]
+    slices = max(plan.row_cuts.attention.values())
+    parted = [each for each in steps if each[0] < slices]
+    batch, positions = draw(st.one_of(st.sampled_from(parted or steps), st.sampled_from(steps)))
+    return plan, batch, positions

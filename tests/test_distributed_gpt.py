@@ -116,10 +116,10 @@ def test_what_the_mesh_cannot_run_is_refused() -> None:
     assert results(2)[1]["refusals", "K2"] == messages
 
 
-def test_a_batch_that_would_cut_a_sequence_is_refused() -> None:
+def test_a_batch_that_cannot_be_cut_is_refused() -> None:
     assert results(2)[0]["refusals", "M2"][3] == (
-        "ShapeError: batch: expected a positive multiple of the 2 slices of M in sequence 'M2', "
-        "got 3: take 4"
+        "PlanError: batch: expected a multiple or a divisor of the 2 slices of the rows in "
+        "blocks.0.attention, got 3: take 4"
     )
 
 

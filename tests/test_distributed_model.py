@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from itertools import product
 
@@ -16,7 +17,8 @@ from primepar.distributed.model import PartitionedModel
 from primepar.distributed.stream import Stream
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, edges, parameter_places, ready_plan
+from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
+from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.transformer import Transformer
 from primepar.schedule import Layout
 
@@ -52,22 +54,38 @@ MIXED = {
 """A sequence for each operator of a layer that fits none beside it."""
 
 
-def mixed(name: str) -> Plan:
-    config = cases.MODELS[name]
-    named = ready_plan("data", config, 4).sequences
-    sequences = {each: MIXED.get(each, MIXED[each.rpartition(".")[2]]) for each in named}
-    return Plan(model=config, ranks=4, sequences=sequences)
+SMALL = {
+    4: [
+        *(("gpt2-dropout", "data 2"), ("llama", "stationary 1")),
+        *(("llama-tied", "primepar 1 Ws2x2"), ("bloom", "mixed 2 M4"), ("opt", "data 6 K4")),
+    ],
+    8: [("bloom", "3d 2"), ("gpt2-dropout", "M2,summa 2")],
+}
+"""Batches so small that devices have parts of a sequence in their attention, or one and a half."""
 
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
-    found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks]]
+    found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
     return found if ranks == 8 else [*found, ("llama-tied", "mixed"), ("bloom", "mixed")]
 
 
 def plan_of(name: str, plan: str, ranks: int) -> Plan:
-    if plan == "mixed":
-        return mixed(name)
-    return ready_plan(plan, cases.MODELS[name], ranks, cases.BATCH)
+    """Of a method, perhaps with the sequences of a batch, and a partition of the attention."""
+    method, *more = plan.split()
+    config, size = cases.MODELS[name], int(more[0]) if more else cases.BATCH
+    sequences = ready_plan(method if method != "mixed" else "data", config, ranks).sequences
+    for each in sequences:
+        kind = each.rpartition(".")[2]
+        if method == "mixed":
+            sequences[each] = MIXED.get(each, MIXED[kind])
+        if more[1:] and kind == "attention":
+            sequences[each] = more[1]
+    return Plan(model=config, ranks=ranks, batch=size, sequences=sequences)
+
+
+def batch_of(plan: Plan) -> int:
+    assert plan.batch is not None
+    return plan.batch
 
 
 @cache
@@ -80,12 +98,15 @@ def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
 
 
 @cache
-def oracle(name: str) -> tuple[float, cases.Arrays]:
+def oracle(name: str, batch: int | None = None) -> tuple[float, cases.Arrays]:
     config = cases.MODELS[name]
     model = Transformer.dense(config, cases.parameters(config))
-    draw = Draw(cases.SEED, cases.STEP) if config.dropout else None
-    loss, gradients = model.loss_and_gradients(*cases.batch(config), draw)
+    loss, gradients = model.loss_and_gradients(*cases.batch(config, batch), draw_of(name))
     return loss, dict(gradients)
+
+
+def draw_of(name: str) -> Draw | None:
+    return Draw(cases.SEED, cases.STEP) if cases.MODELS[name].dropout else None
 
 
 def worst(got: cases.Arrays, expected: cases.Arrays) -> float:
@@ -111,7 +132,7 @@ def test_one_process_is_the_numpy_model(name: str) -> None:
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
 def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, plan: str) -> None:
     everyone = results(ranks)[name, plan]
-    loss, gradients = oracle(name)
+    loss, gradients = oracle(name, plan_of(name, plan, ranks).batch)
     assert everyone[0].loss == pytest.approx(loss, rel=1e-10)
     assert [each.loss for each in everyone] == [everyone[0].loss] * ranks
     assert worst(everyone[0].gradients, gradients) < 1e-10
@@ -119,10 +140,36 @@ def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, pl
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
 def test_what_is_redistributed_is_what_the_plan_says(ranks: int, name: str, plan: str) -> None:
-    planned = edges(plan_of(name, plan, ranks))
-    tokens = cases.BATCH * cases.MODELS[name].context
-    counted = sum(each.redistributed for each in results(ranks)[name, plan])
-    assert counted == sum(sum(edge.elements(tokens)) for edge in planned)
+    planned = plan_of(name, plan, ranks)
+    tokens = batch_of(planned) * cases.MODELS[name].context
+    counted = sum(each.sent.get("redistribution", 0) for each in results(ranks)[name, plan])
+    assert counted == sum(sum(edge.elements(tokens)) for edge in edges(planned))
+
+
+@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
+def test_attention_gathers_keys_and_values_where_it_has_parts_of_a_sequence(
+    ranks: int, name: str, plan: str
+) -> None:
+    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
+    rows, columns = ends(planned, "blocks.0.attention").output.grid
+    parts = max(1, rows // batch_of(planned))
+    whole = 2 * config.context * config.kv_heads * config.head_dim // columns
+    around = 2 * config.layers * Fraction(parts - 1, parts) * whole
+    found = [each.sent.get("attention", Fraction(0)) for each in results(ranks)[name, plan]]
+    assert found == [around] * ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name", "plan"),
+    [(ranks, *case) for ranks in SMALL for case in SMALL[ranks] if case[1] != "mixed 2 M4"],
+)
+def test_a_small_batch_sends_what_the_emulated_devices_send(
+    ranks: int, name: str, plan: str
+) -> None:
+    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
+    model = EmulatedModel(config, planned, cases.parameters(config))
+    step = model.loss_and_gradients(*cases.batch(config, planned.batch), draw_of(name))
+    assert [sum(each.sent.values()) for each in results(ranks)[name, plan]] == step.sent
 
 
 @pytest.mark.parametrize(("ranks", "plan"), [(4, "data"), (4, "megatron"), (8, "M2,megatron")])

@@ -27,22 +27,26 @@ OPT = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary
 BATCH = 4
 
 
-def plan_file(folder: Path, name: str, ranks: int, model: ModelConfig = LLAMA) -> str:
-    path = folder / f"{model.family}-{name}-{ranks}.json"
+def plan_file(
+    folder: Path, name: str, ranks: int, model: ModelConfig = LLAMA, batch: int | None = BATCH
+) -> str:
+    path = folder / f"{model.family}-{name}-{ranks}-{batch}.json"
     if not path.exists():
-        save_plan(ready_plan(name, model, ranks, BATCH), path)
+        save_plan(ready_plan(name, model, ranks, batch), path)
     return str(path)
 
 
 def four_ranks(folder: Path) -> list[Any]:
-    """A run under one plan that goes on under another, and one from and to weight files."""
-    first, second, opt = (folder / name for name in ("first", "second", "opt"))
+    """A run under one plan that goes on under another, one on parts of a single sequence, and one
+    from and to weight files."""
+    first, second, parts, opt = (folder / name for name in ("first", "second", "parts", "opt"))
     saved, weights = str(folder / "saved"), str(folder / "weights.safetensors")
     given = {"save_weights": weights, "checkpoint": saved}
     sp, chain = plan_file(folder, "megatron-sp", 4), plan_file(folder, "stationary", 4)
     return [
         cases.train(first, plan=sp, steps=3, checkpoint=saved),
         cases.train(second, plan=chain, steps=6, resume=True, **given),
+        cases.train(parts, plan=plan_file(folder, "data", 4, batch=1), batch=1, steps=3),
         cases.train(
             opt,
             plan=plan_file(folder, "primepar", 4, OPT),
@@ -60,6 +64,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("megatron-sp", "stationary"):
         plan_file(folder, name, 4)
     plan_file(folder, "primepar", 4, OPT)
+    plan_file(folder, "data", 4, batch=1)
+    single = plan_file(folder, "data", 1, batch=1)
+    assert cases.train(folder / "single", plan=single, batch=1, steps=3) == 0
     one = plan_file(folder, "data", 1)
     weights = str(folder / "one.safetensors")
     assert cases.train(folder / "one", plan=one, steps=6, save_weights=weights) == 0
@@ -67,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before, after = str(folder / "opt.safetensors"), str(folder / "opt-one.safetensors")
     assert cases.train(folder / "before", plan=opt, steps=2, seed=5, save_weights=before) == 0
     assert cases.train(folder / "after", plan=opt, steps=1, weights=before, save_weights=after) == 0
-    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0]] * 4
+    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0, 0]] * 4
     return folder
 
 
@@ -77,6 +84,12 @@ def test_losses_under_plans_are_those_of_one_process(runs: Path) -> None:
     assert list(got) == list(range(1, 7))
     assert got == pytest.approx(expected, rel=1e-9, abs=0)
     assert cases.losses(runs / "opt") == pytest.approx(cases.losses(runs / "after"), rel=1e-9)
+
+
+def test_losses_on_parts_of_a_sequence_are_those_of_one_process(runs: Path) -> None:
+    expected = cases.losses(runs / "single")
+    assert list(expected) == [1, 2, 3]
+    assert cases.losses(runs / "parts") == pytest.approx(expected, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(("got", "expected"), [("weights", "one"), ("opt-after", "opt-one")])
@@ -159,6 +172,14 @@ def test_a_batch_that_the_plan_cannot_cut_is_refused(tmp_path: Path) -> None:
         Settings(plan=path, batch=6).layout(4)
     assert str(caught.value) == (
         "batch: expected 4, as the plan says, got 6: take that, or a plan for this one"
+    )
+    path = plan_file(tmp_path, "data", 4, batch=None)
+    Settings(plan=path, batch=2).layout(4)
+    with pytest.raises(PlanError) as caught:
+        Settings(plan=path, batch=3).layout(4)
+    assert str(caught.value) == (
+        "batch: expected a multiple or a divisor of the 4 slices of the rows in "
+        "blocks.0.attention, got 3: take 4"
     )
 
 

@@ -36,8 +36,10 @@ REFUSED = {
     ("--sequence", "P2x3"): "sequence 'P2x3': expected 2 lengths after P, equal along r "
     "and c, like P2x2, got 'P2x3'",
     ("--vocabulary", "255"): "--vocabulary: expected 256 or more, got 255",
-    ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple of 2 for sequence P2x2, got 5: "
-    "take 6, or another --sequence",
+    ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple or a divisor of the 2 slices "
+    "of the rows in sequence P2x2, got 5: take 6, or another --sequence",
+    ("--ranks", "4", "--batch", "1", "--context", "65"): "--batch: expected rows in a multiple of "
+    "2, as the operators cut them, got 65, 1 x 65 tokens: take 2, or another --sequence",
     ("--ranks", "8", "--sequence", "K8"): "--heads: expected a multiple of 8 for sequence K8, "
     "got 4: take 8, or another --sequence",
     ("--ranks", "5", "--sequence", "N5"): "--hidden: expected a multiple of 5 for sequence N5, "

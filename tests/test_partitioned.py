@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -12,47 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from partitioned_cases import (
     READY_PLANS,
     SHAPES,
+    difference,
     drawn_batch,
     drawn_parameters,
-    plans,
+    planned_steps,
+    step,
 )
 
 from primepar.errors import ConfigError, PlanError, WrongDataError
-from primepar.models import ModelConfig
-from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
 from primepar.reference import partitioned_devices
-from primepar.reference.layers import Array
-from primepar.reference.partitioned import EmulatedModel, ModelStep
+from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.transformer import Transformer
 
-DRAW = Draw(seed=3, step=5)
 RANDOM_PLANS = 100
-
-
-@lru_cache
-def dense_step(config: ModelConfig, batch: int, positions: int) -> tuple[float, dict[str, Array]]:
-    """Return loss and gradients on one device."""
-    model = Transformer.dense(config, drawn_parameters(config))
-    return model.loss_and_gradients(*drawn_batch(config, batch, positions), DRAW)
-
-
-def step(plan: Plan, batch: int, positions: int) -> ModelStep:
-    """Return what the devices of a plan make of the same."""
-    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
-    return model.loss_and_gradients(*drawn_batch(plan.model, batch, positions), DRAW)
-
-
-def difference(plan: Plan, batch: int, positions: int) -> float:
-    """Return the largest relative difference of the loss and of every gradient."""
-    expected_loss, expected = dense_step(plan.model, batch, positions)
-    loss, gradients, _ = step(plan, batch, positions)
-    assert gradients.keys() == expected.keys()
-    relative = [
-        np.abs(gradients[name] - gradient).max() / np.abs(gradient).max()
-        for name, gradient in expected.items()
-    ]
-    return float(max(abs(loss / expected_loss - 1), *relative))
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -64,9 +36,11 @@ def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
 
 
 @settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))
-@given(plans())
-def test_under_any_plan_loss_and_gradients_are_those_of_one_device(plan: Plan) -> None:
-    assert difference(plan, plan.batch_multiple, 3) < 1e-10
+@given(planned_steps())
+def test_under_any_plan_loss_and_gradients_are_those_of_one_device(
+    planned: tuple[Plan, int, int],
+) -> None:
+    assert difference(*planned) < 1e-10
 
 
 def test_a_plan_on_one_device_sends_nothing() -> None:
@@ -152,8 +126,8 @@ def test_a_batch_that_a_plan_does_not_divide_is_refused() -> None:
     with pytest.raises(PlanError) as error:
         step(plan, 6, 4)
     assert str(error.value) == (
-        "batch: expected a positive multiple of 4, the cuts of the rows in the plan's sequences, "
-        "got 6: take 8"
+        "batch: expected a multiple or a divisor of the 4 slices of the rows in "
+        "blocks.0.attention, got 6: take 8"
     )
 
 

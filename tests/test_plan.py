@@ -45,24 +45,6 @@ def test_a_sequence_is_read_as_it_is_spelt() -> None:
     assert str(other.sequence("blocks.0.norm1")) == "R2"
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "multiple"),
-    [("megatron", 4, 1), ("megatron-sp", 4, 4), ("summa", 9, 3), ("tesseract", 8, 4), ("3d", 8, 4)],
-)
-def test_a_batch_is_a_multiple_of_every_cut_of_the_rows(
-    name: str, ranks: int, multiple: int
-) -> None:
-    plan = small(name, ranks)
-    assert plan.batch_multiple == multiple
-    plan.check_batch(3 * multiple)
-
-
-def test_cuts_of_the_rows_by_two_operators_count_together() -> None:
-    plan = small("data", 6)
-    other = Plan(model=WIDE, ranks=6, sequences=changed(plan, qkv="M3,K2", norm1="M2,R3"))
-    assert other.batch_multiple == 6
-
-
 # What does not
 
 
@@ -156,29 +138,11 @@ def test_a_plan_names_no_other_operator(name: str, write: str) -> None:
     assert str(caught.value) == f"$.sequences: {message}"
 
 
-def test_a_batch_that_cuts_a_sequence_is_refused() -> None:
-    plan = small("megatron-sp", 4)
-    with pytest.raises(PlanError) as caught:
-        Plan(model=WIDE, ranks=4, batch=6, sequences=plan.sequences)
-    assert str(caught.value) == (
-        "$.batch: expected a multiple of 4, the cuts of the rows in $.sequences, got 6: take 8"
-    )
-    with pytest.raises(PlanError) as caught:
-        plan.check_batch(6)
-    assert str(caught.value) == (
-        "batch: expected a positive multiple of 4, the cuts of the rows in the plan's sequences, "
-        "got 6: take 8"
-    )
-    with pytest.raises(PlanError) as caught:
-        plan.check_batch(0)
-    assert str(caught.value).endswith("got 0: take 4")
-
-
 def test_another_batch_than_the_planned_is_refused() -> None:
     plan = ready_plan("data", WIDE, 2, batch=4)
-    plan.check_batch(4)
+    plan.check_batch(4, 4)
     with pytest.raises(PlanError) as caught:
-        plan.check_batch(8)
+        plan.check_batch(8, 4)
     assert str(caught.value) == (
         "batch: expected 4, as the plan says, got 8: take that, or a plan for this one"
     )

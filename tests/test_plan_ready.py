@@ -153,8 +153,8 @@ def test_a_depth_that_does_not_fit_is_refused(
         ("summa", 25, GPT2, None, '$.sequences["embedding"]: expected hidden=48 to be a multiple '
          "of the 5 slices of the columns in 'S5x5': take a sequence that cuts them in fewer, or a "
          "model with hidden=50"),
-        ("data", 4, GPT2, 6, "$.batch: expected a multiple of 4, the cuts of the rows in "
-         "$.sequences, got 6: take 8"),
+        ("data", 4, GPT2, 6, "$.batch: expected a multiple or a divisor of the 4 slices of "
+         "the rows in blocks.0.attention, got 6: take 8"),
     ],
 )  # fmt: skip
 def test_a_model_or_batch_that_a_method_does_not_divide_is_refused(

@@ -43,7 +43,7 @@ WRONG = [
      '$.sequences["embedding"]: expected a sequence for the 8 devices of $.ranks, got 2 in '
      "'M2': their lengths multiply to the number of devices"),
     ("06", "def sequence(kind, name):\n    return 'M2,M4'\n",
-     '$.batch: expected a multiple of 8, the cuts of the rows in $.sequences, got 2: take 8'),
+     'embedding has its rows cut in 8, not in two'),
     ("06", "def sequence(kind, name):\n    return 'M2,K4' if kind == 'linear' else 'M2,R4'\n",
      "the table of tokens is not cut in four"),
     ("06", "def sequence(kind, name):\n"

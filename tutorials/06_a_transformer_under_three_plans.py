@@ -100,9 +100,11 @@ for edge in edges(primepar):
         print(f"{names[0]:>10} -> {names[1]:5} {forward:6} forward {backward:6} backward")
 
 # %% [markdown]
-# Attention needs whole heads and whole sequences, whatever the plan. With columns cut in two, each
-# device has half of the heads, and queries, keys and values of a head lie side by side; with rows
-# cut in two, it has half of the sequences of the batch. A plan that cannot keep to that is refused:
+# Attention needs whole heads, whatever the plan. With columns cut in two, each device has half of
+# the heads, and queries, keys and values of a head lie side by side. With rows cut in two, it has
+# half of the sequences of the batch; of a batch of one it would have half of the sequence, and get
+# the keys and values of the other half. A plan whose cuts do not divide the model is refused, and
+# so is a mesh that the method has not got:
 
 # %%
 for ranks in (9, 8):

@@ -100,7 +100,7 @@ def _prepare(
     from primepar.distributed.trainer import Trainer, make_optimizer
 
     model = _model(settings, world, layout)
-    model.check_batch(settings.sizes(layout)[0])
+    model.plan.check_batch(*settings.sizes(layout))
     optimizer = make_optimizer(model, settings.lr)
     saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
     done = checkpoint.load(saved, model, optimizer) if saved else 0

@@ -2,7 +2,7 @@
 
 A rank looks up the tokens whose vectors it has; where the vocabulary is cut, the partial rows are
 summed, all of them on every rank of a row or scattered along the rows, as the output lies.
-Legend: B sequences and R rows of this rank in the output, L rows that it looks up, T positions,
+Legend: R rows of this rank in the output, L rows that it looks up, T positions,
 C columns of this rank, V rows of the table of this rank.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from primepar.distributed.stream import Stream, working_dtype
 
@@ -38,7 +39,7 @@ class PartitionedEmbedding(nn.Module):
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Embed the whole batch, the same on every rank, in this rank's block `[R, C]`."""
         look_up: Callable[..., torch.Tensor] = _Token.apply
-        x_RC = look_up(self.rows.lookup.rows(tokens_BT).flatten(), self.token, self.rows)
+        x_RC = look_up(self.rows.lookup.rows(tokens_BT.flatten()), self.token, self.rows)
         if self.position is None:
             return x_RC
         add: Callable[..., torch.Tensor] = _Position.apply
@@ -103,17 +104,23 @@ class _Position(torch.autograd.Function):
     def forward(
         ctx: Any, x_RC: torch.Tensor, position_TC: torch.Tensor, positions: int, stream: Stream
     ) -> torch.Tensor:
-        """Add to every sequence; nothing is sent."""
+        """Add to every row; nothing is sent."""
+        first = stream.block[0] * len(x_RC) % positions
         ctx.stream, ctx.context, ctx.positions = stream, len(position_TC), positions
-        x_BTC = x_RC.view(-1, positions, x_RC.shape[1])
-        return (x_BTC + position_TC[:positions]).view_as(x_RC)
+        ctx.first = first
+        at_R = torch.arange(first, first + len(x_RC), device=x_RC.device) % positions
+        return x_RC + position_TC[at_R]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The table's gradient is summed over the ranks with other rows."""
         (dx_RC,) = gradients
-        dx_BTC = dx_RC.to(working_dtype(dx_RC.dtype)).reshape(-1, ctx.positions, dx_RC.shape[1])
+        missing = -(ctx.first + len(dx_RC)) % ctx.positions
+        whole = functional.pad(
+            dx_RC.to(working_dtype(dx_RC.dtype)), (0, 0, ctx.first, missing)
+        )  # zeros for the rows of other ranks, so that sequences are whole
+        dx_BTC = whole.view(-1, ctx.positions, dx_RC.shape[1])
         dposition_TC = dx_BTC.new_zeros((ctx.context, dx_RC.shape[1]))
         torch.sum(dx_BTC, 0, out=dposition_TC[: ctx.positions])
         ctx.stream.mesh.all_reduce(dposition_TC, ctx.stream.same_columns, "embedding")

@@ -7,7 +7,7 @@ from math import lcm
 from primepar.distributed.linear import rest
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.model import PartitionedModel
-from primepar.errors import ConfigError, ShapeError
+from primepar.errors import ConfigError
 from primepar.models import GPTConfig, operators
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.plan import Plan
@@ -24,16 +24,6 @@ class GPT(PartitionedModel):
     def __init__(self, config: GPTConfig, mesh: Mesh, seed: int = 0) -> None:
         check_config(config, mesh, rest(mesh, "forward", "O", last=True))
         super().__init__(uniform_plan(config, mesh.sequence), mesh, seed)
-
-    def check_batch(self, batch: int) -> None:
-        """Raise `ShapeError` unless every rank gets whole sequences of a batch."""
-        slices = self.plan.batch_multiple
-        if batch < 1 or batch % slices:
-            raise ShapeError(
-                f"batch: expected a positive multiple of the {slices} slices of M in sequence "
-                f"{str(self.mesh.sequence)!r}, got {batch}: "
-                f"take {max(1, -(-batch // slices)) * slices}"
-            )
 
 
 def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:

@@ -18,11 +18,11 @@ from primepar.distributed.stream import Stream, working_dtype
 
 
 def cross_entropy(
-    stream: Stream, vocabulary: int, logits_RC: torch.Tensor, targets: torch.Tensor
+    stream: Stream, vocabulary: int, logits_RC: torch.Tensor, target_R: torch.Tensor
 ) -> torch.Tensor:
     """Mean over all rows of all ranks, the same on every rank; takes this rank's block and rows."""
     apply: Callable[..., torch.Tensor] = _CrossEntropy.apply
-    return apply(logits_RC, targets.flatten(), stream, vocabulary)
+    return apply(logits_RC, target_R, stream, vocabulary)
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -55,17 +55,13 @@ class PartitionedModel(nn.Module):
         target = ends(self.plan, operator.name).input
         return [Way(self.mesh, ends(self.plan, name).output, target) for name in operator.inputs]
 
-    def check_batch(self, batch: int) -> None:
-        """Raise `PlanError` unless every device gets whole sequences of a batch."""
-        self.plan.check_batch(batch)
-
     def forward(self, tokens_BT: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
         """This rank's block of the logits, where the head leaves them: `[R, C]`.
 
         Takes the whole batch, the same on every rank; with a draw, drops out. Raises `ShapeError`,
         or `PlanError` for a batch that the plan cannot cut.
         """
-        self.check_batch(len(tokens_BT))
+        self.plan.check_batch(*tokens_BT.shape)
         if tokens_BT.shape[1] > self.config.context:
             raise ShapeError(
                 f"tokens: expected at most context={self.config.context} positions, "
@@ -124,7 +120,7 @@ class PartitionedModel(nn.Module):
         draw = None if step is None else Draw(self.seed, step)
         logits_RC, stream = self(tokens_BT, draw), self._streams["loss"]
         (way,) = self._ways["loss"]
-        targets = stream.rows(targets_BT)
+        targets = stream.rows(targets_BT.flatten())
         return cross_entropy(stream, self.config.vocabulary, way(logits_RC), targets)
 
     def away(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from primepar.errors import ConfigError, MeshError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, load_plan
+from primepar.plan import Plan, RowCuts, load_plan
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -112,7 +112,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         plan = load_plan(Path(self.plan))
         plan.check_ranks(processes)
         if plan.batch is None or self.batch != Settings().batch:
-            plan.check_batch(self.batch)
+            plan.check_batch(self.batch, plan.model.context)
         if plan.model.vocabulary < _AT_LEAST["vocabulary"]:
             raise ConfigError(
                 f"--plan {self.plan}: expected a model with a vocabulary of 256 or more, "
@@ -143,10 +143,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         return sequence
 
     def _check_divided(self, sequence: Sequence) -> None:
-        """Whole sequences and whole heads on every device, and equal slices of all else."""
+        """Whole sequences or parts of one on a device, whole heads, equal slices of all else."""
         rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
+        cuts = RowCuts(rows, {f"sequence {sequence}": rows})
+        refusal = cuts.refusal(self.batch, self.context)
+        if refusal is not None:
+            raise ConfigError(f"--batch: {refusal}, or another --sequence")
         multiples = {
-            "batch": rows,
             "heads": columns,
             "hidden": lcm(inputs, columns),
             "vocabulary": columns,

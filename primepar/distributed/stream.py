@@ -47,9 +47,9 @@ class Stream:
         lines = self.layout.peers_along(dim)
         return tuple(sorted(next(line for line in lines if self.mesh.rank in line)))
 
-    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of a tensor with all of them."""
-        return tensor.chunk(self.layout.grid[0])[self.block[0]]
+    def rows(self, every: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of a tensor with all of them, sequence after sequence."""
+        return every.chunk(self.layout.grid[0])[self.block[0]]
 
     def elements(self, x_RC: torch.Tensor) -> torch.Tensor:
         """Index of every element of this rank's block in the whole activation, row by row."""

@@ -11,10 +11,12 @@ from primepar.plan.layouts import (
     padded_vocabulary,
     parameter_places,
     part,
+    sequence_lines,
     weight_layout,
 )
 from primepar.plan.plan import Plan, load_plan, save_plan
 from primepar.plan.ready import READY, ready_plan
+from primepar.plan.rows import RowCuts
 
 __all__ = [
     "READY",
@@ -22,6 +24,7 @@ __all__ = [
     "Ends",
     "ParameterPlace",
     "Plan",
+    "RowCuts",
     "Way",
     "edges",
     "ends",
@@ -32,5 +35,6 @@ __all__ = [
     "part",
     "ready_plan",
     "save_plan",
+    "sequence_lines",
     "weight_layout",
 ]

@@ -5,7 +5,7 @@ Two operators that each divide the rows and columns between them divide them tog
 
 from __future__ import annotations
 
-from math import lcm, prod
+from math import prod
 from typing import TYPE_CHECKING
 
 from primepar.errors import PlanError, SequenceError
@@ -28,16 +28,9 @@ def check_plan(plan: Plan) -> None:
         except (SequenceError, PlanError) as error:
             raise PlanError(f"{_path(operator.name)}: {error}") from None
     if plan.batch is not None:
-        _check_batch(plan, plan.batch)
-
-
-def row_cuts(plan: Plan) -> int:
-    """Smallest number of rows that every cut of M in the plan divides."""
-    cuts = [plan.sequence(each.name).grid["M"] for each in plan.operators if each.kind == "linear"]
-    for operator in plan.operators:
-        found = ends(plan, operator.name)
-        cuts += [found.input.grid[0], found.output.grid[0], found.input_gradient.grid[0]]
-    return lcm(*cuts)
+        refusal = plan.row_cuts.refusal(plan.batch, plan.model.context)
+        if refusal is not None:
+            raise PlanError(f"$.batch: {refusal}")
 
 
 def _path(name: str) -> str:
@@ -117,12 +110,3 @@ def _check_columns(plan: Plan, operator: Operator, sequence: Sequence, slices: i
                 f"in {str(sequence)!r}: take a sequence that cuts them in fewer, or a model with "
                 f"{name}={-(-size // slices) * slices}"
             )
-
-
-def _check_batch(plan: Plan, batch: int) -> None:
-    multiple = row_cuts(plan)
-    if batch % multiple:
-        raise PlanError(
-            f"$.batch: expected a multiple of {multiple}, the cuts of the rows in $.sequences, "
-            f"got {batch}: take {-(-batch // multiple) * multiple}"
-        )

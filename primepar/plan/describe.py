@@ -61,7 +61,7 @@ class Description:
 
 def describe(plan: Plan) -> Description:
     """Tell a plan; elements are for its batch, or for the smallest that it can take."""
-    batch = plan.batch or plan.batch_multiple
+    batch = plan.batch or plan.row_cuts.smallest_batch(plan.model.context)
     found = Description(_title(plan), tokens=batch * plan.model.context)
     moved: dict[str, list[int]] = {each.name: [0, 0] for each in plan.operators}
     for edge in edges(plan):

@@ -6,8 +6,9 @@ sequence would leave its output, forward and backward alike: `M4` cuts its rows,
 `R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
 the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
 
-Rows are the tokens of a step, sequence after sequence. All layouts here are the coarsest, and every
-device holds one block of each.
+Rows are the tokens of a step, sequence after sequence; how many of them a plan's cuts divide is
+told in `primepar.plan.rows`. All layouts here are the coarsest, and every device holds one block of
+each.
 """
 
 from __future__ import annotations
@@ -112,6 +113,21 @@ def lookup(plan: Plan) -> Layout:
     table are summed over `peers_along(0)`.
     """
     return _lookup(str(plan.sequence("embedding")))
+
+
+@lru_cache(maxsize=1024)
+def sequence_lines(layout: Layout, batch: int) -> Groups:
+    """Ranks that hold the parts of one sequence in the same columns, in the order of the parts.
+
+    Every rank is in one line, copies of a block in different ones; it is there alone where the
+    rows are cut by whole sequences. `batch` is the number of sequences of a step that fits.
+    """
+    parts = max(1, layout.grid[0] // batch)
+    return tuple(
+        line[first : first + parts]
+        for line in layout.peers_along(0)
+        for first in range(0, len(line), parts)
+    )
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:

@@ -16,6 +16,7 @@ from primepar.files import write_text
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.registry import parse_sequence
+from primepar.plan.rows import RowCuts, row_cuts
 from primepar.schedule.sequence import Sequence
 
 MOST_RANKS = 4096
@@ -25,8 +26,8 @@ MOST_RANKS = 4096
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A sequence for every operator of `model` on `ranks` devices.
 
-    `batch` is the number of whole sequences of a training step; None leaves it open. Raises
-    `PlanError` for what does not fit the model, the mesh or one another.
+    `batch` is the number of sequences of a training step, each of the model's context; None leaves
+    it open. Raises `PlanError` for what does not fit the model, the mesh or one another.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -67,25 +68,23 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
         return _parse(self.sequences[name], linear)
 
     @cached_property
-    def batch_multiple(self) -> int:
-        """What every batch is a multiple of, so that each cut of the rows is of whole sequences."""
-        from primepar.plan.checks import row_cuts
-
+    def row_cuts(self) -> RowCuts:
+        """How the operators cut the rows, and so which batches fit."""
         return row_cuts(self)
 
-    def check_batch(self, batch: int) -> None:
-        """Raise `PlanError` unless it is the planned batch, and whole sequences on each device."""
+    def check_batch(self, batch: int, positions: int) -> None:
+        """Raise `PlanError` unless it is the planned batch and its rows can be cut.
+
+        A step has `batch` sequences of `positions` tokens each.
+        """
         if self.batch not in (None, batch):
             raise PlanError(
                 f"batch: expected {self.batch}, as the plan says, got {batch}: "
                 "take that, or a plan for this one"
             )
-        multiple = self.batch_multiple
-        if batch < 1 or batch % multiple:
-            raise PlanError(
-                f"batch: expected a positive multiple of {multiple}, the cuts of the rows in the "
-                f"plan's sequences, got {batch}: take {max(1, -(-batch // multiple)) * multiple}"
-            )
+        refusal = self.row_cuts.refusal(batch, positions)
+        if refusal is not None:
+            raise PlanError(f"batch: {refusal}")
 
     def check_ranks(self, ranks: int) -> None:
         """Raise `PlanError` unless the plan is for a mesh of so many devices."""
