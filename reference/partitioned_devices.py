@@ -15,9 +15,10 @@ from primepar.errors import WrongDataError
 from primepar.reference.blocks import Memory
 from primepar.reference.executor import emulate
 from primepar.reference.layers import Array
-from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.operators import Index, block_name, parse_block
 from primepar.schedule.program import AllReduce, Program, ReduceScatter
+from primepar.schedule.redistribute import redistribution
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 
@@ -49,17 +50,11 @@ def whole(blocks: Blocks, layout: Layout) -> Array:
     return array
 
 
-def named(tensor: str, block: Array, layout: Layout, rank: int, grid: tuple[int, ...]) -> Memory:
-    """The block of a rank in the finer blocks of `grid`, by their names."""
-    (index,) = layout.held[rank]
-    factors = [fine // coarse for fine, coarse in zip(grid, layout.grid, strict=True)]
-    memory = {}
-    for offset in np.ndindex(*factors):
-        first = [i * factor + o for i, factor, o in zip(index, factors, offset, strict=True)]
-        sizes = [size // factor for size, factor in zip(block.shape, factors, strict=True)]
-        place = tuple(slice(o * n, (o + 1) * n) for o, n in zip(offset, sizes, strict=True))
-        memory[block_name(tensor, tuple(first))] = block[place]
-    return memory
+def named(tensor: str, block: Array, layout: Layout, rank: int, cells: Cells) -> Memory:
+    """The block of a rank, cut into cells that go by their names."""
+    shape = [size * count for size, count in zip(block.shape, layout.grid, strict=True)]
+    pieces = cells.pieces(layout, rank, shape)
+    return {block_name(tensor, index): block[piece.own] for index, piece in pieces.items()}
 
 
 def joined(tensor: str, memory: Memory) -> Array:
@@ -95,10 +90,8 @@ class Devices:
         """A tensor of two dims in another layout."""
         if source == target:
             return blocks
-        grid = common_grid(source, target)
-        memories = [
-            named("O", block, source, rank, grid) for rank, block in enumerate(blocks)
-        ]  # fmt: skip
+        cells = Cells.of(source, target)
+        memories = [named("O", block, source, rank, cells) for rank, block in enumerate(blocks)]
         return [joined("O", held) for held in self.run(_way(source, target), memories)]
 
     def reduced(self, blocks: Blocks, groups: Groups, reduction: Reduction = "sum") -> Blocks:

@@ -26,7 +26,7 @@ from primepar.plan import (
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
-from primepar.schedule.layout import common_grid
+from primepar.schedule.layout import Cells
 from primepar.schedule.program import ISend
 
 STAYS = (Fraction(0), Fraction(0))
@@ -38,6 +38,12 @@ STILL = [name for name in MESHES if name != "primepar"]
 def held(layout: Layout) -> list[tuple[int, ...]]:
     """The one block of every device."""
     return [index for (index,) in layout.held]
+
+
+def refined(layout: Layout, grid: tuple[int, ...]) -> Layout:
+    """The same layout in finer equal blocks."""
+    cells = Cells.even(grid)
+    return Layout(grid, tuple(cells.held(layout, rank) for rank in range(layout.ranks)))
 
 
 def only(plan: Plan, **sequences: str) -> Plan:
@@ -77,9 +83,9 @@ def test_the_coarsest_layout_says_the_same_in_no_more_blocks(
     factors: tuple[int, int], coarse: list[set[tuple[int, int]]]
 ) -> None:
     given_ = Layout((3, 2), tuple(tuple(sorted(blocks)) for blocks in coarse))
-    fine = given_.refined((3 * factors[0], 2 * factors[1]))
+    fine = refined(given_, (3 * factors[0], 2 * factors[1]))
     found = fine.coarsest()
-    assert found.refined(fine.grid) == fine
+    assert refined(found, fine.grid) == fine
     assert found == given_.coarsest()
     assert prod(found.grid) <= prod(given_.grid)
 
@@ -296,8 +302,8 @@ def test_every_entry_of_the_vocabulary_is_summed_exactly_once(embedding: str) ->
         assert entries == dict.fromkeys(range(found.grid[1]), 1)
         assert len({partial.held[rank] for rank in group}) == 1
     for rank in range(8):
-        grid = common_grid(partial, output)
-        assert set(output.refined(grid).held[rank]) <= set(partial.refined(grid).held[rank])
+        cells = Cells.of(partial, output)
+        assert set(cells.held(output, rank)) <= set(cells.held(partial, rank))
 
 
 FITTING = [

@@ -1,7 +1,7 @@
 """A tensor from one layout to another, and between its whole and its blocks.
 
-Every device holds one block of a tensor at rest; two layouts of other grids meet in the blocks of
-their common grid, so a block is cut before the hops and put together after them.
+Every device holds one block of a tensor at rest; where two layouts cut it otherwise they meet in
+cells, into which a block is cut before the hops and from which it is put together after them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from primepar.distributed.mesh import Mesh
 from primepar.distributed.storage import Memory
 from primepar.errors import SequenceError, ShapeError
 from primepar.schedule import Layout, redistribution
-from primepar.schedule.layout import common_grid
+from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import Instruction, ISend
 
@@ -71,21 +71,24 @@ class Redistribution:
         *,
         outward: bool = False,
     ) -> None:
-        grid = common_grid(resting(source, tensor), resting(target, tensor))
-        fine = divided(shape, grid, tensor)
+        cells = Cells.of(resting(source, tensor), resting(target, tensor))
+        divided(shape, cells.grid, tensor)
         self.still, self.pool, self.outward = source == target, mesh.pool, outward
-        self._cut = _pieces(source, grid, mesh.rank, fine, tensor)
-        self._join = _pieces(target, grid, mesh.rank, fine, tensor)
+        here, there = (cells.pieces(each, mesh.rank, shape) for each in (source, target))
+        sizes = {block_name(tensor, at): piece.shape for at, piece in (here | there).items()}
+        self._cut = {block_name(tensor, at): piece.own for at, piece in here.items()}
+        self._join = {block_name(tensor, at): piece.own for at, piece in there.items()}
         self._cuts, self._joins = len(self._cut) > 1, len(self._join) > 1
         self.passes = not self._cuts and self._cut.keys() == self._join.keys()
         self._result = divided(shape, target.grid, tensor)
         self._new = self.pool.fresh if outward else self.pool.acquire
         program = redistribution(source, target, tensor)
-        in_rows = source.grid[1:] == grid[1:]
+        widths = [piece.own[1:] for piece in here.values()]
+        in_rows = all(width == widths[0] for width in widths)
         self._copied = self._to_copy(program.programs[mesh.rank], in_rows)
         pools = set(self._cut) if outward and not self._cuts else self._copied
         leaving = self._join if outward and not self._joins else ()
-        memory = Memory(self.pool, lambda _: fine, set(self._cut) - pools, leaving)
+        memory = Memory(self.pool, sizes.__getitem__, set(self._cut) - pools, leaving)
         self._run = Executor(mesh, program, memory, "redistribution")
         self.borrowed = not outward and (
             self.still or (not self._joins and set(self._join) <= self._run.borrowed)
@@ -121,17 +124,6 @@ class Redistribution:
             if name not in self._run.borrowed:
                 self.pool.release(blocks[name])
         return whole
-
-
-def _pieces(
-    layout: Layout, grid: tuple[int, ...], rank: int, fine: Shape, tensor: str
-) -> dict[str, Slices]:
-    """The fine blocks of the one block that `rank` holds, and where each lies in it."""
-    factors = tuple(most // few for most, few in zip(grid, layout.grid, strict=True))
-    shape = tuple(size * factor for size, factor in zip(fine, factors, strict=True))
-    inside = product(*map(range, factors))
-    names = (block_name(tensor, index) for index in layout.refined(grid).held[rank])
-    return {name: extent(factors, at, shape) for name, at in zip(names, inside, strict=True)}
 
 
 def scatter_tensor(mesh: Mesh, layout: Layout, whole: torch.Tensor) -> torch.Tensor:

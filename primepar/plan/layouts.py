@@ -23,11 +23,11 @@ from primepar.models.graph import Kind
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.partition.registry import parse_sequence
 from primepar.partition.sequence_parallel import SequenceRow
-from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.schedule.layout import Layout
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Phase
-from primepar.schedule.program import ISend
+from primepar.schedule.redistribute import moved
 from primepar.schedule.sequence import Element, Sequence
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Way:
     @property
     def moved(self) -> Fraction:
         """What is sent by all devices together, as a part of the tensor."""
-        return _moved(self.source, self.target)
+        return moved(self.source, self.target)
 
 
 @dataclass(frozen=True)
@@ -238,12 +238,3 @@ def _without_other_cuts(element: Element) -> Element:
     if isinstance(element.primitive, ByInput):
         return element
     return Element(Replicated(), (prod(element.axis_lengths),))
-
-
-@lru_cache(maxsize=4096)
-def _moved(source: Layout, target: Layout) -> Fraction:
-    if source == target:
-        return Fraction(0)
-    program = redistribution(source, target)
-    sends = sum(isinstance(node, ISend) for nodes in program.programs for node in nodes)
-    return Fraction(sends, prod(common_grid(source, target)))
