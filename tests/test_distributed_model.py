@@ -50,23 +50,27 @@ MIXED = {
     "loss": "K2,M2",
 }
 """A sequence for each operator of a layer that fits none beside it."""
+APART = {"qkv": "Ks2,Ns2", "proj": "Ns2,Ks2", "fc1": "Ks2,M2", "fc2": "Ns2,M2", "head": "Ks2,Ns2"}
+"""Linear operators that leave several blocks apart on a device."""
+OURS = {"mixed": MIXED, "apart": MIXED | APART}
+ON_OURS = [*product(("llama-tied", "bloom"), OURS), ("gpt2-dropout", "apart")]
 
 
-def mixed(name: str) -> Plan:
-    config = cases.MODELS[name]
+def ours(name: str, plan: str) -> Plan:
+    config, chosen = cases.MODELS[name], OURS[plan]
     named = ready_plan("data", config, 4).sequences
-    sequences = {each: MIXED.get(each, MIXED[each.rpartition(".")[2]]) for each in named}
+    sequences = {each: chosen.get(each, chosen[each.rpartition(".")[2]]) for each in named}
     return Plan(model=config, ranks=4, sequences=sequences)
 
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
     found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks]]
-    return found if ranks == 8 else [*found, ("llama-tied", "mixed"), ("bloom", "mixed")]
+    return [*found, *ON_OURS] if ranks == 4 else found
 
 
 def plan_of(name: str, plan: str, ranks: int) -> Plan:
-    if plan == "mixed":
-        return mixed(name)
+    if plan in OURS:
+        return ours(name, plan)
     return ready_plan(plan, cases.MODELS[name], ranks, cases.BATCH)
 
 

@@ -14,6 +14,7 @@ from primepar.schedule import Layout
 from primepar.schedule.redistribute import moved
 
 RANKS = 6
+EACH = layouts(RANKS) | layouts(RANKS, apart=True)
 Way = tuple[Layout, Layout]
 
 
@@ -28,7 +29,7 @@ def drawn() -> list[Way]:
     """Every case that hypothesis draws, for one world."""
     found: list[Way] = []
 
-    @given(layouts(RANKS), layouts(RANKS))
+    @given(EACH, EACH)
     def collect(source: Layout, target: Layout) -> None:
         found.append((source, target))
 

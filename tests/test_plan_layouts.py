@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from itertools import chain
 from math import prod
 
 import pytest
@@ -32,6 +33,7 @@ from primepar.schedule.program import ISend
 STAYS = (Fraction(0), Fraction(0))
 MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")
 LOOKUPS = (*MIXED, "N2,M2,K2", "M2,N2,R2", "S2x2,N2", "R2,K2,Ns2", "M4,Ns2", "N2,M4")
+APART = ("Ks2,M4", "Ks2,Ns4", "Ks2,P2x2", "Ns2,S2x2", "Ks2,Ns2,Ks2", "Ns4,Ks2")
 STILL = [name for name in MESHES if name != "primepar"]
 
 
@@ -143,6 +145,32 @@ def test_any_other_operator_works_where_a_linear_one_would_leave_its_output(
     found = ends(only(small(), norm1=sequence), "blocks.0.norm1")
     assert found.input == found.output == found.input_gradient
     assert (found.output.grid, held(found.output)) == (grid, blocks)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "takes", "leaves"),
+    [
+        ("Ks2,Ns2", [[0, 0], [0, 1], [1, 0], [1, 1]], [[0, 0, 2, 0], [1, 0, 3, 0], [0, 1, 2, 1],
+                                                       [1, 1, 3, 1]]),
+        ("Ns2,M2", [[0, 0, 2, 0], [1, 0, 3, 0], [0, 1, 2, 1], [1, 1, 3, 1]],
+         [[0, 0], [1, 0], [2, 0], [3, 0]]),
+    ],
+)  # fmt: skip
+def test_a_linear_operator_may_take_or_leave_several_rows_of_blocks(
+    sequence: str, takes: list[list[int]], leaves: list[list[int]]
+) -> None:
+    found = ends(only(small(), fc1=sequence), "blocks.0.fc1")
+    for layout, expected in ((found.input, takes), (found.output, leaves)):
+        assert [list(chain(*blocks)) for blocks in layout.held] == expected
+    assert found.input_gradient == found.input
+
+
+def test_a_bias_lies_as_its_output_does_in_several_blocks_too() -> None:
+    plan = only(small("data", 16), fc1="C2x2x2,K2")
+    place = parameter_places(plan)["blocks.0.fc1.bias"]
+    assert place.layout.grid == (8,)
+    assert set(place.layout.held) == {((at,), (at + 2,)) for at in (0, 1, 4, 5)}
+    check_sums(plan)
 
 
 # What moves
@@ -319,7 +347,10 @@ def test_every_gradient_is_summed_exactly_once(model: ModelConfig, name: str, ra
 
 
 @given(
-    embedding=st.sampled_from(LOOKUPS), norm1=st.sampled_from(MIXED), norm=st.sampled_from(MIXED)
+    embedding=st.sampled_from(LOOKUPS),
+    norm1=st.sampled_from(MIXED),
+    norm=st.sampled_from(MIXED),
+    qkv=st.sampled_from(APART),
 )
 def test_every_gradient_is_summed_exactly_once_whatever_is_mixed(**sequences: str) -> None:
     check_sums(only(small("data", 8), **sequences))

@@ -107,6 +107,11 @@ def test_two_devices_of_one_block_each_exchange_one_message_each_way(
     assert all(count == 1 for count in messages.values())
 
 
+@given(pairs(apart=True))
+def test_blocks_that_lie_apart_are_brought_and_taken_too(way: tuple[Layout, Layout]) -> None:
+    check_way(*way)
+
+
 @given(pairs())
 def test_no_copy_is_free_while_another_sends_more(way: tuple[Layout, Layout]) -> None:
     cells, (one, other) = Cells.of(*way), way

@@ -6,8 +6,9 @@ sequence would leave its output, forward and backward alike: `M4` cuts its rows,
 `R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
 the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
 
-Rows are the tokens of a step, sequence after sequence. All layouts here are the coarsest, and every
-device holds one block of each.
+Rows are the tokens of a step, sequence after sequence. All layouts here are the coarsest. A device
+holds one block of each, but for those of a linear operator, of which it may hold several: some
+slices of the rows by some of the columns. Its tensor is then these, put together in their order.
 """
 
 from __future__ import annotations
@@ -195,15 +196,15 @@ def _ends(kind: Kind, text: str) -> Ends:
 
 @lru_cache(maxsize=1024)
 def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
-    """Where a tensor of a linear operator rests. Raises `SequenceError`."""
+    """Where a tensor rests. Raises `SequenceError` for several blocks of one not `linear`."""
     phase: Phase = "backward" if tensor == "dI" else "forward"
     last = tensor in ("O", "dI")
     found = layout(_movement(text, linear), phase, tensor, last=last).coarsest()
     most = max(map(len, found.held))
-    if most > 1:
+    if most > 1 and not linear:
         raise SequenceError(
-            f"expected one block of {tensor} on every device at rest, got {most} in {text!r}: "
-            "put Ks, Ns, C, Cr or D last"
+            f"expected one block of {tensor} on every device at rest, as only a linear operator "
+            f"may leave several, got {most} in {text!r}: put Ks, Ns, C, Cr or D last"
         )
     return found
 

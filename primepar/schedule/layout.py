@@ -60,6 +60,22 @@ class Layout:
         """Slices of one dim that `rank` holds."""
         return tuple(sorted({index[dim] for index in self.held[rank]}))
 
+    def own_shape(self, rank: int, whole: Several[int]) -> tuple[int, ...]:
+        """Shape of what `rank` holds of a tensor of shape `whole`."""
+        counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
+        return tuple(w * n // c for w, n, c in zip(whole, counts, self.grid, strict=True))
+
+    def whole_shape(self, rank: int, own: Several[int]) -> tuple[int, ...]:
+        """Shape of the tensor of which `rank` holds a part of shape `own`."""
+        counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
+        return tuple(o * c // n for o, n, c in zip(own, counts, self.grid, strict=True))
+
+    def elements(self, rank: int, dim: int, size: int) -> tuple[range, ...]:
+        """Elements of a dim of `size` that `rank` holds, slice by slice."""
+        count = self.grid[dim]
+        slices = self.slices(rank, dim)
+        return tuple(range(at * size // count, (at + 1) * size // count) for at in slices)
+
     def peers_along(self, dim: int) -> tuple[tuple[int, ...], ...]:
         """Groups of ranks that together hold every slice of `dim` once, all else being equal.
 
