@@ -145,7 +145,7 @@ class Cells:
         return tuple(sorted(found))
 
     def _within(self, block: Index, grid: Index) -> product[Index]:
-        """Cells of a block, and where two blocks need no cut between them of its neighbours."""
+        """Cells of a block; one that is larger holds its neighbours too, on the same devices."""
         return product(
             *(
                 range(
@@ -156,6 +156,11 @@ class Cells:
             )
         )
 
+    def bounds(self, shape: Several[int]) -> tuple[tuple[int, ...], ...]:
+        """Elements of a tensor of `shape` between which each dim is cut, from 0 to its size."""
+        pairs = zip(self.cuts, shape, strict=True)
+        return tuple(tuple(int(cut * size) for cut in cuts) for cuts, size in pairs)
+
     def pieces(self, layout: Layout, rank: int, shape: Several[int]) -> dict[Index, Piece]:
         """Where the cells of a rank lie in a tensor of `shape`, and in the rank's own tensor.
 
@@ -163,8 +168,8 @@ class Cells:
         """
         cells = self.held(layout, rank)
         places = [
-            _places({cell[dim] for cell in cells}, [int(cut * size) for cut in self.cuts[dim]])
-            for dim, size in enumerate(shape)
+            _places({cell[dim] for cell in cells}, bounds)
+            for dim, bounds in enumerate(self.bounds(shape))
         ]
         found = {}
         for cell in cells:
@@ -174,7 +179,7 @@ class Cells:
         return found
 
 
-def _places(segments: set[int], bounds: list[int]) -> dict[int, tuple[slice, slice]]:
+def _places(segments: set[int], bounds: tuple[int, ...]) -> dict[int, tuple[slice, slice]]:
     """Segment -> its elements of the whole dim, and of the segments held put together."""
     places, end = {}, 0
     for at in sorted(segments):
