@@ -1,6 +1,7 @@
 """Tensors in layouts on emulated devices, and the programs that move and sum them.
 
-A tensor in a layout is a list of arrays, the one block that each rank holds.
+A tensor in a layout is a list of arrays, what each rank holds of it: a block, or several put
+together in the order of their slices.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 from primepar.errors import WrongDataError
 from primepar.reference.blocks import Memory
 from primepar.reference.executor import emulate
-from primepar.reference.layers import Array
-from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.reference.layers import Array, Tokens
+from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.operators import Index, block_name, parse_block
 from primepar.schedule.program import AllGather, AllReduce, Program, ReduceScatter
+from primepar.schedule.redistribute import redistribution
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 
@@ -25,45 +27,41 @@ Blocks = list[Array]
 Groups = tuple[tuple[int, ...], ...]
 
 
-def window(layout: Layout, rank: int, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where the block of a rank lies in a tensor of that shape."""
-    (index,) = layout.held[rank]
-    lengths = [size // count for size, count in zip(shape, layout.grid, strict=True)]
-    return tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, lengths, strict=True))
+def elements(layout: Layout, rank: int, dim: int, size: int) -> Tokens:
+    """The numbers of the elements of a dim of `size` that a rank holds."""
+    parts = layout.elements(rank, dim, size)
+    return np.concatenate([np.arange(part.start, part.stop) for part in parts])
+
+
+def _window(layout: Layout, rank: int, shape: tuple[int, ...]) -> tuple[Tokens, ...]:
+    """What selects the part of a rank from a tensor of that shape."""
+    return np.ix_(*(elements(layout, rank, dim, size) for dim, size in enumerate(shape)))
 
 
 def spread(array: Array, layout: Layout) -> Blocks:
-    """The block of every rank out of a whole tensor."""
-    return [array[window(layout, rank, array.shape)] for rank in range(layout.ranks)]
+    """What every rank holds of a whole tensor."""
+    return [array[_window(layout, rank, array.shape)] for rank in range(layout.ranks)]
 
 
 def whole(blocks: Blocks, layout: Layout) -> Array:
     """The whole tensor. Raises `WrongDataError` if two replicas of a block differ."""
-    pairs = zip(blocks[0].shape, layout.grid, strict=True)
-    array = np.empty([size * count for size, count in pairs], blocks[0].dtype)
-    found: dict[Index, Array] = {}
-    for rank, ((index,), block) in enumerate(zip(layout.held, blocks, strict=True)):
-        if not np.array_equal(found.setdefault(index, block), block):
+    array = np.empty(layout.whole_shape(0, blocks[0].shape), blocks[0].dtype)
+    for rank, block in reversed(list(enumerate(blocks))):
+        array[_window(layout, rank, array.shape)] = block
+    for rank, (own, block) in enumerate(zip(spread(array, layout), blocks, strict=True)):
+        if not np.array_equal(own, block):
             raise WrongDataError(f"expected equal replicas of a block, got another on rank {rank}")
-        array[window(layout, rank, array.shape)] = block
     return array
 
 
-def named(tensor: str, block: Array, layout: Layout, rank: int, grid: tuple[int, ...]) -> Memory:
-    """The block of a rank in the finer blocks of `grid`, by their names."""
-    (index,) = layout.held[rank]
-    factors = [fine // coarse for fine, coarse in zip(grid, layout.grid, strict=True)]
-    memory = {}
-    for offset in np.ndindex(*factors):
-        first = [i * factor + o for i, factor, o in zip(index, factors, offset, strict=True)]
-        sizes = [size // factor for size, factor in zip(block.shape, factors, strict=True)]
-        place = tuple(slice(o * n, (o + 1) * n) for o, n in zip(offset, sizes, strict=True))
-        memory[block_name(tensor, tuple(first))] = block[place]
-    return memory
+def named(tensor: str, block: Array, layout: Layout, rank: int, cells: Cells) -> Memory:
+    """What a rank holds, cut into cells that go by their names."""
+    pieces = cells.pieces(layout, rank, layout.whole_shape(rank, block.shape))
+    return {block_name(tensor, index): block[piece.own] for index, piece in pieces.items()}
 
 
 def joined(tensor: str, memory: Memory) -> Array:
-    """The one block that the named blocks of a tensor of two dims make together."""
+    """The array that the named blocks of a tensor of two dims make together."""
     found: dict[Index, Array] = {}
     for name, array in memory.items():
         parsed = parse_block(name)
@@ -95,10 +93,8 @@ class Devices:
         """A tensor of two dims in another layout."""
         if source == target:
             return blocks
-        grid = common_grid(source, target)
-        memories = [
-            named("O", block, source, rank, grid) for rank, block in enumerate(blocks)
-        ]  # fmt: skip
+        cells = Cells.of(source, target)
+        memories = [named("O", block, source, rank, cells) for rank, block in enumerate(blocks)]
         return [joined("O", held) for held in self.run(_way(source, target), memories)]
 
     def reduced(self, blocks: Blocks, groups: Groups, reduction: Reduction = "sum") -> Blocks:

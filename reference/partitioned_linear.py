@@ -13,7 +13,7 @@ from primepar.plan.plan import Plan
 from primepar.reference.blocks import Memory
 from primepar.reference.partitioned_devices import Blocks, joined, named
 from primepar.reference.partitioned_step import Step
-from primepar.schedule.layout import Layout
+from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear, Phase
 from primepar.schedule.program import Program
@@ -58,9 +58,9 @@ class PartitionedLinear:
         """Lay the blocks of a tensor into memories, cut as finely as the sequence cuts."""
         cuts = self.sequence.grid
         dims = {"I": (cuts["M"], cuts["N"]), "W": (cuts["N"], cuts["K"])}
-        grid = dims.get(tensor, (cuts["M"], cuts["K"]))
+        cells = Cells.even(dims.get(tensor, (cuts["M"], cuts["K"])))
         for rank, (memory, block) in enumerate(zip(memories, blocks, strict=True)):
-            memory.update(named(tensor, block, layout, rank, grid))
+            memory.update(named(tensor, block, layout, rank, cells))
 
     def _run(self, memories: list[Memory], phases: tuple[Phase, ...]) -> list[Memory]:
         program = _lowered(self.sequence, self.operator, phases)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from primepar.models.dropout import Draw
 from primepar.plan.layouts import Ends, ParameterPlace, ends, padded_vocabulary
 from primepar.plan.plan import Plan
 from primepar.reference.layers import Array, Tokens, kept_elements
-from primepar.reference.partitioned_devices import Blocks, Devices, window
+from primepar.reference.partitioned_devices import Blocks, Devices, elements
 from primepar.schedule.layout import Layout
 
 
@@ -48,14 +46,12 @@ class Step:
         return ends(self.plan, name)
 
     def block_rows(self, layout: Layout, rank: int) -> Tokens:
-        """The numbers of the rows in a rank's block."""
-        rows, _ = window(layout, rank, (self.rows, layout.grid[1]))
-        return np.arange(rows.start, rows.stop)
+        """The numbers of the rows that a rank holds."""
+        return elements(layout, rank, 0, self.rows)
 
     def block_columns(self, layout: Layout, rank: int, width: int) -> Tokens:
-        """The numbers of the columns in a rank's block of a tensor of `width` columns."""
-        _, columns = window(layout, rank, (self.rows, width))
-        return np.arange(columns.start, columns.stop)
+        """The numbers of the columns that a rank holds of a tensor of `width` columns."""
+        return elements(layout, rank, 1, width)
 
     def kept(
         self, layout: Layout, rank: int, probability: float, operator: str, width: int

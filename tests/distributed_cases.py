@@ -50,13 +50,32 @@ class Sharded(Primitive):
         return dict(K=d) if tensor == "W" else dict(M=d)
 
 
+class Turned(Primitive):
+    """Rows are cut; the input rests in columns, the weight in columns of its own."""
+
+    axes = ("d",)
+    label = "H"
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(M=d)
+
+    def home(self, tensor: str, d: Value, s: Value) -> Slices:
+        return {"I": dict(N=d), "W": dict(K=d), "O": dict(M=d)}[tensor]
+
+
+OURS: dict[str, type[Primitive]] = {"F": Sharded, "H": Turned}
+
+
 def sequence_of(text: str) -> Sequence:
-    """A sequence in which `F2` is `Sharded`."""
+    """A sequence in which `F2` is `Sharded`, and `H2` `Turned`."""
     tokens = text.split(",")
     return Sequence(
         tuple(
-            Element(Sharded(), (int(token[1:]),))
-            if token.startswith("F")
+            Element(OURS[token[0]](), (int(token[1:]),))
+            if token[0] in OURS
             else parse_sequence(token).elements[0]
             for token in tokens
             if token
@@ -294,6 +313,11 @@ def unfit(sequence: str) -> str:
     """What a layer on a mesh that cannot run it is refused with; nothing is sent for it."""
     mesh = mesh_of(sequence)
     return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
+
+
+def unfit_gpt(sequence: str) -> str:
+    """What a model on a mesh that cannot run it is refused with."""
+    return message_of(GPT, CONFIG, mesh_of(sequence))
 
 
 def traced(sequence: str) -> tuple[Fraction, int, int]:

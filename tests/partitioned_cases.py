@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import cycle
 from math import isqrt
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from primepar.errors import PlanError, SequenceError
 from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
 from primepar.models.dropout import Draw
-from primepar.plan import Plan
+from primepar.plan import Plan, ready_plan
 from primepar.reference.layers import Array, Tokens
 from primepar.reference.partitioned import EmulatedModel, ModelStep
 from primepar.reference.transformer import Transformer
@@ -38,6 +39,13 @@ READY_PLANS = [
     *((name, 8) for name in (*ON_EIGHT, *BESIDE_DATA)),
 ]
 """Every ready plan on every mesh of 4 and of 8 devices that it fits."""
+
+APART = {
+    4: ("Ks2,Ns2", "Ns2,Ks2", "Ks2,M2", "Ns2,M2"),
+    8: ("Ks2,P2x2", "Ns2,S2x2", "Ks2,Ns2,Ks2", "Ns2,Ks2,Ns2"),
+    16: ("C2x2x2,K2", "D2x2x2,Ks2", "Ks2,Os2x2,M2", "Ns4,Ks4"),
+}
+"""Devices -> sequences that leave several blocks of a linear operator's tensors apart."""
 
 LINES, SQUARES, CUBES = ("M", "N", "K", "Ks", "Ns", "R"), ("P", "S", "Os", "Is", "Ws"), "C Cr D"
 
@@ -81,6 +89,15 @@ def difference(plan: Plan, batch: int, positions: int) -> float:
         for name, gradient in expected.items()
     ]
     return float(max(abs(loss / expected_loss - 1), *relative))
+
+
+def plan_apart(model: ModelConfig, ranks: int) -> Plan:
+    """Return a plan whose linear operators leave blocks apart, every other one being as `data`."""
+    linears = [each.name for each in operators(model) if each.kind == "linear"]
+    texts = dict(zip(linears, cycle(APART[ranks]), strict=False))
+    return Plan(
+        model=model, ranks=ranks, sequences=ready_plan("data", model, ranks).sequences | texts
+    )
 
 
 def primitives(devices: int) -> list[str]:

@@ -131,12 +131,15 @@ def test_a_buffer_that_came_back_is_handed_out_again() -> None:
     assert other is not first
 
 
-def test_a_layout_with_two_blocks_on_a_device_is_no_place_to_rest() -> None:
+@pytest.mark.parametrize(("blocks", "told"), [(((0, 0), (1, 1)), "(0, 0), (1, 1)"), ((), "none")])
+def test_a_layout_without_a_rectangle_of_blocks_on_a_device_is_no_place_to_rest(
+    blocks: tuple[tuple[int, int], ...], told: str
+) -> None:
     with pytest.raises(SequenceError) as error:
-        resting(Layout((2, 1), (((0, 0), (1, 0)),)), "I")
+        resting(Layout((2, 2), (blocks,)), "I")
     assert str(error.value) == (
-        "tensor I: expected one block on every device between two phases, got 2 on device 0: "
-        "choose a sequence that leaves one"
+        "tensor I: expected on every device a block, or all blocks of some slices of each dim, "
+        f"got {told} on device 0: choose a sequence that leaves such"
     )
 
 

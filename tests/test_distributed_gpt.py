@@ -13,7 +13,7 @@ from distributed_ranks import on_ranks
 from primepar.partition import parse_sequence
 from primepar.reference.transformer import Transformer
 
-SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "P3x3", "M2,P2x2", "K,P2x2")
+SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "P3x3", "Ns2,Ks2", "M2,P2x2", "K,P2x2")
 REPLICAS = {"K2": (), "N2": ("embedding.token", "norm.weight"), "M2": cases.NAMES}
 CLOSE = 1e-11
 
@@ -29,7 +29,7 @@ def results(size: int) -> list[dict[tuple[str, str], Any]]:
     if size == 2:
         asked += [("refusals", "K2"), ("refusals", "M2")]
     if size == 4:
-        asked += [("loaded", "P2x2"), ("traced", "P2x2")]
+        asked += [("loaded", "P2x2"), ("traced", "P2x2"), ("unfit_gpt", "Ks2,Ns2")]
     answers = on_ranks(size, cases.several, [(work, (sequence,)) for work, sequence in asked])
     return [dict(zip(asked, answer, strict=True)) for answer in answers]
 
@@ -116,6 +116,14 @@ def test_what_the_mesh_cannot_run_is_refused() -> None:
     assert results(2)[1]["refusals", "K2"] == messages
 
 
+def test_an_output_of_several_blocks_is_no_place_for_other_operators() -> None:
+    assert results(4)[0]["unfit_gpt", "Ks2,Ns2"] == (
+        "SequenceError: sequence 'Ks2,Ns2': expected one block of O on every device, where all "
+        "other operators lie too, got 2: put Ks, Ns, C, Cr or D last, or write a plan, in which a "
+        "linear operator may leave several"
+    )
+
+
 def test_a_batch_that_cannot_be_cut_is_refused() -> None:
     assert results(2)[0]["refusals", "M2"][3] == (
         "PlanError: batch: expected a multiple or a divisor of the 2 slices of the rows in "
@@ -133,8 +141,8 @@ REFUSALS = [
     "no error",
     "ShapeError: tokens: expected at most context=2 positions, got 3: cut the sequences",
     "ShapeError: targets: expected a target for each token, shape (2, 3), got (1, 3)",
-    "ShapeError: blocks.0.fc1: expected a block of 2 columns (N=4 in 2 slices), got (1, 2, 5): "
-    "give this rank's block",
+    "ShapeError: blocks.0.fc1: expected 2 columns (1 of the 2 slices of N=4), got (1, 2, 5): "
+    "give what this rank holds",
     "ConfigError: parameter 'norm.weight': expected a gradient, got none: "
     "call loss(...).backward() first",
     "ConfigError: parameter 'norm.scale': expected a name of GPTConfig.parameter_shapes, "

@@ -52,6 +52,10 @@ MIXED = {
     "loss": "K2,M2",
 }
 """A sequence for each operator of a layer that fits none beside it."""
+APART = {"qkv": "Ks2,Ns2", "proj": "Ns2,Ks2", "fc1": "Ks2,M2", "fc2": "Ns2,M2", "head": "Ks2,Ns2"}
+"""Linear operators that leave several blocks apart on a device."""
+OURS = {"mixed": MIXED, "apart": MIXED | APART}
+ON_OURS = [*product(("llama-tied", "bloom"), OURS), ("gpt2-dropout", "apart")]
 
 
 SMALL = {
@@ -66,18 +70,19 @@ SMALL = {
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
     found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
-    return found if ranks == 8 else [*found, ("llama-tied", "mixed"), ("bloom", "mixed")]
+    return found if ranks == 8 else [*found, *ON_OURS]
 
 
 def plan_of(name: str, plan: str, ranks: int) -> Plan:
     """Of a method, perhaps with the sequences of a batch, and a partition of the attention."""
     method, *more = plan.split()
     config, size = cases.MODELS[name], int(more[0]) if more else cases.BATCH
-    sequences = ready_plan(method if method != "mixed" else "data", config, ranks).sequences
+    chosen = OURS.get(method, {})
+    sequences = ready_plan("data" if chosen else method, config, ranks).sequences
     for each in sequences:
         kind = each.rpartition(".")[2]
-        if method == "mixed":
-            sequences[each] = MIXED.get(each, MIXED[kind])
+        if chosen:
+            sequences[each] = chosen.get(each, chosen[kind])
         if more[1:] and kind == "attention":
             sequences[each] = more[1]
     return Plan(model=config, ranks=ranks, batch=size, sequences=sequences)

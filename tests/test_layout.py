@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from primepar.errors import SequenceError
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Movement, redistribution
+from primepar.schedule.layout import Cells
 from primepar.schedule.lowering import layout
 from primepar.schedule.program import IRecv, ISend
 
+HALVES = Layout((1, 2), (((0, 0),), ((0, 1),), ((0, 1),)))
+THIRDS = Layout((1, 3), (((0, 0),), ((0, 1),), ((0, 2),)))
 
-def test_a_layout_in_finer_blocks_holds_the_same() -> None:
-    coarse = Layout((1, 2), (((0, 0),), ((0, 1),)))
-    fine = coarse.refined((2, 4))
-    assert fine.held[1] == ((0, 2), (0, 3), (1, 2), (1, 3))
+
+def cuts(text: str) -> tuple[Fraction, ...]:
+    return tuple(map(Fraction, text.split()))
+
+
+def test_two_layouts_meet_in_cells_between_the_cuts_of_either() -> None:
+    cells = Cells.of(HALVES, THIRDS)
+    assert cells.cuts == (cuts("0 1"), cuts("0 1/3 1/2 2/3 1"))
+    assert cells.grid == (1, 6)
+    assert [cells.held(HALVES, rank) for rank in (0, 1)] == [((0, 0), (0, 1)), ((0, 2), (0, 3))]
+    assert [cells.held(THIRDS, rank) for rank in (0, 1)] == [((0, 0),), ((0, 1), (0, 2))]
+    assert tuple(cells.share((0, at)) for at in range(4)) == cuts("1/3 1/6 1/6 1/3")
+
+
+def test_a_cell_has_its_place_in_the_whole_and_in_what_a_rank_holds() -> None:
+    pieces = Cells.of(HALVES, THIRDS).pieces(THIRDS, 1, (2, 12))
+    assert pieces == {
+        (0, 1): ((slice(0, 2), slice(4, 6)), (slice(0, 2), slice(0, 2))),
+        (0, 2): ((slice(0, 2), slice(6, 8)), (slice(0, 2), slice(2, 4))),
+    }
+    assert [piece.shape for piece in pieces.values()] == [(2, 2)] * 2
+
+
+def test_blocks_that_lie_apart_are_put_together_in_their_order() -> None:
+    strided = Layout((4, 1), (((0, 0), (2, 0)), ((1, 0), (3, 0))))
+    pieces = Cells.of(strided).pieces(strided, 1, (8, 1))
+    assert [piece.whole[0] for piece in pieces.values()] == [slice(2, 4), slice(6, 8)]
+    assert [piece.own[0] for piece in pieces.values()] == [slice(0, 2), slice(2, 4)]
+
+
+def test_slices_that_no_device_holds_apart_are_not_cut() -> None:
+    quarters = Layout((4,), (((0,), (1,)), ((2,),), ((3,),)))
+    assert quarters.cuts(0) == cuts("0 1/2 3/4 1")
+    cells = Cells.of(quarters)
+    assert [cells.held(quarters, rank) for rank in range(3)] == [((0,),), ((1,),), ((2,),)]
+
+
+def test_one_device_sends_another_one_message() -> None:
+    turned = Layout((1, 3), (((0, 2),), ((0, 0),), ((0, 1),)))
+    program = redistribution(HALVES, turned)
+    sends = [[(node.peer, node.block) for node in rank if isinstance(node, ISend)]
+             for rank in program.programs]  # fmt: skip
+    assert sends == [[(1, "O[0,0]"), (2, "O[0,1]")], [(0, "O[0,3]")], []]
 
 
 def test_primepar_s_output_reaches_the_next_input_in_one_hop_of_all_but_one_column() -> None:

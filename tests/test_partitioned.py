@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from partitioned_cases import (
     difference,
     drawn_batch,
     drawn_parameters,
+    plan_apart,
     planned_steps,
     step,
 )
 
 from primepar.errors import ConfigError, PlanError, WrongDataError
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, ends, ready_plan
 from primepar.reference import partitioned_devices
 from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.transformer import Transformer
@@ -33,6 +35,20 @@ def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
     family: str, name: str, ranks: int
 ) -> None:
     assert difference(ready_plan(name, SHAPES[family], ranks), 8, 4) < 1e-10
+
+
+@pytest.mark.parametrize(("family", "ranks"), [*product(SHAPES, (4, 8)), ("gpt2", 16)])
+def test_linear_operators_that_leave_blocks_apart_give_what_one_device_gives(
+    family: str, ranks: int
+) -> None:
+    plan = plan_apart(SHAPES[family], ranks)
+    assert any(
+        len(blocks) > 1
+        for operator in plan.operators
+        for layout in (ends(plan, operator.name).input, ends(plan, operator.name).output)
+        for blocks in layout.held
+    )
+    assert difference(plan, plan.row_cuts.smallest_batch(4), 4) < 1e-10
 
 
 @settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))

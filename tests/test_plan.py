@@ -64,8 +64,8 @@ def test_a_sequence_is_read_as_it_is_spelt() -> None:
          "dim here, got 'B2,R2': write M2 for B2"),
         ({"norm1": "M2,N2"}, "expected no split of N, as this operator sums over no dim, got "
          "'M2,N2': write R2 for N2"),
-        ({"qkv": "Ks2,M2"}, "expected one block of O on every device at rest, got 2 in 'Ks2,M2': "
-         "put Ks, Ns, C, Cr or D last"),
+        ({"act": "Ks2,M2"}, "expected one block of O on every device at rest, as only a linear "
+         "operator may leave several, got 2 in 'Ks2,M2': put Ks, Ns, C, Cr or D last"),
         ({"fc1": "K0"}, "ByOutput: expected one positive length per side (s), got (0,)"),
     ],
 )  # fmt: skip

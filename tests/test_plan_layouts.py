@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from itertools import chain
 from math import prod
 
 import pytest
@@ -26,18 +27,25 @@ from primepar.plan import (
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
-from primepar.schedule.layout import common_grid
+from primepar.schedule.layout import Cells
 from primepar.schedule.program import ISend
 
 STAYS = (Fraction(0), Fraction(0))
 MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")
 LOOKUPS = (*MIXED, "N2,M2,K2", "M2,N2,R2", "S2x2,N2", "R2,K2,Ns2", "M4,Ns2", "N2,M4")
+APART = ("Ks2,M4", "Ks2,Ns4", "Ks2,P2x2", "Ns2,S2x2", "Ks2,Ns2,Ks2", "Ns4,Ks2")
 STILL = [name for name in MESHES if name != "primepar"]
 
 
 def held(layout: Layout) -> list[tuple[int, ...]]:
     """The one block of every device."""
     return [index for (index,) in layout.held]
+
+
+def refined(layout: Layout, grid: tuple[int, ...]) -> Layout:
+    """The same layout in finer equal blocks."""
+    cells = Cells.even(grid)
+    return Layout(grid, tuple(cells.held(layout, rank) for rank in range(layout.ranks)))
 
 
 def only(plan: Plan, **sequences: str) -> Plan:
@@ -77,9 +85,9 @@ def test_the_coarsest_layout_says_the_same_in_no_more_blocks(
     factors: tuple[int, int], coarse: list[set[tuple[int, int]]]
 ) -> None:
     given_ = Layout((3, 2), tuple(tuple(sorted(blocks)) for blocks in coarse))
-    fine = given_.refined((3 * factors[0], 2 * factors[1]))
+    fine = refined(given_, (3 * factors[0], 2 * factors[1]))
     found = fine.coarsest()
-    assert found.refined(fine.grid) == fine
+    assert refined(found, fine.grid) == fine
     assert found == given_.coarsest()
     assert prod(found.grid) <= prod(given_.grid)
 
@@ -137,6 +145,32 @@ def test_any_other_operator_works_where_a_linear_one_would_leave_its_output(
     found = ends(only(small(), norm1=sequence), "blocks.0.norm1")
     assert found.input == found.output == found.input_gradient
     assert (found.output.grid, held(found.output)) == (grid, blocks)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "takes", "leaves"),
+    [
+        ("Ks2,Ns2", [[0, 0], [0, 1], [1, 0], [1, 1]], [[0, 0, 2, 0], [1, 0, 3, 0], [0, 1, 2, 1],
+                                                       [1, 1, 3, 1]]),
+        ("Ns2,M2", [[0, 0, 2, 0], [1, 0, 3, 0], [0, 1, 2, 1], [1, 1, 3, 1]],
+         [[0, 0], [1, 0], [2, 0], [3, 0]]),
+    ],
+)  # fmt: skip
+def test_a_linear_operator_may_take_or_leave_several_rows_of_blocks(
+    sequence: str, takes: list[list[int]], leaves: list[list[int]]
+) -> None:
+    found = ends(only(small(), fc1=sequence), "blocks.0.fc1")
+    for layout, expected in ((found.input, takes), (found.output, leaves)):
+        assert [list(chain(*blocks)) for blocks in layout.held] == expected
+    assert found.input_gradient == found.input
+
+
+def test_a_bias_lies_as_its_output_does_in_several_blocks_too() -> None:
+    plan = only(small("data", 16), fc1="C2x2x2,K2")
+    place = parameter_places(plan)["blocks.0.fc1.bias"]
+    assert place.layout.grid == (8,)
+    assert set(place.layout.held) == {((at,), (at + 2,)) for at in (0, 1, 4, 5)}
+    check_sums(plan)
 
 
 # What moves
@@ -296,8 +330,8 @@ def test_every_entry_of_the_vocabulary_is_summed_exactly_once(embedding: str) ->
         assert entries == dict.fromkeys(range(found.grid[1]), 1)
         assert len({partial.held[rank] for rank in group}) == 1
     for rank in range(8):
-        grid = common_grid(partial, output)
-        assert set(output.refined(grid).held[rank]) <= set(partial.refined(grid).held[rank])
+        cells = Cells.of(partial, output)
+        assert set(cells.held(output, rank)) <= set(cells.held(partial, rank))
 
 
 FITTING = [
@@ -313,7 +347,10 @@ def test_every_gradient_is_summed_exactly_once(model: ModelConfig, name: str, ra
 
 
 @given(
-    embedding=st.sampled_from(LOOKUPS), norm1=st.sampled_from(MIXED), norm=st.sampled_from(MIXED)
+    embedding=st.sampled_from(LOOKUPS),
+    norm1=st.sampled_from(MIXED),
+    norm=st.sampled_from(MIXED),
+    qkv=st.sampled_from(APART),
 )
 def test_every_gradient_is_summed_exactly_once_whatever_is_mixed(**sequences: str) -> None:
     check_sums(only(small("data", 8), **sequences))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 from itertools import product
+from math import lcm
 
 import numpy as np
 import pytest
+from hypothesis import given
+from layout_cases import pairs
 
 from primepar.partition import parse_sequence
-from primepar.reference import emulate, gather, scatter
-from primepar.reference.executor import Emulation
-from primepar.schedule import Movement, redistribution
-from primepar.schedule.layout import Layout, common_grid
+from primepar.reference.layers import Array
+from primepar.reference.partitioned_devices import Devices, spread
+from primepar.schedule import Movement, Program, redistribution
+from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import layout
-from primepar.schedule.operators import Dim
+from primepar.schedule.operators import Index, parse_block
+from primepar.schedule.program import IRecv, ISend
+from primepar.schedule.redistribute import moved
 
 ON_FOUR = ("P2x2", "M4", "K4", "N4", "M2,K2", "K2,M2", "M2,N2", "N2,K2")
 ON_SIX = ("M6", "K6", "M2,K3", "K3,M2", "M3,N2")
@@ -30,19 +36,19 @@ def target(text: str) -> Layout:
     return layout(Movement(parse_sequence(text)), "forward", "I", last=False)
 
 
-def redistribute(one: Layout, other: Layout) -> tuple[Emulation, int]:
-    """Run it on a tensor with one element in each block, and check where every element ends."""
-    grid = common_grid(one, other)
-    slices: dict[Dim, int] = {"M": grid[0], "K": grid[1]}
-    O_MK = np.arange(float(grid[0] * grid[1])).reshape(grid)
-    program = redistribution(one, other)
-    assert program.initial is not None
-    assert program.final is not None
-    run = emulate(program, scatter(program.initial, slices, {"O": O_MK}))
-    assert np.array_equal(gather("O", program.final, run.memories, slices), O_MK)
-    for names, held in zip(program.final, run.memories, strict=True):
-        assert sorted(held) == sorted(names)
-    return run, O_MK.size
+def numbered(one: Layout, other: Layout) -> Array:
+    """A tensor of the smallest shape that both cut, every element another integer."""
+    shape = [lcm(a, b) for a, b in zip(one.grid, other.grid, strict=True)]
+    return np.arange(float(np.prod(shape))).reshape(shape)
+
+
+def redistribute(one: Layout, other: Layout) -> tuple[list[Fraction], Array]:
+    """Elements that every rank sends; every rank must end with its block."""
+    devices, whole = Devices(one.ranks), numbered(one, other)
+    got = devices.redistributed(spread(whole, one), one, other)
+    for block, expected in zip(got, spread(whole, other), strict=True):
+        assert np.array_equal(block, expected)
+    return devices.sent, whole
 
 
 @pytest.mark.parametrize(
@@ -54,12 +60,71 @@ def test_every_layout_is_reached_from_every_other(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("text", [*ON_FOUR, *ON_SIX])
 def test_nothing_moves_where_the_layouts_agree(text: str) -> None:
-    run, _ = redistribute(source(text), source(text))
-    assert run.sent == [0] * len(run.sent)
+    sent, _ = redistribute(source(text), source(text))
+    assert sent == [0] * len(sent)
 
 
 @pytest.mark.parametrize("side", [2, 3, 4, 5])
 def test_between_two_primepar_operators_all_but_one_block_in_each_row_moves(side: int) -> None:
     text = f"P{side}x{side}"
-    run, elements = redistribute(source(text), target(text))
-    assert sum(run.sent) == elements * (1 - Fraction(1, side))
+    sent, whole = redistribute(source(text), target(text))
+    assert sum(sent) == whole.size * (1 - Fraction(1, side))
+
+
+# Any layouts
+
+
+def missing(one: Layout, other: Layout) -> int:
+    """Elements that ranks lack, counted element by element."""
+    whole = numbered(one, other)
+    blocks = zip(spread(whole, one), spread(whole, other), strict=True)
+    return sum(np.setdiff1d(after, before).size for before, after in blocks)
+
+
+def check_way(one: Layout, other: Layout) -> Program:
+    """What arrives is right, and no more is sent than what each rank lacks."""
+    sent, whole = redistribute(one, other)
+    assert sum(sent) == missing(one, other) == moved(one, other) * whole.size
+    program = redistribution(one, other)
+    for instructions, held in zip(program.programs, program.initial or (), strict=True):
+        received = [node.block for node in instructions if isinstance(node, IRecv)]
+        assert not set(received) & set(held)
+        assert len(set(received)) == len(received)
+    return program
+
+
+@given(pairs())
+def test_two_devices_of_one_block_each_exchange_one_message_each_way(
+    way: tuple[Layout, Layout],
+) -> None:
+    program = check_way(*way)
+    messages = Counter(
+        (rank, node.peer)
+        for rank, instructions in enumerate(program.programs)
+        for node in instructions
+        if isinstance(node, ISend)
+    )
+    assert all(count == 1 for count in messages.values())
+
+
+@given(pairs(apart=True))
+def test_blocks_that_lie_apart_are_brought_and_taken_too(way: tuple[Layout, Layout]) -> None:
+    check_way(*way)
+
+
+@given(pairs())
+def test_no_copy_is_free_while_another_sends_more(way: tuple[Layout, Layout]) -> None:
+    cells, (one, other) = Cells.of(*way), way
+    sent = [
+        [cells.share(index_of(node.block)) for node in instructions if isinstance(node, ISend)]
+        for instructions in redistribution(one, other).programs
+    ]
+    for held, shares in zip(one.held, sent, strict=True):
+        copies = [sum(sent[rank]) for rank, own in enumerate(one.held) if own == held]
+        assert sum(shares) - min(shares, default=0) <= min(copies)
+
+
+def index_of(block: str) -> Index:
+    parsed = parse_block(block)
+    assert parsed is not None
+    return parsed.index

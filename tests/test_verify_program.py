@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -74,10 +75,14 @@ def test_one_phase_alone_is_proved(phase: Any) -> None:
     assert report.verdict == "proved"
 
 
-def test_a_redistribution_is_proved_to_bring_every_block_where_it_is_due() -> None:
-    rows = Layout.of((2, 1), [frozenset({(0, 0)}), frozenset({(1, 0)})])
-    columns = Layout.of((1, 2), [frozenset({(0, 0)}), frozenset({(0, 1)})])
-    report = verify_program(redistribution(rows, columns))
+@pytest.mark.parametrize("columns", [(1, 2), (3, 1), (3, 2)])
+def test_a_redistribution_is_proved_to_bring_every_block_where_it_is_due(
+    columns: tuple[int, int],
+) -> None:
+    halves, blocks = (list(product(*map(range, grid))) for grid in ((2, 1), columns))
+    source = Layout((2, 1), tuple((halves[rank % 2],) for rank in range(6)))
+    target = Layout(columns, tuple((blocks[-rank % len(blocks)],) for rank in range(6)))
+    report = verify_program(redistribution(source, target))
     assert verdicts(report) == {
         "placement": "proved",
         "alignment": "proved",

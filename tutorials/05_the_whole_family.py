@@ -16,10 +16,10 @@ from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.reference import check
-from primepar.schedule import Linear, Movement, Sequence, lower, redistribution
+from primepar.schedule import Linear, Movement, Sequence, lower
 from primepar.schedule.lowering import layout
 from primepar.schedule.operators import PHASES
-from primepar.schedule.program import ISend
+from primepar.schedule.redistribute import moved
 from primepar.verify import verify_primitive
 
 OUT = Path("out/tutorials")
@@ -226,21 +226,17 @@ for devices, sequences in FAMILY.items():
 
 
 # %%
-def moved(left, source, right, target):
+def way(left, source, right, target):
     """Share of a tensor that all devices together send to take it from one place to another."""
-    program = redistribution(
-        layout(Movement(left), *source, last=True), layout(Movement(right), *target, last=False)
-    )
-    blocks = {name for held in program.initial for name in held}
-    hops = sum(isinstance(node, ISend) for nodes in program.programs for node in nodes)
-    return hops / len(blocks)
+    left, right = Movement(left), Movement(right)
+    return float(moved(layout(left, *source, last=True), layout(right, *target, last=False)))
 
 
 def mlp(first, second, M, h):
     """Elements that a device sends in an MLP: in the two operators, and between them."""
     fc1, fc2 = parse_sequence(first), parse_sequence(second)
-    between = moved(fc1, ("forward", "O"), fc2, ("forward", "I"))
-    between += moved(fc2, ("backward", "dI"), fc1, ("backward", "dO"))
+    between = way(fc1, ("forward", "O"), fc2, ("forward", "I"))
+    between += way(fc2, ("backward", "dI"), fc1, ("backward", "dO"))
     shapes = Linear(M=M, N=h, K=4 * h), Linear(M=M, N=4 * h, K=h)
     sent = 0
     for sequence, shape in zip((fc1, fc2), shapes, strict=True):

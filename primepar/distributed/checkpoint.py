@@ -130,7 +130,8 @@ def _fill(part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW)
                 bits = block.detach().cpu().view(_BITS[block.element_size()]).numpy()
                 begin = sketch.begins[f"{kind}.{name}"]
                 whole = np.memmap(part, bits.dtype, "r+", begin, place.shape)
-                whole[place.slices] = bits[place.inside]
+                for piece in place.pieces:
+                    whole[piece.whole] = bits[piece.own]
                 whole.flush()
 
 
@@ -169,7 +170,7 @@ def load(path: Path, model: PartitionedModel, optimizer: AdamW) -> int:
                 parameter = model.get_parameter(name)
                 blocks = {key: torch.empty_like(parameter, requires_grad=False) for key in KINDS}
                 for key, block in blocks.items():
-                    place.fill(block, file.get_slice(f"{key}.{name}")[place.slices])
+                    place.fill(block, file.get_slice(f"{key}.{name}").__getitem__)
                 with torch.no_grad():
                     parameter.copy_(blocks.pop("model"))
                 optimizer.state[parameter] = {"step": torch.tensor(float(step)), **blocks}

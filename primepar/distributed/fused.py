@@ -56,10 +56,11 @@ def products_at_once(listing: Listing) -> Iterator[Step]:
 def _joined(listing: Listing, outputs: tuple[str, ...], after: int) -> Region | None:
     """The region that new outputs may lie in together.
 
-    One with blocks that leave must be scattered as a whole, which makes these anew.
+    One with blocks that leave, or rest in a region of their own, must be scattered as a whole,
+    which makes these anew.
     """
-    region = Region.of(outputs)
-    leaving = {name for name in outputs if name in listing.memory.leaving}
+    region, rests = Region.of(outputs), {each for own in listing.memory.whole for each in own.names}
+    leaving = {name for name in outputs if name in listing.memory.leaving or name in rests}
     if region is None or len(outputs) == 1 or not listing.storage.here.keys().isdisjoint(outputs):
         return None
     if not leaving:

@@ -7,7 +7,7 @@ from math import lcm
 from primepar.distributed.linear import rest
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.model import PartitionedModel
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, SequenceError
 from primepar.models import GPTConfig, operators
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.plan import Plan
@@ -41,7 +41,17 @@ def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:
 
 
 def check_config(config: GPTConfig, mesh: Mesh, stream: Layout) -> None:
-    """Raise `ConfigError` unless heads, hidden and vocabulary are multiples of their slices."""
+    """Raise `ConfigError` unless heads, hidden and vocabulary are multiples of their slices.
+
+    Raises `SequenceError` where O lies in several blocks, as only a linear operator works there.
+    """
+    most = max(map(len, stream.held))
+    if most > 1:
+        raise SequenceError(
+            f"sequence {str(mesh.sequence)!r}: expected one block of O on every device, where all "
+            f"other operators lie too, got {most}: put Ks, Ns, C, Cr or D last, or write a plan, "
+            "in which a linear operator may leave several"
+        )
     columns, inputs = stream.grid[1], mesh.sequence.grid["N"]
     needed = {
         "hidden": (config.hidden, lcm(columns, inputs)),

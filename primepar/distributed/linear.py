@@ -20,7 +20,7 @@ from primepar.distributed.executor import Executor, linear_shapes
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.redistribute import (
     Redistribution,
-    divided,
+    check_divided,
     resting,
     scatter_tensor,
 )
@@ -41,8 +41,7 @@ def rest(mesh: Mesh, phase: Phase, tensor: str, *, last: bool = False) -> Layout
             f"sequence {str(mesh.sequence)!r}: expected no split of B, as rows of all sequences "
             "of a batch are one dim here: write M for B"
         )
-    held = layout(mesh.movement, phase, tensor, last=last)
-    return resting(held.coarsest() if mesh.sequence.has_homes else held, tensor)
+    return layout(mesh.movement, phase, tensor, last=last).coarsest()
 
 
 class Place:
@@ -142,11 +141,12 @@ class Stash:
 class PartitionedLinear(nn.Module):
     """`O = I W` partitioned by the mesh's sequence.
 
-    `weight_NK` is the whole weight, the same on every rank, of which each keeps its block. Takes
-    this rank's block of the input in layout `source` over (M, N), by default that of the output,
-    as `[..., N / slices]`, and returns its block of the output, `[..., K / slices]`. Raises
-    `SequenceError`, `ShapeError` or `ConfigError` for what does not fit, and `TrainingOrderError`
-    for a forward before the backward of the last training forward.
+    `weight_NK` is the whole weight, the same on every rank, of which each keeps its part. Takes
+    this rank's part of the input in layout `source` over (M, N), by default that of the output,
+    and returns its part of the output; columns come last, and several blocks of a rank are put
+    together in the order of their slices. Raises `SequenceError`, `ShapeError` or `ConfigError`
+    for what does not fit, and `TrainingOrderError` for a forward before the backward of the last
+    training forward.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class PartitionedLinear(nn.Module):
         self.mesh, self.name, self.shape = mesh, name, tuple(whole.shape)
         self.home, self.output = rest(mesh, "forward", "W"), rest(mesh, "forward", "O", last=True)
         self.source = self.output if source is None else resting(source, "I")
-        divided(self.shape, self.home.grid, f"{name}.weight")
+        check_divided(self.shape, self.home.grid, f"{name}.weight")
         self.weight = nn.Parameter(scatter_tensor(mesh, self.home, whole))
         self._stash: Stash | None = None
 
@@ -188,15 +188,16 @@ class PartitionedLinear(nn.Module):
             y_MK = apply(x_MN, self.weight, self, schedules)
         else:
             y_MK = schedules.evaluate(x_MN.detach(), self.weight.detach())
-        same_rows = self.source.grid[0] == self.output.grid[0]
-        return y_MK.view(*x.shape[:-1], -1) if same_rows else y_MK
+        return y_MK.view(*x.shape[:-1], -1) if len(y_MK) == len(x_MN) else y_MK
 
     def _rows(self, x: torch.Tensor) -> torch.Tensor:
-        columns = self.shape[0] // self.source.grid[1]
+        rank, (N, _), slices = self.mesh.rank, self.shape, self.source.grid[1]
+        columns = sum(map(len, self.source.elements(rank, 1, N)))
         if x.shape[-1] != columns:
+            held = len(self.source.slices(rank, 1))
             raise ShapeError(
-                f"{self.name}: expected a block of {columns} columns (N={self.shape[0]} in "
-                f"{self.source.grid[1]} slices), got {tuple(x.shape)}: give this rank's block"
+                f"{self.name}: expected {columns} columns ({held} of the {slices} slices of "
+                f"N={N}), got {tuple(x.shape)}: give what this rank holds"
             )
         if x.dtype != self.mesh.dtype:
             raise ConfigError(
@@ -206,7 +207,7 @@ class PartitionedLinear(nn.Module):
         return x.reshape(-1, columns).contiguous()
 
     def _schedules(self, x: torch.Tensor) -> Schedules:
-        rows = x.shape[:-1].numel() * self.source.grid[0]
+        rows, _ = self.source.whole_shape(self.mesh.rank, (x.shape[:-1].numel(), 1))
         key = (rows, self.shape, self.source)
         if key not in self.mesh.compiled:
             operator = Linear(M=rows, N=self.shape[0], K=self.shape[1])

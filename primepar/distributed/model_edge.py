@@ -1,6 +1,6 @@
 """Activations on their way from one operator of a plan to the next, and their gradients back.
 
-Legend: R rows and C columns of this rank's block.
+Legend: R rows and C columns that this rank holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from primepar.schedule import Layout
 
 
 class Way:
-    """Takes this rank's block of a tensor from layout `source` to `target`; differentiable.
+    """Takes this rank's part of a tensor from layout `source` to `target`; differentiable.
 
     Its gradient comes in `target` and is taken back; where the layouts agree nothing is done.
     """
@@ -33,8 +33,8 @@ class Way:
         return apply(x_RC, self)
 
     def move(self, x_RC: torch.Tensor, source: Layout, target: Layout) -> torch.Tensor:
-        """A block that is autograd's own, in its new place."""
-        shape = (x_RC.shape[0] * source.grid[0], x_RC.shape[1] * source.grid[1])
+        """A part that is autograd's own, in its new place."""
+        shape = source.whole_shape(self.mesh.rank, x_RC.shape)
         key = ("edge", shape, source, target)
         if key not in self.mesh.compiled:
             self.mesh.compiled[key] = Redistribution(self.mesh, source, target, "O", shape)

@@ -16,6 +16,7 @@ from primepar.distributed.linear import PartitionedLinear
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.model_edge import Way
 from primepar.distributed.stream import Stream, working_dtype
+from primepar.plan import part
 from primepar.schedule import Layout
 
 
@@ -77,9 +78,8 @@ class TiedHead(PartitionedLinear):
     ) -> None:
         super().__init__(mesh, table_VH.T, source, name)
         del self.weight  # a parameter no more: what forward fetches takes its name
-        held = tuple(tuple((v, h) for h, v in blocks) for blocks in self.home.held)
         self._table = table
-        self._fetch = Way(mesh, place, Layout(self.home.grid[::-1], held))
+        self._fetch = Way(mesh, place, part(self.home, (1, 0)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Fetch the weight and multiply."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import torch
 from primepar.distributed.files import publish, reason, reserve
 from primepar.distributed.launch import World
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import Place, places
+from primepar.distributed.parameters import places
 from primepar.errors import WeightError
 from primepar.models import WeightFile
 from primepar.models.names import Source, sources
 from primepar.models.tensor_file import Array, Layout, file_head
+from primepar.schedule.layout import Slices
 
 
 def load_weights(path: str | Path, model: PartitionedModel) -> None:
@@ -30,7 +32,7 @@ def load_weights(path: str | Path, model: PartitionedModel) -> None:
     """
     file = WeightFile(path, model.config)
     for name, place in places(model).items():
-        place.fill(model.get_parameter(name), file.read_block(name, place.slices))
+        place.fill(model.get_parameter(name), partial(file.read_block, name))
 
 
 def save_weights(path: str | Path, model: PartitionedModel, world: World) -> None:
@@ -62,10 +64,11 @@ def _save(path: Path, part: Path, model: PartitionedModel, world: World) -> None
     with world.agreement(f"{path} filled"), _writing(path):
         for name, place in places(model).items():
             if place.writes:
-                block = model.get_parameter(name).detach()[place.inside].cpu()
+                own = _array(model.get_parameter(name).detach().cpu())
                 for source in sources(model.config, name):
                     whole = np.memmap(part, dtype, "r+", begins[source.tensor], source.shape)
-                    _put(whole, source, place, _array(block))
+                    for piece in place.pieces:
+                        _put(whole, source, piece.whole, own[piece.own])
                     whole.flush()
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
@@ -86,9 +89,9 @@ def _array(block: torch.Tensor) -> Array:
     return found
 
 
-def _put(whole: Array, source: Source, place: Place, block: Array) -> None:
+def _put(whole: Array, source: Source, where: Slices, block: Array) -> None:
     """Write what a tensor of theirs takes from a block of ours."""
-    slices = list(place.slices)
+    slices = list(where)
     own = slices[source.dim]
     inside, slices[source.dim] = source.columns(own.start, own.stop)
     theirs = whole.T if source.transposed else whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import nn
 
 from primepar.distributed.model import PartitionedModel
 from primepar.distributed.model_maker import padded, padded_shape
-from primepar.distributed.redistribute import Slices, extent, gather_tensor, scatter_tensor
+from primepar.distributed.redistribute import gather_tensor, scatter_tensor
 from primepar.errors import ConfigError, ShapeError, TrainingOrderError
 from primepar.plan import ends as ends_of
 from primepar.schedule import Layout
+from primepar.schedule.layout import Cells, Piece, Slices
 
 
 def _parameter(model: PartitionedModel, name: str) -> nn.Parameter:
@@ -51,44 +53,49 @@ def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tens
 
 @dataclass(frozen=True)
 class Place:
-    """Where this rank's block of a parameter lies in the whole, and whether this rank writes it.
+    """Where this rank's blocks of a parameter lie in the whole, and whether this rank writes them.
 
-    `slices` are those of the whole and `inside` those of the block; padding is in neither.
+    Padding is in none of the pieces.
     """
 
     shape: tuple[int, ...]
-    slices: Slices
-    inside: Slices
+    pieces: tuple[Piece, ...]
     writes: bool
 
-    def fill(self, block: torch.Tensor, part: torch.Tensor | NDArray[Any]) -> None:
-        """Set a block from its part of the whole; padding becomes zero."""
+    def fill(self, own: torch.Tensor, read: Callable[[Slices], Any]) -> None:
+        """Set what this rank holds from what `read` gives of the whole; padding becomes zero."""
         with torch.no_grad():
-            block.zero_()
-            block[self.inside] = torch.as_tensor(part).to(block)
+            own.zero_()
+            for piece in self.pieces:
+                own[piece.own] = torch.as_tensor(read(piece.whole)).to(own)
 
 
 def places(model: PartitionedModel) -> dict[str, Place]:
-    """Parameter name -> its place; of the ranks that hold one block the lowest writes it.
+    """Parameter name -> its place; of the ranks that hold the same the lowest writes it.
 
-    A block that is all padding is nobody's to write.
+    What is all padding is nobody's to write.
     """
     rank = model.mesh.rank
     found = {}
     for name, shape in model.config.parameter_shapes.items():
         layout = parameter_layout(model, name)
-        (index,) = layout.held[rank]
-        whole = extent(layout.grid, index, padded_shape(model.plan, name))
-        ends = [
-            (min(at.start, size), min(at.stop, size)) for at, size in zip(whole, shape, strict=True)
-        ]
-        slices = tuple(slice(*each) for each in ends)
-        inside = tuple(slice(stop - start) for start, stop in ends)
-        first = layout.held.index((index,)) == rank
-        found[name] = Place(
-            shape, slices, inside, first and all(stop > start for start, stop in ends)
-        )
+        cells = Cells.of(layout).pieces(layout, rank, padded_shape(model.plan, name))
+        pieces = tuple(cut for piece in cells.values() if (cut := _without_padding(piece, shape)))
+        first = layout.held.index(layout.held[rank]) == rank
+        found[name] = Place(shape, pieces, first and bool(pieces))
     return found
+
+
+def _without_padding(piece: Piece, shape: tuple[int, ...]) -> Piece | None:
+    """The piece within a tensor of `shape`; None where it is all padding."""
+    sizes = [min(at.stop, end) - at.start for at, end in zip(piece.whole, shape, strict=True)]
+    if min(sizes) <= 0:
+        return None
+    whole, own = (
+        tuple(slice(at.start, at.start + size) for at, size in zip(side, sizes, strict=True))
+        for side in piece
+    )
+    return Piece(whole, own)
 
 
 def full_parameter(model: PartitionedModel, name: str) -> torch.Tensor | None:

@@ -1,7 +1,8 @@
 """A tensor from one layout to another, and between its whole and its blocks.
 
-Every device holds one block of a tensor at rest; two layouts of other grids meet in the blocks of
-their common grid, so a block is cut before the hops and put together after them.
+A device holds one block of a tensor at rest, or several: some slices of each dim, put together in
+their order. Where two layouts cut a tensor otherwise they meet in cells, into which a device's part
+is cut before the hops and from which it is put together after them.
 """
 
 from __future__ import annotations
@@ -16,32 +17,26 @@ from primepar.distributed.mesh import Mesh
 from primepar.distributed.storage import Memory
 from primepar.errors import SequenceError, ShapeError
 from primepar.schedule import Layout, redistribution
-from primepar.schedule.layout import common_grid
-from primepar.schedule.operators import Index, block_name
+from primepar.schedule.layout import Cells
+from primepar.schedule.operators import block_name
 from primepar.schedule.program import Instruction, ISend
-
-Slices = tuple[slice, ...]
 
 
 def resting(layout: Layout, tensor: str) -> Layout:
-    """The same layout. Raises `SequenceError` unless every device holds one block."""
+    """The same layout. Raises `SequenceError` unless every device holds a rectangle of blocks."""
     for rank, blocks in enumerate(layout.held):
-        if len(blocks) != 1:
+        slices = [layout.slices(rank, dim) for dim in range(len(layout.grid))]
+        if not blocks or set(blocks) != set(product(*slices)):
             raise SequenceError(
-                f"tensor {tensor}: expected one block on every device between two phases, "
-                f"got {len(blocks)} on device {rank}: choose a sequence that leaves one"
+                f"tensor {tensor}: expected on every device a block, or all blocks of some slices "
+                f"of each dim, got {', '.join(map(str, blocks)) or 'none'} on device {rank}: "
+                "choose a sequence that leaves such"
             )
     return layout
 
 
-def extent(grid: tuple[int, ...], index: Index, shape: Shape) -> Slices:
-    """Where a block lies in a tensor of `shape`."""
-    sizes = [size // slices for size, slices in zip(shape, grid, strict=True)]
-    return tuple(slice(at * size, (at + 1) * size) for at, size in zip(index, sizes, strict=True))
-
-
-def divided(shape: Shape, grid: tuple[int, ...], what: str) -> Shape:
-    """Shape of one block. Raises `ShapeError` where the grid does not divide `shape`."""
+def check_divided(shape: Shape, grid: tuple[int, ...], what: str) -> None:
+    """Raise `ShapeError` where the grid does not divide `shape`."""
     for dim, (size, slices) in enumerate(zip(shape, grid, strict=True)):
         if size % slices:
             padded = -(-size // slices) * slices
@@ -49,11 +44,10 @@ def divided(shape: Shape, grid: tuple[int, ...], what: str) -> Shape:
                 f"{what}: expected dim {dim} to be a multiple of its {slices} slices, got {size}: "
                 f"pad it to {padded}"
             )
-    return tuple(size // slices for size, slices in zip(shape, grid, strict=True))
 
 
 class Redistribution:
-    """Takes this rank's block of a tensor of `shape` from layout `source` to `target`.
+    """Takes this rank's part of a tensor of `shape` from layout `source` to `target`.
 
     Inward, a caller's block goes in and a block of the pool comes out, or, where `borrowed`, what
     went in or a view of it. `outward`, a block of the pool goes in and the caller keeps what comes
@@ -71,21 +65,24 @@ class Redistribution:
         *,
         outward: bool = False,
     ) -> None:
-        grid = common_grid(resting(source, tensor), resting(target, tensor))
-        fine = divided(shape, grid, tensor)
+        cells = Cells.of(resting(source, tensor), resting(target, tensor))
+        check_divided(shape, cells.grid, tensor)
         self.still, self.pool, self.outward = source == target, mesh.pool, outward
-        self._cut = _pieces(source, grid, mesh.rank, fine, tensor)
-        self._join = _pieces(target, grid, mesh.rank, fine, tensor)
+        here, there = (cells.pieces(each, mesh.rank, shape) for each in (source, target))
+        sizes = {block_name(tensor, at): piece.shape for at, piece in (here | there).items()}
+        self._cut = {block_name(tensor, at): piece.own for at, piece in here.items()}
+        self._join = {block_name(tensor, at): piece.own for at, piece in there.items()}
         self._cuts, self._joins = len(self._cut) > 1, len(self._join) > 1
-        self.passes = not self._cuts and self._cut.keys() == self._join.keys()
-        self._result = divided(shape, target.grid, tensor)
+        self.passes = self.still or (not self._cuts and self._cut.keys() == self._join.keys())
+        self._result = target.own_shape(mesh.rank, shape)
         self._new = self.pool.fresh if outward else self.pool.acquire
         program = redistribution(source, target, tensor)
-        in_rows = source.grid[1:] == grid[1:]
+        widths = [piece.own[1:] for piece in here.values()]
+        in_rows = all(width == widths[0] for width in widths)
         self._copied = self._to_copy(program.programs[mesh.rank], in_rows)
         pools = set(self._cut) if outward and not self._cuts else self._copied
         leaving = self._join if outward and not self._joins else ()
-        memory = Memory(self.pool, lambda _: fine, set(self._cut) - pools, leaving)
+        memory = Memory(self.pool, sizes.__getitem__, set(self._cut) - pools, leaving)
         self._run = Executor(mesh, program, memory, "redistribution")
         self.borrowed = not outward and (
             self.still or (not self._joins and set(self._join) <= self._run.borrowed)
@@ -123,47 +120,37 @@ class Redistribution:
         return whole
 
 
-def _pieces(
-    layout: Layout, grid: tuple[int, ...], rank: int, fine: Shape, tensor: str
-) -> dict[str, Slices]:
-    """The fine blocks of the one block that `rank` holds, and where each lies in it."""
-    factors = tuple(most // few for most, few in zip(grid, layout.grid, strict=True))
-    shape = tuple(size * factor for size, factor in zip(fine, factors, strict=True))
-    inside = product(*map(range, factors))
-    names = (block_name(tensor, index) for index in layout.refined(grid).held[rank])
-    return {name: extent(factors, at, shape) for name, at in zip(names, inside, strict=True)}
-
-
 def scatter_tensor(mesh: Mesh, layout: Layout, whole: torch.Tensor) -> torch.Tensor:
-    """This rank's block of a whole tensor, copied to the mesh's device in the mesh's dtype.
+    """This rank's part of a whole tensor, copied to the mesh's device in the mesh's dtype.
 
     Raises `ShapeError` where the layout's grid does not divide the tensor.
     """
-    shape = tuple(whole.shape)
-    divided(shape, layout.grid, "tensor")
-    (index,) = resting(layout, "tensor").held[mesh.rank]
-    block = whole[extent(layout.grid, index, shape)]
-    return block.to(mesh.device, mesh.dtype, copy=True).contiguous()
+    shape, rank = tuple(whole.shape), mesh.rank
+    check_divided(shape, layout.grid, "tensor")
+    pieces = Cells.of(resting(layout, "tensor")).pieces(layout, rank, shape)
+    own_shape = layout.own_shape(rank, shape)
+    part = torch.empty(own_shape, device=mesh.device, dtype=mesh.dtype)
+    for piece in pieces.values():
+        part[piece.own] = whole[piece.whole]
+    return part
 
 
-def gather_tensor(mesh: Mesh, layout: Layout, block: torch.Tensor) -> torch.Tensor | None:
+def gather_tensor(mesh: Mesh, layout: Layout, part: torch.Tensor) -> torch.Tensor | None:
     """The whole tensor on rank 0, None elsewhere; a collective call."""
     everything = tuple(product(*map(range, layout.grid)))
     on_root = Layout(layout.grid, (everything, *((),) * (mesh.ranks - 1)))
-    names = {block_name("O", index): index for index in everything}
-    (own,) = layout.held[mesh.rank]
-    memory = Memory(
-        BufferPool(block.device, block.dtype),
-        lambda _: tuple(block.shape),
-        borrowed=[block_name("O", own)],
-        leaving=names,
+    cells, shape = Cells.of(layout, on_root), layout.whole_shape(mesh.rank, part.shape)
+    own, wanted = (
+        {block_name("O", at): piece for at, piece in cells.pieces(each, mesh.rank, shape).items()}
+        for each in (layout, on_root)
     )
+    sizes = {name: piece.shape for name, piece in (own | wanted).items()}
+    memory = Memory(BufferPool(part.device, part.dtype), sizes.__getitem__, own, wanted)
     run = Executor(mesh, redistribution(layout, on_root), memory, "gather")
-    blocks = run({block_name("O", own): block.detach().contiguous()})
+    blocks = run({name: part.detach()[piece.own].contiguous() for name, piece in own.items()})
     if mesh.rank:
         return None
-    shape = tuple(size * slices for size, slices in zip(block.shape, layout.grid, strict=True))
-    whole = block.new_empty(shape, requires_grad=False)
-    for name, index in names.items():
-        whole[extent(layout.grid, index, shape)] = blocks[name].detach()
+    whole = part.new_empty(shape, requires_grad=False)
+    for name, piece in wanted.items():
+        whole[piece.whole] = blocks[name]
     return whole

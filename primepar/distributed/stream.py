@@ -1,8 +1,8 @@
-"""Where an activation lies: a block of its rows and columns on every rank, perhaps in copies.
+"""Where an activation lies: some of its rows and columns on every rank, perhaps in copies.
 
 Ranks that hold other columns of the same rows share the sums of a row; ranks that hold other rows
-of the same columns share the gradients of what belongs to the columns. A rank whose block is a copy
-of another's is in other groups than that one, so no sum takes a term twice.
+of the same columns share the gradients of what belongs to the columns. A rank that holds a copy of
+another's is in other groups than that one, so no sum takes a term twice.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Stream:
 
     @property
     def block(self) -> Index:
-        """This rank's block."""
-        return self.layout.held[self.mesh.rank][0]
+        """This rank's block, the only one where no linear operator leaves it."""
+        (block,) = self.layout.held[self.mesh.rank]
+        return block
 
     @cached_property
     def same_columns(self) -> Ranks:
@@ -52,12 +53,14 @@ class Stream:
         return every.chunk(self.layout.grid[0])[self.block[0]]
 
     def elements(self, x_RC: torch.Tensor) -> torch.Tensor:
-        """Index of every element of this rank's block in the whole activation, row by row."""
-        rows, columns = x_RC.shape
-        row, column = (at * size for at, size in zip(self.block, (rows, columns), strict=True))
-        row_R = torch.arange(row, row + rows, device=x_RC.device)
-        column_C = torch.arange(column, column + columns, device=x_RC.device)
-        return row_R[:, None] * (columns * self.layout.grid[1]) + column_C
+        """Index of every element that this rank has in the whole activation, row by row."""
+        rank = self.mesh.rank
+        shape = self.layout.whole_shape(rank, x_RC.shape)
+        row_R, column_C = (
+            torch.cat([torch.arange(at.start, at.stop, device=x_RC.device) for at in parts])
+            for parts in (self.layout.elements(rank, dim, size) for dim, size in enumerate(shape))
+        )
+        return row_R[:, None] * shape[1] + column_C
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

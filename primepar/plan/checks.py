@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from primepar.errors import PlanError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput
-from primepar.plan.layouts import ends, weight_layout
+from primepar.plan.layouts import ends
 from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence
 
@@ -75,7 +75,6 @@ def _check_sequence(plan: Plan, operator: Operator) -> None:
             )
     slices = ends(plan, operator.name).output.grid[1]
     if operator.kind == "linear":
-        weight_layout(plan, operator.name)  # one block of W on every device at rest
         _check_linear(operator, sequence)
     else:
         _check_columns(plan, operator, sequence, slices)

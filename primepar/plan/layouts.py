@@ -7,8 +7,9 @@ sequence would leave its output, forward and backward alike: `M4` cuts its rows,
 the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
 
 Rows are the tokens of a step, sequence after sequence; how many of them a plan's cuts divide is
-told in `primepar.plan.rows`. All layouts here are the coarsest, and every device holds one block of
-each.
+told in `primepar.plan.rows`. All layouts here are the coarsest. A device holds one block of each,
+but for those of a linear operator, of which it may hold several: some slices of the rows by some of
+the columns. Its tensor is then these, put together in their order.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from primepar.models.graph import Kind
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.partition.registry import parse_sequence
 from primepar.partition.sequence_parallel import SequenceRow
-from primepar.schedule.layout import Layout, common_grid, redistribution
+from primepar.schedule.layout import Layout
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Phase
-from primepar.schedule.program import ISend
+from primepar.schedule.redistribute import moved
 from primepar.schedule.sequence import Element, Sequence
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Way:
     @property
     def moved(self) -> Fraction:
         """What is sent by all devices together, as a part of the tensor."""
-        return _moved(self.source, self.target)
+        return moved(self.source, self.target)
 
 
 @dataclass(frozen=True)
@@ -211,15 +212,15 @@ def _ends(kind: Kind, text: str) -> Ends:
 
 @lru_cache(maxsize=1024)
 def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
-    """Where a tensor of a linear operator rests. Raises `SequenceError`."""
+    """Where a tensor rests. Raises `SequenceError` for several blocks of one not `linear`."""
     phase: Phase = "backward" if tensor == "dI" else "forward"
     last = tensor in ("O", "dI")
     found = layout(_movement(text, linear), phase, tensor, last=last).coarsest()
     most = max(map(len, found.held))
-    if most > 1:
+    if most > 1 and not linear:
         raise SequenceError(
-            f"expected one block of {tensor} on every device at rest, got {most} in {text!r}: "
-            "put Ks, Ns, C, Cr or D last"
+            f"expected one block of {tensor} on every device at rest, as only a linear operator "
+            f"may leave several, got {most} in {text!r}: put Ks, Ns, C, Cr or D last"
         )
     return found
 
@@ -254,12 +255,3 @@ def _without_other_cuts(element: Element) -> Element:
     if isinstance(element.primitive, ByInput):
         return element
     return Element(Replicated(), (prod(element.axis_lengths),))
-
-
-@lru_cache(maxsize=4096)
-def _moved(source: Layout, target: Layout) -> Fraction:
-    if source == target:
-        return Fraction(0)
-    program = redistribution(source, target)
-    sends = sum(isinstance(node, ISend) for nodes in program.programs for node in nodes)
-    return Fraction(sends, prod(common_grid(source, target)))

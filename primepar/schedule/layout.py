@@ -1,15 +1,18 @@
-"""Layouts: which block of a tensor every rank holds; and the way from one layout to another."""
+"""Layouts: which blocks of a tensor every rank holds, and the cells in which two layouts meet."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
-from math import lcm
+from math import lcm, prod
+from typing import NamedTuple
 
-from primepar.errors import SequenceError
-from primepar.schedule.operators import Index, block_name
-from primepar.schedule.program import Free, Instruction, IRecv, ISend, Program, Wait
+from primepar.schedule.operators import Index
+
+Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
@@ -29,40 +32,49 @@ class Layout:
         """Number of devices."""
         return len(self.held)
 
-    def refined(self, grid: tuple[int, ...]) -> Layout:
-        """The same layout in finer blocks; each entry of `grid` is a multiple of ours."""
-        factors = [fine // coarse for fine, coarse in zip(grid, self.grid, strict=True)]
-        held = tuple(
-            tuple(sorted(fine for index in blocks for fine in _cut(index, factors)))
-            for blocks in self.held
-        )
-        return Layout(grid, held)
+    def cuts(self, dim: int) -> tuple[Fraction, ...]:
+        """Where a dim is cut, from 0 to 1: not between slices that no device holds apart."""
+        count = self.grid[dim]
+        holders = [set[tuple[int, Index]]() for _ in range(count)]
+        for rank, blocks in enumerate(self.held):
+            for index in blocks:
+                holders[index[dim]].add((rank, (*index[:dim], *index[dim + 1 :])))
+        inner = (Fraction(at, count) for at in range(1, count) if holders[at - 1] != holders[at])
+        return (Fraction(0), *inner, Fraction(1))
 
     def coarsest(self) -> Layout:
-        """The same layout in the largest blocks that every device holds whole or not at all."""
-        layout = self
-        for dim, count in enumerate(self.grid):
-            layout = next(
-                coarse
-                for slices in range(1, count + 1)
-                if count % slices == 0 and (coarse := layout._coarsened(dim, slices)) is not None
-            )
-        return layout
-
-    def _coarsened(self, dim: int, slices: int) -> Layout | None:
-        """The layout with `dim` cut in `slices` only; None where a device holds part of one."""
-        grid = (*self.grid[:dim], slices, *self.grid[dim + 1 :])
-        factor = self.grid[dim] // slices
-        held = tuple(
-            tuple(sorted({(*i[:dim], i[dim] // factor, *i[dim + 1 :]) for i in blocks}))
+        """The same layout in the largest equal blocks that devices hold whole or not at all."""
+        dims = range(len(self.grid))
+        grid = tuple(lcm(*(cut.denominator for cut in self.cuts(dim))) for dim in dims)
+        ratios = tuple(zip(grid, self.grid, strict=True))
+        held = (
+            {
+                tuple(at * few // many for at, (few, many) in zip(index, ratios, strict=True))
+                for index in blocks
+            }
             for blocks in self.held
         )
-        coarse = Layout(grid, held)
-        return coarse if coarse.refined(self.grid) == self else None
+        return Layout(grid, tuple(tuple(sorted(blocks)) for blocks in held))
 
     def slices(self, rank: int, dim: int) -> tuple[int, ...]:
         """Slices of one dim that `rank` holds."""
         return tuple(sorted({index[dim] for index in self.held[rank]}))
+
+    def own_shape(self, rank: int, whole: Several[int]) -> tuple[int, ...]:
+        """Shape of what `rank` holds of a tensor of shape `whole`."""
+        counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
+        return tuple(w * n // c for w, n, c in zip(whole, counts, self.grid, strict=True))
+
+    def whole_shape(self, rank: int, own: Several[int]) -> tuple[int, ...]:
+        """Shape of the tensor of which `rank` holds a part of shape `own`."""
+        counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
+        return tuple(o * c // n for o, n, c in zip(own, counts, self.grid, strict=True))
+
+    def elements(self, rank: int, dim: int, size: int) -> tuple[range, ...]:
+        """Elements of a dim of `size` that `rank` holds, slice by slice."""
+        count = self.grid[dim]
+        slices = self.slices(rank, dim)
+        return tuple(range(at * size // count, (at + 1) * size // count) for at in slices)
 
     def peers_along(self, dim: int) -> tuple[tuple[int, ...], ...]:
         """Groups of ranks that together hold every slice of `dim` once, all else being equal.
@@ -84,86 +96,94 @@ class Layout:
         return tuple(tuple(line) for replicas in lines.values() for line in replicas)
 
 
-def _cut(index: Index, factors: list[int]) -> list[Index]:
-    ranges = [
-        range(slice_ * factor, (slice_ + 1) * factor)
-        for slice_, factor in zip(index, factors, strict=True)
-    ]
-    return list(product(*ranges))
+class Piece(NamedTuple):
+    """Where a cell lies in the whole tensor, and in what a rank holds of it."""
+
+    whole: Slices
+    own: Slices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements of the cell along every dim."""
+        return tuple(along.stop - along.start for along in self.own)
 
 
-def common_grid(source: Layout, target: Layout) -> tuple[int, ...]:
-    """The coarsest grid that is finer than both layouts' grids."""
-    return tuple(lcm(a, b) for a, b in zip(source.grid, target.grid, strict=True))
+@dataclass(frozen=True)
+class Cells:
+    """A tensor cut along each dim at `cuts`, from 0 to 1, into segments that need not be equal.
 
-
-def redistribution(source: Layout, target: Layout, tensor: str = "O") -> Program:
-    """Program that takes a tensor from one layout to another (PrimePar, equations 8 and 9).
-
-    Its blocks are those of `common_grid`. A block that is already there stays; any other comes
-    from the holder that has sent least so far, so that replicas share the work.
-    Raises `SequenceError` if the layouts have other numbers of ranks or leave a block nowhere.
+    A cell has the numbers of its segments as its index.
     """
-    if source.ranks != target.ranks:
-        raise SequenceError(
-            f"redistribution: expected layouts over the same devices, got {source.ranks} and "
-            f"{target.ranks}: give both operators sequences for one mesh"
-        )
-    grid = common_grid(source, target)
-    here, needed = source.refined(grid).held, target.refined(grid).held
-    hops = _hops(here, needed)
-    programs = [_instructions(rank, hops, here[rank], needed[rank], tensor) for rank in
-                range(source.ranks)]  # fmt: skip
-    return Program(
-        format="primepar-program",
-        version=1,
-        ranks=source.ranks,
-        programs=tuple(programs),
-        initial=_named(here, tensor),
-        final=_named(needed, tensor),
-    )
 
+    cuts: tuple[tuple[Fraction, ...], ...]
 
-def _named(held: Several[Several[Index]], tensor: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(block_name(tensor, index) for index in blocks) for blocks in held)
+    @classmethod
+    def of(cls, *layouts: Layout) -> Cells:
+        """The largest cells that every device holds whole or not at all in each of the layouts."""
+        dims = range(len(layouts[0].grid))
+        cuts = ({cut for layout in layouts for cut in layout.cuts(dim)} for dim in dims)
+        return cls(tuple(tuple(sorted(each)) for each in cuts))
 
+    @classmethod
+    def even(cls, grid: Several[int]) -> Cells:
+        """Equal cells: the blocks of a grid."""
+        return cls(tuple(tuple(Fraction(at, n) for at in range(n + 1)) for n in grid))
 
-def _hops(
-    here: tuple[tuple[Index, ...], ...], needed: tuple[tuple[Index, ...], ...]
-) -> list[tuple[int, int, Index]]:
-    """(source, target, block) for every block that is not where it is needed."""
-    holders: dict[Index, list[int]] = {}
-    for rank, blocks in enumerate(here):
-        for index in blocks:
-            holders.setdefault(index, []).append(rank)
-    sent = [0] * len(here)
-    hops = []
-    for target, blocks in enumerate(needed):
-        for index in sorted(set(blocks) - set(here[target])):
-            if index not in holders:
-                raise SequenceError(
-                    f"redistribution: expected block {index} on some device, got it on none"
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Equal slices of each dim that the cuts fall between."""
+        return tuple(lcm(*(cut.denominator for cut in cuts)) for cuts in self.cuts)
+
+    def share(self, cell: Index) -> Fraction:
+        """What part of the tensor a cell is."""
+        pairs = zip(self.cuts, cell, strict=True)
+        return prod((cuts[at + 1] - cuts[at] for cuts, at in pairs), start=Fraction(1))
+
+    def held(self, layout: Layout, rank: int) -> tuple[Index, ...]:
+        """Cells that a rank holds."""
+        found = {cell for index in layout.held[rank] for cell in self._within(index, layout.grid)}
+        return tuple(sorted(found))
+
+    def _within(self, block: Index, grid: Index) -> product[Index]:
+        """Cells of a block; one that is larger holds its neighbours too, on the same devices."""
+        return product(
+            *(
+                range(
+                    bisect_right(cuts, Fraction(at, count)) - 1,
+                    bisect_left(cuts, Fraction(at + 1, count)),
                 )
-            source = min(holders[index], key=sent.__getitem__)
-            sent[source] += 1
-            hops.append((source, target, index))
-    return hops
+                for cuts, at, count in zip(self.cuts, block, grid, strict=True)
+            )
+        )
+
+    def bounds(self, shape: Several[int]) -> tuple[tuple[int, ...], ...]:
+        """Elements of a tensor of `shape` between which each dim is cut, from 0 to its size."""
+        pairs = zip(self.cuts, shape, strict=True)
+        return tuple(tuple(int(cut * size) for cut in cuts) for cuts, size in pairs)
+
+    def pieces(self, layout: Layout, rank: int, shape: Several[int]) -> dict[Index, Piece]:
+        """Where the cells of a rank lie in a tensor of `shape`, and in the rank's own tensor.
+
+        That is its cells put together in the order of their segments, along every dim.
+        """
+        cells = self.held(layout, rank)
+        places = [
+            _places({cell[dim] for cell in cells}, bounds)
+            for dim, bounds in enumerate(self.bounds(shape))
+        ]
+        found = {}
+        for cell in cells:
+            pairs = [along[at] for along, at in zip(places, cell, strict=True)]
+            whole, own = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+            found[cell] = Piece(whole, own)
+        return found
 
 
-def _instructions(
-    rank: int,
-    hops: list[tuple[int, int, Index]],
-    here: tuple[Index, ...],
-    needed: tuple[Index, ...],
-    tensor: str,
-) -> tuple[Instruction, ...]:
-    posts: list[Instruction] = []
-    for source, target, index in hops:
-        block = block_name(tensor, index)
-        if rank == source:
-            posts.append(ISend(target, block, request=f">{target}{block}"))
-        elif rank == target:
-            posts.append(IRecv(source, block, request=f"<{source}{block}"))
-    waits = [Wait(post.request) for post in posts if isinstance(post, ISend | IRecv)]
-    frees = [Free(block_name(tensor, index)) for index in sorted(set(here) - set(needed))]
-    return (*posts, *waits, *frees)
+def _places(segments: set[int], bounds: tuple[int, ...]) -> dict[int, tuple[slice, slice]]:
+    """Segment -> its elements of the whole dim, and of the segments held put together."""
+    places, end = {}, 0
+    for at in sorted(segments):
+        whole = slice(bounds[at], bounds[at + 1])
+        start, end = end, end + whole.stop - whole.start
+        places[at] = whole, slice(start, end)
+    return places

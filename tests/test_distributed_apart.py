@@ -1,0 +1,142 @@
+"""Weights and biases in several blocks on a device: trained, read, written and resumed from.
+
+No method of the library leaves a weight so, hence one of our own, `distributed_cases.Turned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import distributed_model_cases as cases
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_cases import Turned, arrays
+from distributed_ranks import on_ranks
+from safetensors.numpy import load_file
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.optim import AdamW
+
+from primepar.distributed import checkpoint, full_gradient, full_parameter
+from primepar.distributed.launch import World
+from primepar.distributed.model import PartitionedModel
+from primepar.distributed.model_weights import load_weights, save_weights
+from primepar.models import WeightFile, write_weights
+from primepar.partition import registry
+from primepar.plan import Plan, ready_plan
+from primepar.reference.layers import Array
+from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.transformer import Transformer
+
+CONFIG = cases.MODELS["gpt2"]
+NAMES = tuple(CONFIG.parameter_shapes)
+RANKS = 4
+GIVEN, SAVED = "given.safetensors", "saved.safetensors"
+
+
+def plan_apart() -> Plan:
+    """Every weight or every bias of a linear operator lies apart, by turns."""
+    sequences = dict(ready_plan("data", CONFIG, RANKS).sequences)
+    sequences |= dict(zip(CONFIG.linear_shapes, cycle(["H2,N2", "H2,K2"]), strict=False))
+    return Plan(model=CONFIG, ranks=RANKS, sequences=sequences)
+
+
+def whole_of(model: PartitionedModel) -> cases.Arrays:
+    return arrays({name: full_parameter(model, name) for name in NAMES})
+
+
+def train(folder: Path) -> dict[str, Any]:
+    """On one rank: a step from a file of weights, to another one and to a checkpoint, and on."""
+    world = World(dist.get_rank(), RANKS, torch.device("cpu"), FileStore(str(folder / "s"), RANKS))
+    with patch.dict(registry.PRIMITIVES, {"turned": Turned}):
+        plan, mesh = plan_apart(), cases.mesh_of(RANKS)
+        model, other = (PartitionedModel(plan, mesh, seed) for seed in (0, 1))
+    optimizers = [AdamW(each.parameters(), lr=0.1) for each in (model, other)]
+    load_weights(folder / GIVEN, model)
+    found: dict[str, Any] = {"loaded": whole_of(model)}
+    found["apart"] = [name for name in NAMES if max(map(len, model.places[name].layout.held)) > 1]
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(CONFIG))
+    loss = model.loss(tokens_BT, targets_BT)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found["loss"] = loss.item()
+    found["gradients"] = arrays({name: full_gradient(model, name) for name in NAMES})
+    optimizers[0].step()
+    found["stepped"] = whole_of(model)
+    save_weights(folder / SAVED, model, world)
+    path = checkpoint.save(str(folder), 1, model, optimizers[0], world)
+    checkpoint.load(path, other, optimizers[1])
+    found["resumed"] = whole_of(other)
+    found["states"] = [
+        torch.equal(optimizers[0].state[own][key], optimizers[1].state[again][key])
+        for own, again in zip(model.parameters(), other.parameters(), strict=True)
+        for key in ("exp_avg", "exp_avg_sq")
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("apart")
+    write_weights(found / GIVEN, CONFIG, cases.parameters(CONFIG))
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    return on_ranks(RANKS, train, folder)
+
+
+def equal(got: cases.Arrays, expected: cases.Arrays) -> bool:
+    assert got.keys() == expected.keys()
+    return all(np.array_equal(got[name], array) for name, array in expected.items())
+
+
+def test_weights_and_biases_lie_apart(ranks: list[dict[str, Any]]) -> None:
+    linears = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("qkv", "fc1")]
+    others = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("proj", "fc2")]
+    expected = {*(f"{name}.weight" for name in linears), *(f"{name}.bias" for name in others)}
+    assert set(ranks[0]["apart"]) == expected
+
+
+def test_every_rank_reads_its_own_blocks(ranks: list[dict[str, Any]]) -> None:
+    assert equal(ranks[0]["loaded"], cases.parameters(CONFIG))
+
+
+def check_step(loss: float, gradients: Mapping[str, Array]) -> None:
+    """Loss and whole gradients are those of one device."""
+    model = Transformer.dense(CONFIG, cases.parameters(CONFIG))
+    expected_loss, expected = model.loss_and_gradients(*cases.batch(CONFIG))
+    assert loss == pytest.approx(expected_loss, rel=1e-10)
+    assert gradients.keys() == expected.keys()
+    for name, array in expected.items():
+        assert np.abs(gradients[name] - array).max() < 1e-10 * np.abs(array).max(), name
+
+
+def test_loss_and_gradients_are_those_of_one_device(ranks: list[dict[str, Any]]) -> None:
+    check_step(ranks[0]["loss"], ranks[0]["gradients"])
+    assert [each["loss"] for each in ranks] == [ranks[0]["loss"]] * RANKS
+
+
+def test_emulated_devices_give_the_same() -> None:
+    with patch.dict(registry.PRIMITIVES, {"turned": Turned}):
+        model = EmulatedModel(CONFIG, plan_apart(), cases.parameters(CONFIG))
+        loss, gradients, _ = model.loss_and_gradients(*cases.batch(CONFIG))
+    check_step(loss, gradients)
+
+
+def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], folder: Path) -> None:
+    file = WeightFile(folder / SAVED, CONFIG)
+    assert equal({name: file.read_block(name) for name in NAMES}, ranks[0]["stepped"])
+    saved = load_file(checkpoint.latest(str(folder)) or "")
+    assert equal({name: saved[f"model.{name}"] for name in NAMES}, ranks[0]["stepped"])
+    assert not equal(ranks[0]["stepped"], ranks[0]["loaded"])
+
+
+def test_a_run_goes_on_from_the_checkpoint(ranks: list[dict[str, Any]]) -> None:
+    assert equal(ranks[0]["resumed"], ranks[0]["stepped"])
+    assert all(all(each["states"]) for each in ranks)
