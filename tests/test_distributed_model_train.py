@@ -103,6 +103,7 @@ def test_a_log_names_the_plan_and_has_its_model(runs: Path) -> None:
     start = read_log(runs / "first" / "log.jsonl")[0]
     assert isinstance(start, StartRow)
     assert (start.sequence, start.model) == (plan_file(runs, "megatron-sp", 4), LLAMA)
+    assert (start.batch, start.settings.batch, start.settings.layers) == (BATCH, None, None)
     assert start.parameters == LLAMA.parameters
 
 
@@ -144,21 +145,56 @@ def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) 
     )
 
 
-def test_a_size_beside_a_plan_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Settings(plan="plan.json", layers=3)
-    assert str(caught.value) == (
-        "--layers: expected none beside --plan, which says it for every operator, got 3: "
-        "leave one of the two out"
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--sequence", "P2x2", "has one for every operator"),
+        ("--layers", "4", "has a model"),
+        ("--layers", "2", "has a model"),
+        ("--hidden", "192", "has a model"),
+        ("--heads", "4", "has a model"),
+        ("--context", "128", "has a model"),
+        ("--vocabulary", "256", "has a model"),
+    ],
+)
+def test_what_a_plan_says_is_refused_beside_it_even_where_it_is_the_same(
+    option: str, value: str, why: str, tmp_path: Path
+) -> None:
+    path = plan_file(tmp_path, "megatron", 4)
+    done = run("train", "--plan", path, option, value, "--ranks", "4")
+    assert done == (
+        2,
+        "",
+        f"primepar: error: {option}: expected none beside --plan, which {why}, got {value}: "
+        "leave one of the two out\n",
     )
 
 
-def test_a_batch_that_the_plan_cannot_cut_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", ["4", "6", "8"])
+def test_a_batch_beside_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path, "data", 4)
+    done = run("train", "--plan", path, "--batch", batch, "--ranks", "4")
+    assert done == (
+        2,
+        "",
+        "primepar: error: --batch: expected none beside --plan, which has a batch of 4, got "
+        f"{batch}: leave it out, or take a plan for this one\n",
+    )
+
+
+def test_a_plan_without_a_batch_takes_that_of_the_option_or_eight(tmp_path: Path) -> None:
+    path = tmp_path / "open.json"
+    save_plan(ready_plan("data", LLAMA, 4), path)
+    for settings, batch in (
+        (Settings(plan=str(path)), 8),
+        (Settings(plan=str(path), batch=12), 12),
+    ):
+        assert settings.sizes(settings.layout(4)) == (batch, LLAMA.context)
     with pytest.raises(PlanError) as caught:
-        Settings(plan=path, batch=6).layout(4)
+        Settings(plan=str(path), batch=6).layout(4)
     assert str(caught.value) == (
-        "batch: expected 4, as the plan says, got 6: take that, or a plan for this one"
+        "batch: expected a positive multiple of 4, the cuts of the rows in the plan's sequences, "
+        "got 6: take 8"
     )
 
 

@@ -151,8 +151,8 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.model.config.parameters
     sequence = settings.plan or str(layout)
-    model = trainer.model.config if settings.plan else None
-    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model)
+    model, batch = trainer.model.config, settings.sizes(layout)[0]
+    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
     kind = "plan" if settings.plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
