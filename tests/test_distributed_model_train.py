@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import training_cases as cases
 from command import run
 from distributed_ranks import on_ranks
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
 
 from primepar.distributed.log import StartRow, read_log
 from primepar.distributed.settings import Settings
 from primepar.errors import ConfigError, PlanError
-from primepar.models import ModelConfig, WeightFile
+from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources
 from primepar.plan import ready_plan, save_plan
 
@@ -24,6 +28,7 @@ LLAMA = ModelConfig.of(
     head_dim=4, tied=True, dropout=0.1,
 )  # fmt: skip
 OPT = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=257)
+GPT_LIKE = ModelConfig.of("gpt", layers=1, hidden=16, heads=4, context=16, vocabulary=257)
 BATCH = 4
 
 
@@ -50,7 +55,21 @@ def four_ranks(folder: Path) -> list[Any]:
             weights=str(folder / "opt.safetensors"),
             save_weights=str(folder / "opt-after.safetensors"),
         ),
+        cases.train(
+            folder / "half",
+            plan=plan_file(folder, "primepar", 4, OPT),
+            steps=1,
+            weights=str(folder / "half.safetensors"),
+            save_weights=str(folder / "half-after.safetensors"),
+            checkpoint=str(folder / "half-saved"),
+        ),
     ]
+
+
+def halves(whole: Path, path: Path) -> None:
+    """Write the tensors of a file by turns as bfloat16 and as float16."""
+    kinds = cycle((torch.bfloat16, torch.float16))
+    save_torch({name: each.to(next(kinds)) for name, each in load_torch(whole).items()}, path)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +86,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before, after = str(folder / "opt.safetensors"), str(folder / "opt-one.safetensors")
     assert cases.train(folder / "before", plan=opt, steps=2, seed=5, save_weights=before) == 0
     assert cases.train(folder / "after", plan=opt, steps=1, weights=before, save_weights=after) == 0
-    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0]] * 4
+    halves(Path(before), folder / "half.safetensors")
+    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0, 0]] * 4
     return folder
 
 
@@ -97,6 +117,33 @@ def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -
     for name, shape in LLAMA.parameter_shapes.items():
         assert checkpoint[f"model.{name}"].shape == shape
         assert np.array_equal(weights.read_block(name), checkpoint[f"model.{name}"]), name
+
+
+def test_weights_keep_the_types_of_the_file_that_they_came_from(runs: Path) -> None:
+    written = load_torch(runs / "half-after.safetensors")
+    given = load_torch(runs / "half.safetensors")
+    assert {name: each.dtype for name, each in written.items()} == {
+        name: each.dtype for name, each in given.items()
+    }
+    assert not all(torch.equal(written[name], given[name]) for name in given)
+    checkpoint = load_file(runs / "half-saved" / "step-00000001.safetensors")
+    trained = {name: checkpoint[f"model.{name}"] for name in OPT.parameter_shapes}
+    expected = runs / "half-expected.safetensors"
+    write_weights(expected, OPT, trained, like=WeightFile(runs / "half.safetensors", OPT))
+    assert expected.read_bytes() == (runs / "half-after.safetensors").read_bytes()
+
+
+def test_weights_of_a_run_that_began_with_none_have_its_type(tmp_path: Path) -> None:
+    path, saved = tmp_path / "after.safetensors", tmp_path / "saved"
+    given = {"dtype": "bfloat16", "save_weights": str(path), "checkpoint": str(saved)}
+    plan = plan_file(tmp_path, "data", 1, GPT_LIKE)
+    assert cases.train(tmp_path / "run", plan=plan, steps=1, **given) == 0
+    written = load_torch(path)
+    checkpoint = load_torch(saved / "step-00000001.safetensors")
+    assert written.keys() == GPT_LIKE.parameter_shapes.keys()
+    for name, tensor in written.items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, checkpoint[f"model.{name}"]), name
 
 
 def test_a_log_names_the_plan_and_has_its_model(runs: Path) -> None:
