@@ -11,6 +11,7 @@ from primepar.plan.layouts import (
     padded_vocabulary,
     parameter_places,
     part,
+    summed_rows,
     weight_layout,
 )
 from primepar.plan.plan import Plan, load_plan, save_plan
@@ -32,5 +33,6 @@ __all__ = [
     "part",
     "ready_plan",
     "save_plan",
+    "summed_rows",
     "weight_layout",
 ]
