@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 
 from primepar.errors import IncompleteError
 from primepar.reference.block import Block, Datum, SubOperator, Term, home_of
 from primepar.reference.places import Places
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import PRODUCTS, Index, Phase, parse_block, tensor_dims
-from primepar.schedule.program import Program
+from primepar.schedule.program import Compute, Cut, Join, Program
 
 Computed = dict[SubOperator, list[tuple[int, int]]]
 """Sub-operator -> (rank, place in its program) of every compute of it."""
@@ -58,7 +59,8 @@ def check_final(
 ) -> None:
     """Raise `IncompleteError` unless every block of `final` is in its place and finished.
 
-    Without `final` every output block of the grid must be finished anywhere, a host included.
+    An output block of the grid that is not in `final` must be read by an instruction. Without
+    `final` every one must be finished anywhere, a host included.
     """
     if program.final is None:
         for phase in program.grid or {}:
@@ -74,6 +76,27 @@ def check_final(
             wanting = _wanting(program, name, blocks[rank][name])
             if wanting:
                 raise IncompleteError(f"{places.device(rank)}: at the end {wanting}")
+    if program.final is not None:
+        _check_none_lost(program, places)
+
+
+def _check_none_lost(program: Program, places: Places) -> None:
+    """Raise `IncompleteError` for an output block of the grid that neither ends nor is used."""
+    meaning, used = Meaning(program), {name for names in program.final or () for name in names}
+    for node in chain.from_iterable(program.programs):
+        match node:
+            case Compute(reads=names) | Join(blocks=names):
+                used.update(names)
+            case Cut(block=name):
+                used.add(name)
+    ends = set(map(meaning.place, used))
+    for phase in program.grid or {}:
+        for name in dict.fromkeys(term.home for term in grid_terms(program, phase)):
+            if meaning.place(name) not in ends:
+                method = f"{places.sequence}: " if places.sequence else ""
+                raise IncompleteError(
+                    f"{method}expected {name} in final on some device, or read, got neither"
+                )
 
 
 def _check_somewhere(

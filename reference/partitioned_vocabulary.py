@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from primepar.models import Operator
-from primepar.plan.layouts import lookup, part
+from primepar.plan.layouts import lookup, part, summed_rows
 from primepar.reference.layers import Array, Tokens, dropout
 from primepar.reference.partitioned_devices import Blocks
 from primepar.reference.partitioned_step import Step
@@ -55,15 +55,12 @@ class PartitionedEmbedding:
         return ()
 
     def _summed(self, found: Blocks) -> Blocks:
-        """Sum partial rows; a rank is given its own alone where these are among those it has."""
-        devices, groups = self.step.devices, self.lookup.peers_along(1)
-        factor = self.layout.grid[0] // self.lookup.grid[0]
-        pairs = zip(self.layout.held, self.lookup.held, strict=True)
-        if all(own[0] // factor == whole[0] for (own,), (whole,) in pairs):
-            parts = [own[0] % factor for (own,) in self.layout.held]
-            return devices.summed_in_parts(found, groups, parts)
-        rows = part(self.lookup, (0, 2))
-        return devices.redistributed(devices.reduced(found, groups), rows, self.layout)
+        """Sum partial rows in parts; sums that lie elsewhere in the output go there."""
+        devices, kept = self.step.devices, summed_rows(self.step.plan)
+        count = kept.grid[0] // self.lookup.grid[0]
+        parts = [row % count for ((row, _),) in kept.held]
+        sums = devices.summed_in_parts(found, self.lookup.peers_along(1), parts)
+        return devices.redistributed(sums, kept, self.layout)
 
     def _local(self, rank: int) -> tuple[Tokens, Tokens]:
         """Of a rank's rows those whose token it holds, and where in its block of the table."""

@@ -74,6 +74,7 @@ def test_list_as_json_has_every_registered_name() -> None:
         ("show_primepar_2", ("primepar", "--side", "2")),
         ("show_primepar_3_forward", ("primepar", "--side", "3", "--phase", "forward")),
         ("show_K_P2x2", ("K,P2x2",)),
+        ("show_summa_2", ("summa", "--side", "2")),
         ("show_by_input_3", ("by-input", "--side", "3")),
         ("show_program_P2x2", ("P2x2", "--program", "--phase", "forward")),
     ],

@@ -12,10 +12,11 @@ from xml.etree import ElementTree
 import pytest
 
 from primepar.distributed.log import StartRow, StepRow
-from primepar.distributed.settings import Settings
+from primepar.distributed.settings import BATCH, Settings
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tutorials" / "00_demo.py"
-START = StartRow(Settings(), "P2x2", 4, Settings().model.parameters, 0)
+MODEL = Settings().model
+START = StartRow(Settings(), "P2x2", 4, MODEL.parameters, 0, MODEL, BATCH)
 
 
 @pytest.fixture(scope="module")

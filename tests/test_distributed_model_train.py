@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import training_cases as cases
 from command import run
 from distributed_ranks import on_ranks
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
 
 from primepar.distributed.log import StartRow, read_log
 from primepar.distributed.settings import Settings
 from primepar.errors import ConfigError, PlanError
-from primepar.models import ModelConfig, WeightFile
+from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources
 from primepar.plan import ready_plan, save_plan
 
@@ -24,6 +28,7 @@ LLAMA = ModelConfig.of(
     head_dim=4, tied=True, dropout=0.1,
 )  # fmt: skip
 OPT = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=257)
+GPT_LIKE = ModelConfig.of("gpt", layers=1, hidden=16, heads=4, context=16, vocabulary=257)
 BATCH = 4
 
 
@@ -46,7 +51,7 @@ def four_ranks(folder: Path) -> list[Any]:
     return [
         cases.train(first, plan=sp, steps=3, checkpoint=saved),
         cases.train(second, plan=chain, steps=6, resume=True, **given),
-        cases.train(parts, plan=plan_file(folder, "data", 4, batch=1), batch=1, steps=3),
+        cases.train(parts, plan=plan_file(folder, "data", 4, batch=1), steps=3),
         cases.train(
             opt,
             plan=plan_file(folder, "primepar", 4, OPT),
@@ -54,7 +59,21 @@ def four_ranks(folder: Path) -> list[Any]:
             weights=str(folder / "opt.safetensors"),
             save_weights=str(folder / "opt-after.safetensors"),
         ),
+        cases.train(
+            folder / "half",
+            plan=plan_file(folder, "primepar", 4, OPT),
+            steps=1,
+            weights=str(folder / "half.safetensors"),
+            save_weights=str(folder / "half-after.safetensors"),
+            checkpoint=str(folder / "half-saved"),
+        ),
     ]
+
+
+def halves(whole: Path, path: Path) -> None:
+    """Write the tensors of a file by turns as bfloat16 and as float16."""
+    kinds = cycle((torch.bfloat16, torch.float16))
+    save_torch({name: each.to(next(kinds)) for name, each in load_torch(whole).items()}, path)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan_file(folder, "primepar", 4, OPT)
     plan_file(folder, "data", 4, batch=1)
     single = plan_file(folder, "data", 1, batch=1)
-    assert cases.train(folder / "single", plan=single, batch=1, steps=3) == 0
+    assert cases.train(folder / "single", plan=single, steps=3) == 0
     one = plan_file(folder, "data", 1)
     weights = str(folder / "one.safetensors")
     assert cases.train(folder / "one", plan=one, steps=6, save_weights=weights) == 0
@@ -74,7 +93,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before, after = str(folder / "opt.safetensors"), str(folder / "opt-one.safetensors")
     assert cases.train(folder / "before", plan=opt, steps=2, seed=5, save_weights=before) == 0
     assert cases.train(folder / "after", plan=opt, steps=1, weights=before, save_weights=after) == 0
-    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0, 0]] * 4
+    halves(Path(before), folder / "half.safetensors")
+    assert on_ranks(4, four_ranks, folder) == [[0, 0, 0, 0, 0]] * 4
     return folder
 
 
@@ -112,10 +132,38 @@ def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -
         assert np.array_equal(weights.read_block(name), checkpoint[f"model.{name}"]), name
 
 
+def test_weights_keep_the_types_of_the_file_that_they_came_from(runs: Path) -> None:
+    written = load_torch(runs / "half-after.safetensors")
+    given = load_torch(runs / "half.safetensors")
+    assert {name: each.dtype for name, each in written.items()} == {
+        name: each.dtype for name, each in given.items()
+    }
+    assert not all(torch.equal(written[name], given[name]) for name in given)
+    checkpoint = load_file(runs / "half-saved" / "step-00000001.safetensors")
+    trained = {name: checkpoint[f"model.{name}"] for name in OPT.parameter_shapes}
+    expected = runs / "half-expected.safetensors"
+    write_weights(expected, OPT, trained, like=WeightFile(runs / "half.safetensors", OPT))
+    assert expected.read_bytes() == (runs / "half-after.safetensors").read_bytes()
+
+
+def test_weights_of_a_run_that_began_with_none_have_its_type(tmp_path: Path) -> None:
+    path, saved = tmp_path / "after.safetensors", tmp_path / "saved"
+    given = {"dtype": "bfloat16", "save_weights": str(path), "checkpoint": str(saved)}
+    plan = plan_file(tmp_path, "data", 1, GPT_LIKE)
+    assert cases.train(tmp_path / "run", plan=plan, steps=1, **given) == 0
+    written = load_torch(path)
+    checkpoint = load_torch(saved / "step-00000001.safetensors")
+    assert written.keys() == GPT_LIKE.parameter_shapes.keys()
+    for name, tensor in written.items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, checkpoint[f"model.{name}"]), name
+
+
 def test_a_log_names_the_plan_and_has_its_model(runs: Path) -> None:
     start = read_log(runs / "first" / "log.jsonl")[0]
     assert isinstance(start, StartRow)
     assert (start.sequence, start.model) == (plan_file(runs, "megatron-sp", 4), LLAMA)
+    assert (start.batch, start.settings.batch, start.settings.layers) == (BATCH, None, None)
     assert start.parameters == LLAMA.parameters
 
 
@@ -157,26 +205,54 @@ def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) 
     )
 
 
-def test_a_size_beside_a_plan_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Settings(plan="plan.json", layers=3)
-    assert str(caught.value) == (
-        "--layers: expected none beside --plan, which says it for every operator, got 3: "
-        "leave one of the two out"
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--sequence", "P2x2", "has one for every operator"),
+        ("--layers", "4", "has a model"),
+        ("--layers", "2", "has a model"),
+        ("--hidden", "192", "has a model"),
+        ("--heads", "4", "has a model"),
+        ("--context", "128", "has a model"),
+        ("--vocabulary", "256", "has a model"),
+    ],
+)
+def test_what_a_plan_says_is_refused_beside_it_even_where_it_is_the_same(
+    option: str, value: str, why: str, tmp_path: Path
+) -> None:
+    path = plan_file(tmp_path, "megatron", 4)
+    done = run("train", "--plan", path, option, value, "--ranks", "4")
+    assert done == (
+        2,
+        "",
+        f"primepar: error: {option}: expected none beside --plan, which {why}, got {value}: "
+        "leave one of the two out\n",
     )
 
 
-def test_a_batch_that_the_plan_cannot_cut_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", ["4", "6", "8"])
+def test_a_batch_beside_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path, "data", 4)
-    with pytest.raises(PlanError) as caught:
-        Settings(plan=path, batch=6).layout(4)
-    assert str(caught.value) == (
-        "batch: expected 4, as the plan says, got 6: take that, or a plan for this one"
+    done = run("train", "--plan", path, "--batch", batch, "--ranks", "4")
+    assert done == (
+        2,
+        "",
+        "primepar: error: --batch: expected none beside --plan, which has a batch of 4, got "
+        f"{batch}: leave it out, or take a plan for this one\n",
     )
-    path = plan_file(tmp_path, "data", 4, batch=None)
-    Settings(plan=path, batch=2).layout(4)
+
+
+def test_a_plan_without_a_batch_takes_that_of_the_option_or_eight(tmp_path: Path) -> None:
+    path = tmp_path / "open.json"
+    save_plan(ready_plan("data", LLAMA, 4), path)
+    for settings, batch in (
+        (Settings(plan=str(path)), 8),
+        (Settings(plan=str(path), batch=12), 12),
+    ):
+        assert settings.sizes(settings.layout(4)) == (batch, LLAMA.context)
+    Settings(plan=str(path), batch=2).layout(4)
     with pytest.raises(PlanError) as caught:
-        Settings(plan=path, batch=3).layout(4)
+        Settings(plan=str(path), batch=3).layout(4)
     assert str(caught.value) == (
         "batch: expected a multiple or a divisor of the 4 slices of the rows in "
         "blocks.0.attention, got 3: take 4"

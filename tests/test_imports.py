@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
 HEAVY = {"torch", "z3", "mpi4py", "matplotlib", "numpy"}
 
 
@@ -19,9 +21,23 @@ def loaded_by(statement: str) -> set[str]:
     return HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("package", ["primepar", "primepar.schedule", "primepar.partition"])
+@pytest.mark.parametrize(
+    "package",
+    ["primepar", "primepar.schedule", "primepar.partition", "primepar.models", "primepar.plan",
+     "primepar.cli"],
+)  # fmt: skip
 def test_a_light_package_loads_nothing_heavy(package: str) -> None:
     assert loaded_by(f"import {package}") == set()
+
+
+def test_a_plan_is_made_and_told_without_anything_heavy() -> None:
+    statements = (
+        "from primepar.models import load_config",
+        "from primepar.plan import ready_plan",
+        "from primepar.plan.describe import describe",
+        f"describe(ready_plan('summa', load_config({str(CONFIG)!r}), 4))",
+    )
+    assert loaded_by("; ".join(statements)) == set()
 
 
 def test_a_heavy_import_is_seen() -> None:

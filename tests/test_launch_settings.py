@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 from unittest.mock import patch
 
 import pytest
@@ -13,7 +14,7 @@ from command import run
 
 from primepar.commands.train import train
 from primepar.distributed.relaunch import mpirun_line
-from primepar.distributed.settings import Settings, examples
+from primepar.distributed.settings import BATCH, SIZES, Settings, examples
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",
@@ -127,3 +128,10 @@ def test_defaults_of_the_command_are_those_of_the_settings() -> None:
     given = {name: p.default for name, p in inspect.signature(train).parameters.items()}
     assert given.pop("ranks") is None
     assert given == {name: getattr(Settings(), name) for name in Settings.__struct_fields__}
+
+
+def test_the_help_has_the_sizes_that_are_taken_without_a_plan() -> None:
+    sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
+    hints = get_type_hints(train, include_extras=True)
+    said = {name: hints[name].__metadata__[0].show_default for name in sizes}
+    assert said == {name: f"the plan's, or {size}" for name, size in sizes.items()}

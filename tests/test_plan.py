@@ -207,6 +207,11 @@ def written(tmp_path: Path, **changes: Any) -> Path:
         ({"batch": 0}, "Expected `int` >= 1 - at `$.batch`"),
         ({"version": 2}, "Invalid enum value 2 - at `$.version`: write 1"),
         ({"format": "plan"}, 'Invalid enum value \'plan\' - at `$.format`: write "primepar-plan"'),
+        ({"format": "gone"}, "Object missing required field `format`: write "
+         '"format": "primepar-plan"'),
+        ({"version": "gone"}, "Object missing required field `version`: write \"version\": 1"),
+        ({"model": []}, "Expected `object`, got `array` - at `$.model`"),
+        ({"model": "gone"}, "Object missing required field `model`"),
         ({"sequences": {"head": 4}}, "Expected `str`, got `int` - at `$.sequences[...]`"),
         ({"sequences": "gone"}, "Object missing required field `sequences`"),
         ({"devices": 4}, "Object contains unknown field `devices`"),
@@ -232,6 +237,37 @@ def test_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path}: $.model: kv_heads: expected a divisor of heads=72, got 5"
     )
+
+
+MODEL_FIELDS = (
+    "family, layers, hidden, heads, kv_heads, head_dim, ffn, context, vocabulary, norm, epsilon, "
+    "activation, gated, attention_bias, mlp_bias, positions, rope_theta, embedding_norm, tied, "
+    "embedding_dropout, dropout, attention_dropout"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "write"),
+    [("layrs", "write layers"), ("atention_dropout", "write attention_dropout"),
+     ("notes", "leave it out")],
+)  # fmt: skip
+def test_an_unknown_key_of_the_model_is_refused(tmp_path: Path, key: str, write: str) -> None:
+    path = written(tmp_path)
+    fields = json.loads(path.read_text())
+    fields["model"][key] = 2
+    path.write_text(json.dumps(fields))
+    with pytest.raises(PlanError) as caught:
+        load_plan(path)
+    message = f"$.model: expected one of {MODEL_FIELDS}, got {key!r}: {write}"
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_the_schema_asks_for_what_the_reader_asks_for() -> None:
+    defined = schema()["$defs"]
+    assert isinstance(defined, dict)
+    assert defined["Plan"]["required"] == ["format", "version", "model", "ranks", "sequences"]
+    assert defined["Plan"]["additionalProperties"] is False
+    assert defined["ModelConfig"]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from primepar.plan import (
     parameter_places,
     part,
     ready_plan,
+    summed_rows,
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
@@ -32,6 +33,7 @@ from primepar.schedule.program import ISend
 
 STAYS = (Fraction(0), Fraction(0))
 MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")
+SCATTERED = ("Ns8", "Ns4,M2", "Ns2,M2,N2", "Ns2,K2,M2", "N2,Ns4", "Ns2,S2x2", "R2,Ns4", "Ns4,R2")
 LOOKUPS = (*MIXED, "N2,M2,K2", "M2,N2,R2", "S2x2,N2", "R2,K2,Ns2", "M4,Ns2", "N2,M4")
 APART = ("Ks2,M4", "Ks2,Ns4", "Ks2,P2x2", "Ns2,S2x2", "Ks2,Ns2,Ks2", "Ns4,Ks2")
 STILL = [name for name in MESHES if name != "primepar"]
@@ -309,6 +311,42 @@ def test_the_rows_of_a_scattered_sum_lie_within_those_that_were_looked_up() -> N
     plan = only(small(), embedding="M2,Ns2")
     assert held(ends(plan, "embedding").output) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert held(part(lookup(plan), (0, 2))) == [(0, 0), (0, 0), (1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "kept", "output"),
+    [
+        ("Ns4", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ("Ns2,N2", [0, 0, 1, 1], [0, 0, 1, 1]),
+        ("N2,M2", [0, 1, 0, 1], [0, 1, 0, 1]),
+        ("Ns2,M2", [0, 2, 1, 3], [0, 1, 2, 3]),
+    ],
+)
+def test_sums_are_made_in_place_where_the_rows_of_the_output_were_looked_up(
+    sequence: str, kept: list[int], output: list[int]
+) -> None:
+    plan = only(small(), embedding=sequence)
+    assert held(summed_rows(plan)) == [(row, 0) for row in kept]
+    assert held(ends(plan, "embedding").output) == [(row, 0) for row in output]
+
+
+@pytest.mark.parametrize("sequence", [*SCATTERED, *LOOKUPS])
+def test_every_rank_sums_a_part_of_what_it_looked_up_and_each_part_is_summed_alike(
+    sequence: str,
+) -> None:
+    plan = only(small("data", 8), embedding=sequence)
+    found, kept, output = lookup(plan), summed_rows(plan), ends(plan, "embedding").output
+    assert kept.grid == output.grid
+    parts = kept.grid[0] // found.grid[0]
+    for group in found.peers_along(1):
+        row, _, column = found.held[group[0]][0]
+        count = Counter(kept.held[rank][0] for rank in group)
+        copies = len(group) // parts
+        blocks = [(parts * row + part, column) for part in range(parts)]
+        assert count == dict.fromkeys(blocks, copies)
+        own = Counter(output.held[rank][0] for rank in group)
+        stay = sum(kept.held[rank] == output.held[rank] for rank in group)
+        assert stay == sum(min(copies, own[block]) for block in blocks)
 
 
 def contributions(plan: Plan, parameter: str) -> Layout | None:

@@ -220,6 +220,7 @@ def test_a_plan_file_that_is_wrong_is_refused_at_its_place(tmp_path: Path) -> No
     path = tmp_path / "plan.json"
     fields = {
         "format": "primepar-plan",
+        "version": 1,
         "model": json.loads(json.dumps({name: getattr(WIDE, name) for name in vars(WIDE)})),
         "ranks": 4,
         "sequences": changed(small(), qkv="K2"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from primepar.errors import PrimitiveError, TargetError
+from primepar.errors import PlanError, PrimitiveError, ProgramError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import Primitive, Sequence, lower, save_program
 from primepar.targets import resolve
@@ -70,6 +70,24 @@ def test_a_program_file_is_loaded(tmp_path: Path) -> None:
     program = lower(parse_sequence("P2x2"))
     save_program(program, tmp_path / "p.json")
     assert resolve(str(tmp_path / "p.json")) == program
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"sequences": {}}', "Object missing required field `format`: write "
+         '"format": "primepar-plan"'),
+        ('{"ranks": 2}', "Object missing required field `format`"),
+    ],
+    ids=["plan", "program"],
+)  # fmt: skip
+def test_a_file_that_says_not_what_it_is_is_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises((PlanError, ProgramError)) as caught:
+        resolve(str(tmp_path / "x.json"))
+    assert str(caught.value) == f"{tmp_path}/x.json: {message}"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from xml.etree import ElementTree
 
 import pytest
 
 from primepar.partition import parse_sequence
 from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import SpaceTime, grid_text, space_time
+from primepar.pictures.space_time import SpaceTime, grid_text, head, space_time
 from primepar.schedule import Program, lower
+from primepar.schedule.operators import PHASES
 from primepar.schedule.program import (
     AllReduce,
     Barrier,
@@ -27,6 +29,7 @@ from primepar.schedule.sequence import Sequence
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEQUENCES = ["P2x2", "P3x3", "K,P2x2", "P2x2,P2x2", "N4", "B,M,N,K"]
+WITH_HOMES = ["S2x2", "S3x3", "T2x2x2", "C2x2x2", "Os3x3", "Is3x3", "Ks4", "M2,S2x2", "S2x2,P2x2"]
 
 
 def grid_of(sequence: Sequence) -> SpaceTime:
@@ -49,8 +52,32 @@ def test_each_cell_holds_the_sub_operators_that_the_map_gives_it(text: str) -> N
         for cell in column:
             assert cell is not None
             (done,) = cell.products
+            assert cell.step is not None
             slices = sequence.slices(cell.phase, cell.rank, cell.step)
             assert {dim: (at,) for dim, at in done.sub_operator.items()} == slices
+
+
+@pytest.mark.parametrize("text", [*SEQUENCES, *WITH_HOMES])
+def test_steps_are_those_of_the_map_and_what_only_moves_is_none(text: str) -> None:
+    sequence = parse_sequence(text)
+    steps: dict[str, list[int]] = {phase: [] for phase in PHASES}
+    for column in grid_of(sequence).cells:
+        number = head(column).step
+        if number is not None:
+            steps[head(column).phase].append(number)
+        for cell in filter(None, column):
+            assert cell.step == number
+            slices = {} if number is None else sequence.slices(cell.phase, cell.rank, number)
+            blocks = [dict(zip(slices, index, strict=True)) for index in product(*slices.values())]
+            assert [each.sub_operator for each in cell.products] == (blocks if slices else [])
+    assert list(steps.values()) == [list(range(sequence.steps))] * 3
+
+
+def test_a_picture_says_moves_over_a_column_without_products() -> None:
+    picture = grid_svg(grid_of(parse_sequence("S2x2")).only("backward"))
+    over = [mark.text for mark in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+    columns = [name for name in over if name and (name == "moves" or name.startswith("step"))]
+    assert columns == ["step 0", "step 1", "moves", "moves"]
 
 
 @pytest.mark.parametrize("text", SEQUENCES)
@@ -120,7 +147,7 @@ def test_blocking_messages_and_groups_are_told_from_posted_ones() -> None:
         "swap\n"
         "\n"
         "messages\n"
-        "device   step 0\n"
+        "device   moves\n"
         "----------------------\n"
         "0          send A -> 1\n"
         "           recv B <- 1\n"

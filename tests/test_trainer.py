@@ -56,7 +56,7 @@ def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
 
 
 def test_bytes_in_the_log_equal_the_formula(four: Runs) -> None:
-    config, M, p, s = cases.SMALL.model, cases.SMALL.tokens, 4, 2
+    config, M, p, s = cases.SMALL.model, cases.BATCH * cases.SMALL.model.context, 4, 2
     elements = sum(
         (2 * (s - 1) * (M * N + M * K) + 2 * s * N * K) / p
         for N, K in config.linear_shapes.values()
@@ -70,6 +70,7 @@ def test_a_log_tells_the_whole_run(four: Runs) -> None:
     start, *rows, last, end = read_log(four.folder / "straight" / "log.jsonl")
     assert isinstance(start, StartRow)
     assert (start.sequence, start.ranks, start.step) == ("P2x2", 4, 0)
+    assert (start.model, start.batch) == (cases.SMALL.model, cases.BATCH)
     assert start.parameters == cases.SMALL.model.parameters
     assert [row.step for row in rows] == list(range(1, 21))
     assert isinstance(last, EvaluateRow)

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
-from primepar.reference.check import check
-from primepar.schedule import Primitive, Sequence
+from primepar.reference.check import check, check_program
+from primepar.schedule import Primitive, Sequence, lower
 from primepar.targets import load_primitive
+from primepar.verify.explorer import explore
 from primepar.verify.primitive_proof import verify_primitive
 from primepar.verify.primitive_search import side_choices
 from primepar.verify.primitive_side import verify_side
+from primepar.verify.program_proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 
@@ -162,6 +164,10 @@ WITH_HOMES = [
         S2, "W", "W[1,0]", f"forward, {FIRST} at t=1",
         f"gradient, {FIRST} at t=1: expected the sum dW[1,0]", "W[1,0]", "2 of 4",
     ), unknown="deadlock-freedom"),
+    Wrong("first_row_of_sums_rests.py:FirstRowOfSumsRests", (2,), homeless(
+        S2, "O", "dO[1,0]", f"backward, {THIRD} at t=0",
+        f"forward, {THIRD} at t=0: expected the sum O[1,0]", "O[1,0]", "1 of 2",
+    ), unknown="deadlock-freedom"),
     Wrong("first_slice_rests.py:FirstSliceRests", (2,), homeless(
         "s=2 (2 devices)", "O", "dO[0,1]", "backward, device 1 (d=1) at t=0",
         "forward, device 1 (d=1) at t=0: expected the sum O[0,1]", "O[0,1]", "2 of 4",
@@ -238,6 +244,30 @@ def test_the_counterexample_replays_on_emulated_devices_and_in_the_program(wrong
         assert verify_side(primitive, sides).verdict == ("refuted" if smallest else "proved")
         if smallest:
             break
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("first_row_of_sums_rests.py:FirstRowOfSumsRests", "O[1,0]"),
+        ("first_slice_rests.py:FirstSliceRests", "O[0,1]"),
+        ("output_on_the_diagonal.py:OutputOnTheDiagonal", "O[0,1]"),
+        ("wrong_axis.py:WrongAxis", "O[0,2]"),
+    ],
+)
+def test_a_sum_without_a_home_is_refuted_where_no_later_phase_misses_it(
+    name: str, block: str
+) -> None:
+    sequence = Sequence.of(load_primitive(f"{FOLDER}/{name}"), 2)
+    program = lower(sequence, phases=("forward",))
+    report = verify_program(program)
+    refuted = {each.name: each.counterexample for each in report.properties if each.counterexample}
+    message = f"{block}: expected it in final on some rank, or read, got neither"
+    assert refuted == {"completion": f"{message}: list it where it ends, or give it a home"}
+    assert explore(program).failed == {"completion"}
+    emulated = check_program(program)
+    assert not emulated.equal
+    assert emulated.message == f"expected {block} in final on some device, or read, got neither"
 
 
 def test_a_primitive_that_is_wrong_for_even_sides_only_is_right_for_odd_ones() -> None:

@@ -69,6 +69,33 @@ def test_a_lowered_sequence_is_proved_in_all_six_properties(text: str) -> None:
     assert report.verdict == "proved"
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        {"op": "compute", "reads": ["O[0]"], "accumulates": "S"},
+        {"op": "cut", "block": "O[0]", "blocks": ["S", "T"]},
+        {"op": "join", "blocks": ["O[0]"], "block": "S"},
+    ],
+    ids=["added", "cut", "joined"],
+)
+def test_a_sum_that_is_used_need_not_be_in_final(use: Json) -> None:
+    product = {
+        "op": "compute",
+        "phase": "forward",
+        "sub_operator": {"M": 0, "N": 0},
+        "reads": ["I[0,0]", "W[0]"],
+        "accumulates": "O[0]",
+    }
+    grid = {"forward": {"M": 1, "N": 1}}
+    used = verify_program(program([product, use], grid=grid, final=[["S"]]))
+    assert verdicts(used)["completion"] == "proved"
+    lost = verify_program(program([product], grid=grid, final=[["I[0,0]"]]))
+    assert only_counterexample(lost) == (
+        "O[0]: expected it in final on some rank, or read, got neither: list it where it ends, or "
+        "give it a home"
+    )
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_one_phase_alone_is_proved(phase: Any) -> None:
     report = verify_program(lower(parse_sequence("P3x3"), phases=(phase,)))

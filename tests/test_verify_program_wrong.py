@@ -73,6 +73,8 @@ PROGRAMS = {
     "send-send-deadlock": wrong("deadlock-freedom", DeadlockError, "device 0 at programs[0][0] "
                                 "waits for device 1 to receive X; device 1 at programs[1][0] "
                                 "waits for device 0 to receive Y"),
+    "sum-ends-nowhere": wrong("completion", IncompleteError, "expected O[1,0] in final on some "
+                              "device, or read, got neither"),
     "swapped-order-deadlock": wrong("deadlock-freedom", DeadlockError, "device 0 at "
                                     "programs[0][0] waits"),
     "tags-crossed": wrong("deadlock-freedom", MismatchError, "device 1, programs[1][0]"),

@@ -6,18 +6,21 @@ The oracle is the transformers library: it makes the files, and loads ours.
 from __future__ import annotations
 
 import shutil
+from itertools import cycle
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from model_cases import CONFIGS, OURS, Saved, drawn, saved_model
+from safetensors.torch import load_file, save_file
 from weight_oracle import Array, expected_parameters
 
 from primepar.errors import WeightError
 from primepar.models import ModelConfig, WeightFile, write_weights
-from primepar.models.tensor_file import StoredTensor
+from primepar.models.tensor_file import StoredTensor, stored
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -137,3 +140,59 @@ def test_what_is_written_is_read_again_to_the_bit(
         assert found[name].dtype == value.dtype
         np.testing.assert_array_equal(found[name], value)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("llama", "bfloat16"), ("gpt2", "bfloat16"), ("opt", "float16")]
+)
+def test_what_is_written_like_a_file_has_its_types_and_bits(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    saved = saved_model(name, tmp_path / "theirs", dtype)
+    file = WeightFile(saved.folder, saved.config)
+    parameters = whole_parameters(file)
+    write_weights(tmp_path / "model.safetensors", saved.config, parameters, like=file)
+    ours = load_file(tmp_path / "model.safetensors")
+    theirs = load_file(saved.folder / "model.safetensors")
+    if name == "opt":
+        theirs["model.decoder.embed_positions.weight"][:2] = 0
+    assert ours.keys() == theirs.keys()
+    for tensor, value in theirs.items():
+        assert ours[tensor].dtype == value.dtype == getattr(torch, dtype)
+        assert torch.equal(ours[tensor], value), tensor
+
+
+def test_each_tensor_is_written_in_the_type_of_its_own_name(saved: Saved, tmp_path: Path) -> None:
+    kinds = cycle((torch.bfloat16, torch.float16, torch.float64))
+    theirs = load_file(saved.folder / "model.safetensors")
+    mixed = {name: tensor.to(next(kinds)) for name, tensor in theirs.items()}
+    save_file(mixed, tmp_path / "mixed.safetensors")
+    like = WeightFile(tmp_path / "mixed.safetensors", saved.config)
+    parameters = whole_parameters(WeightFile(saved.folder, saved.config))
+    write_weights(tmp_path / "model.safetensors", saved.config, parameters, like=like)
+    ours = load_file(tmp_path / "model.safetensors")
+    if saved.config.family == "opt":
+        mixed["model.decoder.embed_positions.weight"][:2] = 0
+    assert ours.keys() == mixed.keys()
+    for tensor, value in mixed.items():
+        assert ours[tensor].dtype == value.dtype
+        assert torch.equal(ours[tensor], value), tensor
+
+
+def test_types_are_told_by_the_names_with_the_head(saved: Saved, tmp_path: Path) -> None:
+    if saved.config.tied:
+        saved.model.base_model.save_pretrained(tmp_path)
+        whole = WeightFile(saved.folder, saved.config).dtypes()
+        assert WeightFile(tmp_path, saved.config).dtypes() == whole
+        assert set(whole.values()) == {"F32"}
+
+
+def test_bfloat16_is_rounded_to_the_nearest_and_ties_to_even() -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32)
+    ties = (np.arange(2**16, dtype=np.uint32) << 16) | 0x8000
+    values = np.concatenate([bits, ties, ties - 1, ties + 1]).view(np.float32)
+    expected = torch.from_numpy(values).to(torch.bfloat16)
+    numbers = ~np.isnan(values)
+    ours = torch.from_numpy(stored(values, "BF16").view(np.int16)).view(torch.bfloat16)
+    assert torch.equal(ours[numbers], expected[numbers])
+    assert torch.isnan(ours[~numbers]).all()

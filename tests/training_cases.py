@@ -20,15 +20,17 @@ from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping
 from primepar.errors import PrimeParError
 
+BATCH = 4
 SMALL = Settings(
-    dtype="float64", batch=4, layers=2, hidden=32, heads=4, context=16, steps=20, warmup=5
+    dtype="float64", batch=BATCH, layers=2, hidden=32, heads=4, context=16, steps=20, warmup=5
 )
-TEXT = Text.of("counting", b" ".join(b"%d" % n for n in range(2000)), SMALL.batch, SMALL.context)
+COUNTING = b" ".join(b"%d" % n for n in range(2000))
+TEXT = Text.of("counting", COUNTING, BATCH, SMALL.model.context)
 
 
 def train(folder: Path, **changes: Any) -> Any:
     """Train on this rank: the exit code, or the error's text where there is one."""
-    sizes = ("layers", "hidden", "heads", "context") if "plan" in changes else ()
+    sizes = ("batch", "layers", "hidden", "heads", "context") if "plan" in changes else ()
     given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__ if name not in sizes}
     settings = Settings(**{**given, "log": str(folder / "log.jsonl"), **changes})
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

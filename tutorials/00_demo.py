@@ -47,8 +47,8 @@ def rows(path, kind):
 # %%
 def bytes_by_formula(start, s=2, itemsize=4):
     """Bytes that each device sends in one training step, over all linear operators."""
-    M, p = start.settings.tokens, s * s
-    shapes = start.settings.model.linear_shapes.values()
+    M, p = start.batch * start.model.context, s * s
+    shapes = start.model.linear_shapes.values()
     return itemsize * sum((2 * (s - 1) * (M * N + M * K) + 2 * s * N * K) / p for N, K in shapes)
 
 
@@ -70,7 +70,7 @@ def compare_bytes(start, four):
     """Print bytes counted and by the formula; exit with 1 unless they are equal at every step."""
     expected = bytes_by_formula(start)
     counted = {sent for row in four for sent in row.sent_bytes}
-    print(f"Bytes sent per rank and step for the {len(start.settings.model.linear_shapes)} linear "
+    print(f"Bytes sent per rank and step for the {len(start.model.linear_shapes)} linear "
           f"operators: {', '.join(f'{sent:.0f}' for sent in sorted(counted))}.")  # fmt: skip
     print(f"By the formula [2(s-1)(MN+MK) + 2sNK]/p:               {expected:.0f}.")
     others = {sent for row in four for sent in row.other_bytes}

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import chain, product
 from typing import Any
 
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import PRODUCTS, BlockName, Phase, parse_block, tensor_dims
-from primepar.schedule.program import Alloc, Compute, Evict, Fetch, Free, Program
+from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
 from primepar.verify.explorer_contents import Content, outputs, own_data
 from primepar.verify.explorer_machine import Machine
 
@@ -67,7 +68,24 @@ def judge_end(machine: Machine) -> set[str]:
     for rank, blocks in enumerate(finals):
         for block in blocks:
             failed |= _judge_final(machine, rank, block)
-    return failed
+    return failed | _judge_lost(machine.program)
+
+
+def _judge_lost(program: Program) -> set[str]:
+    """A block that a phase of the grid makes is in `final`, or an instruction takes it."""
+    taken = set(chain.from_iterable(program.final or ()))
+    for node in chain.from_iterable(program.programs):
+        if isinstance(node, Compute | Join):
+            taken |= set(node.reads if isinstance(node, Compute) else node.blocks)
+        elif isinstance(node, Cut):
+            taken.add(node.block)
+    meaning, made = Meaning(program), set()
+    for phase in meaning.phases.values():
+        if phase.grid is not None:
+            for cell in product(*map(range, phase.grid.values())):
+                made.add(phase.writes.block(dict(zip(phase.grid, cell, strict=True))))
+    lost = set(map(meaning.place, made)) - set(map(meaning.place, taken))
+    return {"completion"} if lost else set()
 
 
 def _judge_anywhere(machine: Machine) -> set[str]:

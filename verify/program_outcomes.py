@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Program
+from primepar.schedule.program import Compute, Cut, Join, Program
 from primepar.verify.program_contents import BEFORE, OWN, Part, Sum, parts_of
 from primepar.verify.program_coverage import sub_operator_text
 from primepar.verify.program_expected import Expected
@@ -134,8 +134,8 @@ def output_blocks(expected: Expected, phase: Phase) -> Iterator[str]:
 def complete(program: Program, run: SymbolicRun) -> str | None:
     """The first read or end of a sum that is not finished; None if all are.
 
-    With `final` the ends are the blocks that it lists, each on its rank; without, every output
-    block of the grid, on any rank.
+    With `final` the ends are the blocks that it lists, each on its rank, and an output block of the
+    grid that it leaves out must be read; without, every output block of the grid, on any rank.
     """
     wrong = first_broken(run, "completion")
     if wrong is not None:
@@ -151,6 +151,26 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
             wrong = _unfinished(run, rank, block, f"rank {rank}, final {block}")
             if wrong is not None:
                 return wrong
+    return _lost(program, run.expected)
+
+
+def _lost(program: Program, expected: Expected) -> str | None:
+    """The first output block of the grid that ends nowhere: neither in `final` nor in a read."""
+    kept = [block for blocks in program.final or () for block in blocks]
+    for node in (node for nodes in program.programs for node in nodes):
+        match node:
+            case Compute(reads=blocks) | Join(blocks=blocks):
+                kept += blocks
+            case Cut(block=block):
+                kept.append(block)
+    places = {expected.meaning.place(block) for block in kept}
+    for phase in expected.meaning.phases.values():
+        for block in output_blocks(expected, phase) if phase.grid is not None else ():
+            if expected.meaning.place(block) not in places:
+                return (
+                    f"{block}: expected it in final on some rank, or read, got neither: list it "
+                    "where it ends, or give it a home"
+                )
     return None
 
 

@@ -24,7 +24,7 @@ def train(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Plan with the model and a sequence for every operator of it.",
+            help="Plan with the model, a sequence for every operator of it, and maybe the batch.",
             show_default="one sequence for all",
         ),
     ] = None,
@@ -42,16 +42,30 @@ def train(
     device: Annotated[
         DeviceChoice, typer.Option(help="auto is a GPU for each process where there is CUDA.")
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 8,
+    batch: Annotated[
+        int | None, typer.Option(help="Sequences in a batch.", show_default="the plan's, or 8")
+    ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of AdamW after the warm-up.")] = 1e-3,
     warmup: Annotated[int, typer.Option(help="Steps of the warm-up.")] = 20,
-    layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 4,
-    hidden: Annotated[int, typer.Option(help="Width of the model.")] = 192,
-    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
-    context: Annotated[int, typer.Option(help="Bytes in a sequence.")] = 128,
+    layers: Annotated[
+        int | None, typer.Option(help="Transformer blocks.", show_default="the plan's, or 4")
+    ] = None,
+    hidden: Annotated[
+        int | None, typer.Option(help="Width of the model.", show_default="the plan's, or 192")
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads.", show_default="the plan's, or 4")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Bytes in a sequence.", show_default="the plan's, or 128")
+    ] = None,
     vocabulary: Annotated[
-        int, typer.Option(help="Size of the vocabulary; above 256 the rest is padding.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            help="Size of the vocabulary; above 256 the rest is padding.",
+            show_default="the plan's, or 256",
+        ),
+    ] = None,
     evaluate_every: Annotated[
         int, typer.Option(help="Steps between evaluations; 0: only at the end.")
     ] = 50,

@@ -28,6 +28,7 @@ from primepar.trace import Event, chrome_trace, timeline_svg
 if TYPE_CHECKING:
     from primepar.distributed.model import PartitionedModel
     from primepar.distributed.trainer import Trainer
+    from primepar.models import WeightFile
 
 
 def train(settings: Settings, ranks: int | None = None) -> int:
@@ -76,7 +77,7 @@ def train_here(
 ) -> int:
     """Train on this rank of a world that has met, and return the exit code; a collective call."""
     with world.agreement("setup"):
-        trainer = _prepare(settings, launch, world, layout, text)
+        trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
         number, events = trainer.run(stopping)
@@ -86,17 +87,16 @@ def train_here(
             trainer.reporter.say(f"stopped by {name} after step {trainer.done}")
         with world.agreement("trace"):
             _write_trace(trainer, events)
-        _save_weights(trainer)
+        _save_weights(trainer, weights)
         trainer.model.mesh.barrier()
     return exit_code(number)
 
 
 def _prepare(
     settings: Settings, launch: Launch, world: World, layout: Sequence | Plan, text: Text
-) -> Trainer:
-    """Everything that a run needs, each rank with its own part of it."""
+) -> tuple[Trainer, WeightFile | None]:
+    """Everything that a run needs, each rank with its own part of it; and the file of weights."""
     from primepar.distributed import checkpoint
-    from primepar.distributed.model_weights import load_weights
     from primepar.distributed.trainer import Trainer, make_optimizer
 
     model = _model(settings, world, layout)
@@ -104,8 +104,7 @@ def _prepare(
     optimizer = make_optimizer(model, settings.lr)
     saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
     done = checkpoint.load(saved, model, optimizer) if saved else 0
-    if settings.weights is not None and not saved:
-        load_weights(settings.weights, model)
+    weights = _weights(settings, model, begins=saved is None)
     if done >= settings.steps:
         raise ConfigError(
             f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
@@ -114,7 +113,19 @@ def _prepare(
         checkpoint.make_folder(settings.checkpoint)
     log = Log(settings.log if world.rank == 0 else None, done if saved else None)
     reporter = Reporter(launch, done, settings.steps)
-    return Trainer(settings, world, model, optimizer, text, log, reporter, done)
+    return Trainer(settings, world, model, optimizer, text, log, reporter, done), weights
+
+
+def _weights(settings: Settings, model: PartitionedModel, begins: bool) -> WeightFile | None:
+    """The file of `--weights`: a run begins with it, and in the end writes in its types."""
+    from primepar.distributed.model_weights import load_weights
+    from primepar.models import WeightFile
+
+    if settings.weights is None:
+        return None
+    if begins:
+        return load_weights(settings.weights, model)
+    return WeightFile(settings.weights, model.config) if settings.save_weights else None
 
 
 def _model(settings: Settings, world: World, layout: Sequence | Plan) -> PartitionedModel:
@@ -151,8 +162,8 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.model.config.parameters
     sequence = settings.plan or str(layout)
-    model = trainer.model.config if settings.plan else None
-    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model)
+    model, batch = trainer.model.config, settings.sizes(layout)[0]
+    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
     kind = "plan" if settings.plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
@@ -162,13 +173,13 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     )
 
 
-def _save_weights(trainer: Trainer) -> None:
-    """Write the trained weights under Hugging Face names."""
+def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
+    """Write the trained weights under Hugging Face names, in the types that they came with."""
     from primepar.distributed.model_weights import save_weights
 
     path = trainer.settings.save_weights
     if path is not None:
-        save_weights(path, trainer.model, trainer.world)
+        save_weights(path, trainer.model, trainer.world, like)
         trainer.reporter.say(f"wrote {path}")
 
 

@@ -36,8 +36,10 @@ class StartRow(Row, frozen=True, tag="start"):
     parameters: int
     step: int
     """Steps already done: 0, or where a checkpoint left off."""
-    model: ModelConfig | None = None
-    """The model of the plan, where there is one; the sizes in the settings are not its own."""
+    model: ModelConfig
+    """The sizes of the options or of the plan."""
+    batch: int
+    """Sequences of a step, each as long as the model's context."""
 
 
 class StepRow(Row, frozen=True, tag="step"):

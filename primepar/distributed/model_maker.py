@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from primepar.distributed.attention import PartitionedAttention
-from primepar.distributed.embedding import PartitionedEmbedding
+from primepar.distributed.embedding import PartitionedEmbedding, Rows
 from primepar.distributed.linear import PartitionedLinear
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.model_linear import BiasedLinear, TiedHead
@@ -17,7 +17,7 @@ from primepar.distributed.norm import PartitionedNorm
 from primepar.distributed.redistribute import scatter_tensor
 from primepar.distributed.stream import Stream
 from primepar.models import Operator, initial_parameter
-from primepar.plan import Plan, ends, lookup, padded_vocabulary, parameter_places
+from primepar.plan import Plan, ends, lookup, padded_vocabulary, parameter_places, summed_rows
 
 
 def padded_shape(plan: Plan, name: str) -> tuple[int, ...]:
@@ -82,8 +82,8 @@ class Maker:
         """The embedding, whose table a tied head shares."""
         position = self.optional("embedding.position")
         looked_up = Stream(self.mesh, lookup(self.plan))
-        token = self.parameter("embedding.token")
-        return PartitionedEmbedding(looked_up, self.stream("embedding"), token, position)
+        rows = Rows(looked_up, summed_rows(self.plan), self.stream("embedding"))
+        return PartitionedEmbedding(rows, self.parameter("embedding.token"), position)
 
     def _norm(self, name: str) -> PartitionedNorm:
         weight, bias = self.parameter(f"{name}.weight"), self.optional(f"{name}.bias")

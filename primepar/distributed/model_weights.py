@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from primepar.distributed.files import publish, reason, reserve
 from primepar.distributed.launch import World
@@ -21,75 +22,82 @@ from primepar.distributed.parameters import places
 from primepar.errors import WeightError
 from primepar.models import WeightFile
 from primepar.models.names import Source, sources
-from primepar.models.tensor_file import Array, Layout, file_head
+from primepar.models.tensor_file import Head
+from primepar.models.weights import file_layout
 from primepar.schedule.layout import Slices
 
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-def load_weights(path: str | Path, model: PartitionedModel) -> None:
+
+def load_weights(path: str | Path, model: PartitionedModel) -> WeightFile:
     """Fill the model's parameters with this rank's slices of a file, an index or a folder.
 
-    Raises `WeightError` if it is cut short, or of another model.
+    Returns what it has read from, in whose types `save_weights` can write. Raises `WeightError` if
+    it is cut short, or of another model.
     """
     file = WeightFile(path, model.config)
     for name, place in places(model).items():
         place.fill(model.get_parameter(name), partial(file.read_block, name))
+    return file
 
 
-def save_weights(path: str | Path, model: PartitionedModel, world: World) -> None:
-    """Write every parameter, bfloat16 as float32, which holds it exactly; a collective call.
+def save_weights(
+    path: str | Path, model: PartitionedModel, world: World, like: WeightFile | None = None
+) -> None:
+    """Write every parameter; a collective call.
 
-    The file gets its name when every rank has written its part. Raises `WeightError` where it
-    cannot be written.
+    Each tensor has the type that it has in `like`, by default that of the model. The file gets its
+    name when every rank has written its part. Raises `WeightError` where it cannot be written.
     """
     path = Path(path)
     part = path.with_name(f"{path.name}.part")
     try:
-        _save(path, part, model, world)
+        _save(path, part, model, world, like)
     except BaseException:
         with suppress(OSError):
             part.unlink()
         raise
 
 
-def _save(path: Path, part: Path, model: PartitionedModel, world: World) -> None:
-    layout = _layout(model)
-    head, sizes = file_head(layout), {name: prod(shape) for name, (_, shape) in layout.items()}
-    (dtype,) = {dtype for dtype, _ in layout.values()}
-    begins, at = {}, len(head)
-    for name, size in sizes.items():
-        begins[name], at = at, at + size * dtype.itemsize
+def _save(
+    path: Path, part: Path, model: PartitionedModel, world: World, like: WeightFile | None
+) -> None:
+    own = next(code for code, dtype in _DTYPES.items() if dtype == model.mesh.dtype)
+    layout = file_layout(model.config, dict.fromkeys(model.config.parameter_shapes, own), like)
+    head = Head.of(layout)
     with world.agreement(f"{path} opened"), _writing(path):
         if world.rank == 0:
-            reserve(part, head, at)
+            reserve(part, head.text, head.size)
     with world.agreement(f"{path} filled"), _writing(path):
         for name, place in places(model).items():
             if place.writes:
-                own = _array(model.get_parameter(name).detach().cpu())
+                block = model.get_parameter(name).detach().cpu()
                 for source in sources(model.config, name):
-                    whole = np.memmap(part, dtype, "r+", begins[source.tensor], source.shape)
+                    bits = _bits(block, layout[source.tensor][0])
+                    begin = head.begins[source.tensor]
+                    whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
                     for piece in place.pieces:
-                        _put(whole, source, piece.whole, own[piece.own])
+                        _put(whole, source, piece.whole, bits[piece.own])
                     whole.flush()
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
             publish(part, path)
 
 
-def _layout(model: PartitionedModel) -> Layout:
-    dtype = _array(torch.empty(0, dtype=model.mesh.dtype)).dtype
-    return {
-        source.tensor: (dtype, source.shape)
-        for name in model.config.parameter_shapes
-        for source in sources(model.config, name)
-    }
+def _bits(block: torch.Tensor, code: str) -> NDArray[Any]:
+    """The values in a type of the file, as integers, for NumPy knows no bfloat16."""
+    values = block.to(_DTYPES[code])
+    bits: NDArray[Any] = values.view(_BITS[values.element_size()]).numpy()
+    return bits
 
 
-def _array(block: torch.Tensor) -> Array:
-    found: Array = (block.float() if block.dtype == torch.bfloat16 else block).numpy()
-    return found
-
-
-def _put(whole: Array, source: Source, where: Slices, block: Array) -> None:
+def _put(whole: NDArray[Any], source: Source, where: Slices, block: NDArray[Any]) -> None:
     """Write what a tensor of theirs takes from a block of ours."""
     slices = list(where)
     own = slices[source.dim]

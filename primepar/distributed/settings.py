@@ -21,6 +21,10 @@ from primepar.schedule import Sequence
 Dtype = Literal["float32", "float64", "bfloat16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
+BATCH = 8
+"""Sequences of a step where neither the options nor a plan say."""
+SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
+"""Settings of the model, GPTConfig's where neither the options nor a plan say."""
 _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
@@ -33,7 +37,10 @@ _AT_LEAST: dict[str, float] = {
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Settings of `primepar train`; raises `ConfigError` where one is out of range or alone."""
+    """Settings of `primepar train`; raises `ConfigError` where one is out of range or alone.
+
+    What a plan can say too is None where it is not given: then the plan says it, or a default does.
+    """
 
     sequence: str | None = None
     plan: str | None = None
@@ -42,14 +49,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     data: str | None = None
     dtype: Dtype = "float32"
     device: DeviceChoice = "auto"
-    batch: int = 8
+    batch: int | None = None
     lr: float = 1e-3
     warmup: int = 20
-    layers: int = GPTConfig.layers
-    hidden: int = GPTConfig.hidden
-    heads: int = GPTConfig.heads
-    context: int = GPTConfig.context
-    vocabulary: int = GPTConfig.vocabulary
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    context: int | None = None
+    vocabulary: int | None = None
     evaluate_every: int = 50
     log: str | None = None
     checkpoint: str | None = None
@@ -61,10 +68,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{_option(name)}: expected {least} or more, got {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{_option(name)}: expected {least} or more, got {value}")
         if not 0 < self.lr < float("inf"):
             raise ConfigError(f"--lr: expected a positive number, got {self.lr}")
         for name in ("resume", "checkpoint_every"):
@@ -83,36 +89,39 @@ class Settings(Struct, frozen=True, kw_only=True):
         self.model  # noqa: B018  its own checks
 
     def _check_beside_plan(self) -> None:
-        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        for name in ("sequence", "layers", "hidden", "heads", "context", "vocabulary"):
-            if getattr(self, name) != defaults[name]:
+        """Raise `ConfigError` for what every plan says, even where it would say the same."""
+        said = {"sequence": "has one for every operator"} | dict.fromkeys(SIZES, "has a model")
+        for name, why in said.items():
+            value = getattr(self, name)
+            if value is not None:
                 raise ConfigError(
-                    f"{_option(name)}: expected none beside --plan, which says it for every "
-                    f"operator, got {getattr(self, name)}: leave one of the two out"
+                    f"{_option(name)}: expected none beside --plan, which {why}, got {value}: "
+                    "leave one of the two out"
                 )
 
     @property
     def model(self) -> GPTConfig:
-        """Sizes of the model, over bytes."""
-        return GPTConfig(self.layers, self.hidden, self.heads, self.context, self.vocabulary)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one step: dim M of every linear operator."""
-        return self.batch * self.context
+        """Sizes of the model of the options, over bytes."""
+        sizes = {name: getattr(self, name) for name in SIZES}
+        return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 
     def layout(self, processes: int) -> Plan | Sequence:
         """The plan for exactly `processes` devices, or where there is none `mesh`.
 
-        Raises `PlanError` where the plan is for another mesh or batch, `ConfigError` where its
-        model cannot read bytes.
+        Raises `PlanError` where the plan is for another mesh or does not cut the batch,
+        `ConfigError` where its model cannot read bytes, or both say a batch.
         """
         if self.plan is None:
             return self.mesh(processes)
         plan = load_plan(Path(self.plan))
         plan.check_ranks(processes)
-        if plan.batch is None or self.batch != Settings().batch:
-            plan.check_batch(self.batch, plan.model.context)
+        if plan.batch is None:
+            plan.check_batch(self.sizes(plan)[0], plan.model.context)
+        elif self.batch is not None:
+            raise ConfigError(
+                f"--batch: expected none beside --plan, which has a batch of {plan.batch}, got "
+                f"{self.batch}: leave it out, or take a plan for this one"
+            )
         if plan.model.vocabulary < _AT_LEAST["vocabulary"]:
             raise ConfigError(
                 f"--plan {self.plan}: expected a model with a vocabulary of 256 or more, "
@@ -122,9 +131,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def sizes(self, layout: Plan | Sequence) -> tuple[int, int]:
         """Sequences of a batch and tokens of each."""
+        batch = BATCH if self.batch is None else self.batch
         if isinstance(layout, Sequence):
-            return self.batch, self.context
-        return layout.batch or self.batch, layout.model.context
+            return batch, self.model.context
+        return layout.batch or batch, layout.model.context
 
     def mesh(self, processes: int) -> Sequence:
         """Sequence over exactly `processes` devices that fits the model.
@@ -145,17 +155,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check_divided(self, sequence: Sequence) -> None:
         """Whole sequences or parts of one on a device, whole heads, equal slices of all else."""
         rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
-        cuts = RowCuts(rows, {f"sequence {sequence}": rows})
-        refusal = cuts.refusal(self.batch, self.context)
+        model, cuts = self.model, RowCuts(rows, {f"sequence {sequence}": rows})
+        refusal = cuts.refusal(self.sizes(sequence)[0], model.context)
         if refusal is not None:
             raise ConfigError(f"--batch: {refusal}, or another --sequence")
-        multiples = {
-            "heads": columns,
-            "hidden": lcm(inputs, columns),
-            "vocabulary": columns,
+        divided = {
+            "heads": (model.heads, columns),
+            "hidden": (model.hidden, lcm(inputs, columns)),
+            "vocabulary": (model.vocabulary, columns),
         }
-        for name, slices in multiples.items():
-            size = getattr(self, name)
+        for name, (size, slices) in divided.items():
             if size % slices:
                 raise ConfigError(
                     f"{_option(name)}: expected a multiple of {slices} for sequence {sequence}, "

@@ -136,7 +136,7 @@ class Trainer:
     @property
     def _sizes(self) -> tuple[int, int]:
         """Sequences of a batch and tokens of each."""
-        return self.model.plan.batch or self.settings.batch, self.model.config.context
+        return self.settings.sizes(self.model.plan)
 
     def _loss(self, batch: Batch, step: int | None = None) -> torch.Tensor:
         tokens_BT, targets_BT = (

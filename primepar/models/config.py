@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 from math import prod
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from primepar.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Family = Literal["gpt", "gpt2", "opt", "llama", "bloom"]
 Norm = Literal["layer", "rms"]
@@ -256,6 +257,8 @@ def initial_parameter(config: ModelConfig, name: str, seed: int) -> NDArray[np.f
     Norms start at one, biases at zero, all else at normal(0, 0.02), the last linear operators of
     each residual branch divided by sqrt(2 L) as in GPT-2.
     """
+    import numpy as np
+
     shape = config.parameter_shapes[name]
     if name.endswith("bias"):
         return np.zeros(shape)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,7 +23,8 @@ from primepar.errors import WeightError
 
 Array = NDArray[np.floating[Any]]
 
-Layout = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Name -> type, one of `DTYPES`, and shape of the tensors of a file, in their order."""
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16"}
@@ -45,6 +46,16 @@ class StoredTensor:
         if self.dtype != "BF16":
             return block
         return (block.astype("<u4") << 16).view("<f4")
+
+
+def stored(array: Array, dtype: str) -> NDArray[Any]:
+    """The values as a file has them in that type: bfloat16 as its bits, ties rounded to even."""
+    if dtype != "BF16":
+        return array.astype(DTYPES[dtype], copy=False)
+    bits = np.ascontiguousarray(array, "<f4").view("<u4")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    quiet = bits >> 16 | 0x40
+    return np.where(np.isnan(array), quiet, rounded).astype("<u2")
 
 
 class _Entry(msgspec.Struct):
@@ -134,18 +145,18 @@ def _entry(path: Path, name: str, raw: msgspec.Raw) -> _Entry:
     return entry
 
 
-def write_tensors(path: Path, layout: Layout, tensors: Iterable[Array]) -> None:
+def write_tensors(path: Path, layout: Layout, tensors: Iterable[NDArray[Any]]) -> None:
     """Write a file whole or not at all: first the header, then one tensor after another.
 
-    `layout` has the name, type and shape of the tensors in the order in which they come. Raises
-    `WeightError` where the file cannot be written.
+    The tensors come in the order of the layout, as `stored` gives them. Raises `WeightError` where
+    the file cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
-            file.write(file_head(layout))
+            file.write(Head.of(layout).text)
             for tensor in tensors:
-                file.write(np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).data)
+                file.write(np.ascontiguousarray(tensor).data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -156,16 +167,26 @@ def write_tensors(path: Path, layout: Layout, tensors: Iterable[Array]) -> None:
             part.unlink(missing_ok=True)
 
 
-def file_head(layout: Layout) -> bytes:
-    """What stands before the tensors of a file, which follow in this order without gaps."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
-    at = 0
-    for name, (dtype, shape) in layout.items():
-        begin, at = at, at + prod(shape) * dtype.itemsize
-        entries[name] = {"dtype": CODES[dtype.name], "shape": shape, "data_offsets": (begin, at)}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+class Head(NamedTuple):
+    """What stands before the tensors of a file, where each of them begins, and where it ends."""
+
+    text: bytes
+    begins: dict[str, int]
+    size: int
+
+    @classmethod
+    def of(cls, layout: Layout) -> Head:
+        """Lay the tensors out one after another, without gaps."""
+        entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+        begins, at = {}, 0
+        for name, (dtype, shape) in layout.items():
+            begins[name], end = at, at + prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, end)}
+            at = end
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        head = len(text).to_bytes(8, "little") + text
+        return cls(head, {name: len(head) + at for name, at in begins.items()}, len(head) + at)
 
 
 def _reason(error: OSError) -> str:

@@ -18,7 +18,9 @@ from primepar.models.tensor_file import (
     CODES,
     DTYPES,
     Array,
+    Layout,
     StoredTensor,
+    stored,
     stored_tensors,
     write_tensors,
 )
@@ -69,6 +71,16 @@ class WeightFile:
             inside, _ = source.columns(*extent[source.dim])
             block[inside if source.dim == 0 else (slice(None), inside)] = part
         return block
+
+    def dtypes(self) -> dict[str, str]:
+        """Type of each tensor, F64, F32, F16 or BF16, under the name that it has with its head."""
+        return {
+            named.tensor: self.tensors[source.tensor].dtype
+            for name in self.config.parameter_shapes
+            for named, source in zip(
+                sources(self.config, name), sources(self.config, name, self.prefix), strict=True
+            )
+        }
 
     def _read(self, source: Source, extent: list[tuple[int, int]]) -> Array:
         _, columns = source.columns(*extent[source.dim])
@@ -121,20 +133,36 @@ def _has_prefix(tensors: Mapping[str, StoredTensor], config: ModelConfig) -> boo
     return any(name.startswith(prefix) for name in tensors)
 
 
-def write_weights(path: str | Path, config: ModelConfig, parameters: Mapping[str, Array]) -> None:
-    """Write the whole of every parameter under Hugging Face names, in its own type.
+def write_weights(
+    path: str | Path,
+    config: ModelConfig,
+    parameters: Mapping[str, Array],
+    like: WeightFile | None = None,
+) -> None:
+    """Write the whole of every parameter under Hugging Face names.
 
-    The file is written whole or not at all. The padding rows of OPT's position table, which no
-    model reads, are zero. Raises `WeightError` where a parameter is missing, unknown, of another
-    shape or no float, or the file cannot be written.
+    Each tensor has the type that it has in `like`, by default that of its parameter. The file is
+    written whole or not at all. The padding rows of OPT's position table, which no model reads, are
+    zero. Raises `WeightError` where a parameter is missing, unknown, of another shape or no float,
+    or the file cannot be written.
     """
     _check_parameters(config, parameters)
-    layout = {
-        source.tensor: (parameters[name].dtype, source.shape)
+    own = {name: CODES[parameter.dtype.name] for name, parameter in parameters.items()}
+    layout = file_layout(config, own, like)
+    pairs = zip(_tensors(config, parameters), layout.values(), strict=True)
+    write_tensors(Path(path), layout, (stored(tensor, dtype) for tensor, (dtype, _) in pairs))
+
+
+def file_layout(
+    config: ModelConfig, dtypes: Mapping[str, str], like: WeightFile | None = None
+) -> Layout:
+    """Tensors of a file of all parameters, with the types of `like` or else of the parameters."""
+    theirs = {} if like is None else like.dtypes()
+    return {
+        source.tensor: (theirs.get(source.tensor, dtypes[name]), source.shape)
         for name in config.parameter_shapes
         for source in sources(config, name)
     }
-    write_tensors(Path(path), layout, _tensors(config, parameters))
 
 
 def _check_parameters(config: ModelConfig, parameters: Mapping[str, Array]) -> None:

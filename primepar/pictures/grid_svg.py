@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from primepar.pictures import svg
 from primepar.pictures.grid_layout import BAR, HIGH, PAD, RAIL, ROW_GAP, TOP, Hop, Picture, Place
-from primepar.pictures.space_time import SpaceTime, cell_lines, equation, head
+from primepar.pictures.space_time import SpaceTime, cell_lines, column_name, equation, head
 
 
 def grid_svg(grid: SpaceTime) -> str:
@@ -36,7 +36,8 @@ def _heading(grid: SpaceTime, layout: Picture, column: int) -> Iterator[str]:
     cell = head(grid.cells[column])
     left = layout.edges[column]
     middle = left + BAR / 2 + PAD
-    yield svg.text(f"step {cell.step}", middle, TOP - 8, text_anchor="middle", font_size=11)
+    name = column_name(grid.cells[column])
+    yield svg.text(name, middle, TOP - 8, text_anchor="middle", font_size=11)
     if column == 0 or head(grid.cells[column - 1]).phase != cell.phase:
         yield svg.text(cell.phase or "messages", left, TOP - 42, font_weight=600)
         yield svg.text(equation(cell), left, TOP - 26, font_family=svg.MONO, font_size=10)
@@ -52,9 +53,10 @@ def _device(grid: SpaceTime, layout: Picture, rank: int) -> Iterator[str]:
 
 def _cell(layout: Picture, rank: int, column: int) -> Iterator[str]:
     cell = layout.cells[rank, column]
+    when = f"{cell.phase} {column_name([cell])}".strip()
     yield svg.element(
         "rect",
-        svg.title(f"device {rank}, {cell.phase} step {cell.step}: " + "; ".join(cell_lines(cell))),
+        svg.title(f"device {rank}, {when}: " + "; ".join(cell_lines(cell))),
         x=layout.edges[column],
         y=float(TOP + rank * (layout.cell_height + ROW_GAP)),
         width=BAR + 2 * PAD,

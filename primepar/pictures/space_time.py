@@ -7,8 +7,9 @@ wrong can be looked at too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, zip_longest
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, zip_longest
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -69,7 +70,8 @@ class Cell(Struct, frozen=True):
 
     rank: int
     phase: str
-    step: int
+    step: int | None = None
+    """Counts the columns of its phase in which a rank multiplies; None in the others."""
     products: tuple[Product, ...] = ()
     sums: tuple[str, ...] = ()
     """Additions, other than of a product that waited for its partial sum."""
@@ -97,22 +99,29 @@ def space_time(
 
     `devices` says where each rank is on the mesh. Where the number of `steps` of a phase is
     known, each has its share of the products; otherwise a step starts at the first message or
-    product after a wait.
+    product after a wait. A column without a product is no step.
     """
     rows = [list(_turns(rank, nodes, {})) for rank, nodes in enumerate(program.programs)]
     counts: dict[str, int] = {
-        phase: steps or max(sum(cell.phase == phase for cell in row) for row in rows)
+        phase: steps
+        or max(sum(cell.phase == phase and bool(cell.products) for cell in row) for row in rows)
         for phase in PRODUCTS
     }
     rows = [list(_turns(rank, nodes, counts)) for rank, nodes in enumerate(program.programs)]
     runs = [[list(run) for _, run in groupby(row, key=lambda cell: cell.phase)] for row in rows]
-    columns = [
-        tuple(cell and replace(cell, step=step) for cell in column)
-        for stage in zip_longest(*runs, fillvalue=[])
-        for step, column in enumerate(zip_longest(*stage))
-    ]
+    stages = (zip_longest(*stage) for stage in zip_longest(*runs, fillvalue=[]))
     places = tuple(devices) or ("",) * program.ranks
-    return SpaceTime(title, places, tuple(columns))
+    return SpaceTime(title, places, tuple(_numbered(chain.from_iterable(stages))))
+
+
+def _numbered(columns: Iterable[tuple[Cell | None, ...]]) -> Iterator[tuple[Cell | None, ...]]:
+    """Columns in which a rank multiplies are the steps of their phase, counted from 0."""
+    steps: Counter[str] = Counter()
+    for column in columns:
+        multiplies, phase = any(cell and cell.products for cell in column), head(column).phase
+        step = steps[phase] if multiplies else None
+        yield tuple(cell and replace(cell, step=step) for cell in column)
+        steps[phase] += multiplies
 
 
 def _turns(
@@ -127,11 +136,11 @@ def _turns(
         for phase, count in steps.items()
         if count and products.count(phase) % count == 0
     }
-    cell, waited = Cell(rank, "", 0), False
+    cell, waited = Cell(rank, ""), False
     for node in instructions:
         if _opens(node, cell, waited, share):
             yield cell
-            cell, waited = Cell(rank, cell.phase, 0), False
+            cell, waited = Cell(rank, cell.phase), False
         cell = _with(cell, node)
         if isinstance(node, Wait | Send | Recv | Group):
             waited = True
@@ -237,6 +246,12 @@ def head(column: Sequence[Cell | None]) -> Cell:
     return next(cell for cell in column if cell is not None)
 
 
+def column_name(column: Sequence[Cell | None]) -> str:
+    """What stands over a column: its step, or `moves` where nothing is multiplied."""
+    step = head(column).step
+    return "moves" if step is None else f"step {step}"
+
+
 def _table(
     columns: list[tuple[Cell | None, ...]], devices: Sequence[str], width: int
 ) -> Iterator[str]:
@@ -244,11 +259,12 @@ def _table(
     phase = first_cell.phase or "messages"
     names = [f"{rank}  {place}".rstrip() for rank, place in enumerate(devices)]
     left = max(map(len, (*names, "device")))
+    over = [column_name(column) for column in columns]
     texts = [[cell_lines(cell) if cell else [] for cell in column] for column in columns]
     wide = [max(len(line) for lines in column for line in ("step 00", *lines)) for column in texts]
     for first, last in _cuts(wide, width - left):
         yield f"{phase}, continued" if first else f"{phase}  {equation(first_cell)}".rstrip()
-        yield _line("device", left, [f"step {step}" for step in range(first, last)], wide[first:])
+        yield _line("device", left, over[first:last], wide[first:])
         yield "-" * (left + sum(size + 3 for size in wide[first:last]))
         for rank, name in enumerate(names):
             rows = zip_longest(*(column[rank] for column in texts[first:last]), fillvalue="")

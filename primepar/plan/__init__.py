@@ -12,6 +12,7 @@ from primepar.plan.layouts import (
     parameter_places,
     part,
     sequence_lines,
+    summed_rows,
     weight_layout,
 )
 from primepar.plan.plan import Plan, load_plan, save_plan
@@ -36,5 +37,6 @@ __all__ = [
     "ready_plan",
     "save_plan",
     "sequence_lines",
+    "summed_rows",
     "weight_layout",
 ]

@@ -110,7 +110,7 @@ def lookup(plan: Plan) -> Layout:
     """What each rank looks up: its block of (rows, vocabulary, hidden) of the embedding.
 
     `part(lookup(plan), (1, 2))` is where the table rests, `part(lookup(plan), (0, 2))` how partial
-    rows lie. These are summed over `peers_along(1)` into the embedding's output; gradients of the
+    rows lie. These are summed over `peers_along(1)`, at first into `summed_rows`; gradients of the
     table are summed over `peers_along(0)`.
     """
     return _lookup(str(plan.sequence("embedding")))
@@ -129,6 +129,15 @@ def sequence_lines(layout: Layout, batch: int) -> Groups:
         for line in layout.peers_along(0)
         for first in range(0, len(line), parts)
     )
+
+
+def summed_rows(plan: Plan) -> Layout:
+    """Where the sums of partial rows are made, in as many blocks as the embedding's output has.
+
+    Each rank keeps a part of the rows that it has looked up: that of its output where this is
+    among them, so that the fewest sums go on to where the output lies.
+    """
+    return _summed_rows(str(plan.sequence("embedding")))
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
@@ -248,6 +257,24 @@ def _lookup(text: str) -> Layout:
         for rank, blocks in enumerate(lines.held)
     )
     return Layout((lines.grid[0], vocabulary.grid["N"], lines.grid[1]), held)
+
+
+@lru_cache(maxsize=256)
+def _summed_rows(text: str) -> Layout:
+    whole, output = _lookup(text), _resting(text, "O", linear=False)
+    parts = output.grid[0] // whole.grid[0]
+    kept: dict[int, int] = {}
+    for group in whole.peers_along(1):
+        first = parts * whole.held[group[0]][0][0]
+        free = [row for row in range(first, first + parts) for _ in range(len(group) // parts)]
+        for rank in group:
+            ((row, _),) = output.held[rank]
+            if row in free:
+                free.remove(row)
+                kept[rank] = row
+        kept.update(zip((rank for rank in group if rank not in kept), free, strict=True))
+    held = (((kept[rank], column),) for rank, ((_, column),) in enumerate(output.held))
+    return Layout(output.grid, tuple(held))
 
 
 def _without_other_cuts(element: Element) -> Element:

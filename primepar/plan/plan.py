@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -112,20 +113,35 @@ def _parse(text: str, linear: bool) -> Sequence:
 
 class _Headed(Struct):
     format: str = ""
+    sequences: msgspec.Raw = msgspec.Raw()
+
+
+class _File(Struct):
+    """What a plan file must say of itself, and the keys of its model."""
+
+    format: Literal["primepar-plan"]
+    version: Literal[1]
+    model: dict[str, msgspec.Raw] = {}
 
 
 def is_plan(path: Path) -> bool:
-    """Whether a file says that it is a plan; one that cannot be read says nothing."""
+    """Whether a file says that it is a plan, or says not what it is but has the sequences of one.
+
+    One that cannot be read says nothing.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Headed).format == "primepar-plan"
+        found = msgspec.json.decode(path.read_bytes(), type=_Headed)
     except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
         return False
+    return found.format == "primepar-plan" or (not found.format and bool(bytes(found.sequences)))
 
 
 def load_plan(path: Path) -> Plan:
     """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        content = path.read_bytes()
+        _check_model_keys(msgspec.json.decode(content, type=_File).model)
+        return msgspec.json.decode(content, type=Plan)
     except OSError as error:
         raise PlanError(f"{path}: expected a plan file, got {error.strerror}") from None
     except RecursionError:
@@ -137,6 +153,15 @@ def load_plan(path: Path) -> Plan:
         raise PlanError(f"{path}: {_mend(str(error))}") from None
 
 
+def _check_model_keys(model: Mapping[str, object]) -> None:
+    known = [field.name for field in fields(ModelConfig)]
+    for key in model:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            write = f"write {near[0]}" if near else "leave it out"
+            raise PlanError(f"$.model: expected one of {', '.join(known)}, got {key!r}: {write}")
+
+
 def _mend(message: str) -> str:
     message = " ".join(message.split())
     if "truncated" in message or "malformed" in message or "utf-8" in message:
@@ -144,6 +169,8 @@ def _mend(message: str) -> str:
     for field, value in (("format", '"primepar-plan"'), ("version", "1")):
         if message.startswith("Invalid enum value") and message.endswith(f"`$.{field}`"):
             return f"{message}: write {value}"
+        if message == f"Object missing required field `{field}`":
+            return f'{message}: write "{field}": {value}'
     return message
 
 
@@ -159,4 +186,8 @@ def plan_json(plan: Plan) -> str:
 
 def schema() -> dict[str, object]:
     """JSON Schema of the plan format; shipped as `plan.schema.json` beside this file."""
-    return msgspec.json.schema(Plan)
+    found: dict[str, Any] = msgspec.json.schema(Plan)
+    plan, model = found["$defs"]["Plan"], found["$defs"]["ModelConfig"]
+    plan["required"] = ["format", "version", *plan["required"]]
+    model["additionalProperties"] = False
+    return found

@@ -1,0 +1,99 @@
+"""Sums over a cut vocabulary: right under any sequence, and the bytes are those of the formula."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+import distributed_model_cases as cases
+import numpy as np
+import pytest
+from distributed_ranks import on_ranks
+
+from primepar.models import initial_parameter
+from primepar.plan import Plan, ends, padded_vocabulary, parameter_places, ready_plan
+from primepar.reference.partitioned_devices import Devices, spread
+from primepar.reference.partitioned_step import Step
+from primepar.reference.partitioned_vocabulary import PartitionedEmbedding
+from primepar.reference.transformer import Transformer
+
+MODEL = cases.MODELS["llama"]
+COUNTS: dict[str, tuple[int | Fraction, int | Fraction, int]] = {
+    "N4": (6, 0, 0),
+    "Ns4": (3, 3, 0),
+    "M2,Ns2": (1, 1, 2),
+    "Ns2,K2": (1, 1, 0),
+    "N2,Ns2": (4, 2, 0),
+    "Ns2,N2": (4, 2, 0),
+    "N2,M2": (2, 0, 2),
+    "Ns2,M2": (Fraction(3, 2), Fraction(3, 2), 2),
+    "R2,Ns2": (2, 2, 0),
+    "Ns2,R2": (2, 2, 0),
+}
+"""Sequence -> what four devices send together: forward and backward in activations, for the sums of
+the table's gradient in tables.
+
+Of the rows L that each of g devices looks up it keeps one of f parts, k = g / f devices the same
+one: (f - 1) / f of L for the reduce-scatter, 2 (k - 1) / k of L / f for the all-reduce, (f - 1) / f
+of L backward. Under Ns2,M2 two devices of four are to have a part that another one has summed:
+they exchange theirs, a quarter of the activation each, and fetch one more of them backward.
+"""
+
+STEPS = ("Ns2,M2", "Ns2,N2")
+
+
+def plan_of(sequence: str) -> Plan:
+    sequences = ready_plan("data", MODEL, 4).sequences | {"embedding": sequence}
+    return Plan(model=MODEL, ranks=4, batch=cases.BATCH, sequences=sequences)
+
+
+def expected(sequence: str) -> tuple[Fraction, Fraction]:
+    forth, back, table = map(Fraction, COUNTS[sequence])
+    activation = cases.BATCH * MODEL.context * MODEL.hidden
+    sums = padded_vocabulary(plan_of(sequence)) * MODEL.hidden
+    return forth * activation, back * activation + table * sums
+
+
+@cache
+def on_four() -> list[tuple[list[tuple[Fraction, Fraction]], list[cases.Result]]]:
+    """Of every rank what it sends under each sequence, and its training steps."""
+    plans = [plan_of(sequence) for sequence in COUNTS]
+    return on_ranks(4, cases.embedded, 4, plans, [("llama", plan_of(each)) for each in STEPS])
+
+
+@pytest.mark.parametrize("sequence", COUNTS)
+def test_processes_send_what_the_formula_says(sequence: str) -> None:
+    counted = [sent[list(COUNTS).index(sequence)] for sent, _ in on_four()]
+    forth, back = (sum(each, Fraction(0)) for each in zip(*counted, strict=True))
+    assert (forth, back) == expected(sequence)
+
+
+@pytest.mark.parametrize("sequence", STEPS)
+def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
+    result = on_four()[0][1][STEPS.index(sequence)]
+    model = Transformer.dense(MODEL, cases.parameters(MODEL))
+    loss, gradients = model.loss_and_gradients(*cases.batch(MODEL))
+    assert result.loss == pytest.approx(loss, rel=1e-10)
+    for name, gradient in gradients.items():
+        error = np.abs(result.gradients[name] - gradient).max() / np.abs(gradient).max()
+        assert error < 1e-10, name
+
+
+@pytest.mark.parametrize("sequence", COUNTS)
+def test_emulated_devices_send_what_the_formula_says_and_have_the_rows(sequence: str) -> None:
+    plan, tokens_BT = plan_of(sequence), cases.batch(MODEL)[0]
+    places = parameter_places(plan)
+    table_VH = initial_parameter(MODEL, "embedding.token", 0)
+    padding = padded_vocabulary(plan) - MODEL.vocabulary
+    padded_VH = np.pad(table_VH, ((0, padding), (0, 0)))
+    blocks = {"embedding.token": spread(padded_VH, places["embedding.token"].layout)}
+    tokens_M = tokens_BT.reshape(-1)
+    step = Step(plan, Devices(4), places, blocks, tokens_M, tokens_M, MODEL.context, None)
+    embedding = PartitionedEmbedding(step, plan.operator("embedding"))
+    x = embedding.forward()
+    forth = sum(step.devices.sent)
+    for own_MH, rows_MH in zip(x, spread(table_VH[tokens_M], ends(plan, "embedding").output),
+                               strict=True):  # fmt: skip
+        np.testing.assert_array_equal(own_MH, rows_MH)
+    embedding.backward([np.ones_like(own_MH) for own_MH in x])
+    assert (forth, sum(step.devices.sent) - forth) == expected(sequence)
