@@ -29,7 +29,8 @@ from primepar.schedule.sequence import Sequence
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEQUENCES = ["P2x2", "P3x3", "K,P2x2", "P2x2,P2x2", "N4", "B,M,N,K"]
-WITH_HOMES = ["S2x2", "S3x3", "T2x2x2", "C2x2x2", "Os3x3", "Is3x3", "Ks4", "M2,S2x2", "S2x2,P2x2"]
+WITH_HOMES = ["S2x2", "S3x3", "T2x2x2", "C2x2x2", "Os3x3", "Is3x3", "Ks4", "M2,S2x2", "S2x2,P2x2",
+              "S2x3"]  # fmt: skip
 
 
 def grid_of(sequence: Sequence) -> SpaceTime:
