@@ -38,6 +38,7 @@ Messages match in order per (source, destination, communicator): a tag is a clai
 
 from __future__ import annotations
 
+from math import prod
 from typing import Annotated, Literal
 
 import msgspec
@@ -46,7 +47,11 @@ from msgspec import Meta, Struct
 from primepar.schedule.operators import DIMS, PHASES, Dim
 from primepar.schedule.signature import Bound, Reduction, Signature, Tensor
 
-Block = Annotated[str, Meta(min_length=1)]
+LONGEST_NAME = 1000
+MOST_SUB_OPERATORS = 1_000_000
+"""Of one phase; a grid beyond is a mistake, and not worth walking through."""
+Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME, pattern="^[^\\x00-\\x1f\\x7f]*$")]
+Block = Name
 Rank = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
@@ -63,7 +68,7 @@ class Compute(Node, frozen=True, tag="compute"):
 
     reads: Blocks
     accumulates: Block
-    phase: str | None = None
+    phase: Name | None = None
     sub_operator: dict[str, Rank] | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +80,7 @@ class _Message(Node, frozen=True):
     peer: Rank
     block: Block
     tag: int = 0
-    communicator: str = "world"
+    communicator: Name = "world"
 
 
 class Send(_Message, frozen=True, tag="send"):
@@ -89,19 +94,19 @@ class Recv(_Message, frozen=True, tag="recv"):
 class ISend(_Message, frozen=True, tag="isend", kw_only=True):
     """Post a send; the block must stay as it is until its wait."""
 
-    request: str
+    request: Name
 
 
 class IRecv(_Message, frozen=True, tag="irecv", kw_only=True):
     """Post a receive; the block must not be touched until its wait."""
 
-    request: str
+    request: Name
 
 
 class Wait(Node, frozen=True, tag="wait"):
     """Return when the posted message is done."""
 
-    request: str
+    request: Name
 
 
 class Group(Node, frozen=True, tag="group"):
@@ -112,8 +117,8 @@ class Group(Node, frozen=True, tag="group"):
 
 class _Collective(Node, frozen=True):
     group: Ranks
-    communicator: str = "world"
-    request: str | None = None
+    communicator: Name = "world"
+    request: Name | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.group)) != len(self.group):
@@ -244,13 +249,23 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"got {len(value)}"
                 )
         self._check_phases()
+        dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
+        dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
-                self._check_instruction(instruction, f"programs[{rank}][{place}]")
+                where = f"programs[{rank}][{place}]"
+                self._check_ranks(instruction, where)
+                if isinstance(instruction, Compute) and instruction.phase is not None:
+                    self._check_sub_operator(instruction, dims, where)
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}
         for name, slices in (self.grid or {}).items():
+            if prod(slices.values()) > MOST_SUB_OPERATORS:
+                raise ValueError(
+                    f"expected at most {MOST_SUB_OPERATORS} sub-operators in grid.{name}, "
+                    f"got {prod(slices.values())}"
+                )
             if name not in phases:
                 raise ValueError(
                     f"expected phases out of {', '.join(phases)}, got {name!r} in grid: "
@@ -264,24 +279,26 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"in grid.{name}"
                 )
 
-    def _check_instruction(self, instruction: Instruction, where: str) -> None:
+    def _check_ranks(self, instruction: Instruction, where: str) -> None:
         for named in named_ranks(instruction):
             if named >= self.ranks:
                 raise ValueError(f"expected ranks below {self.ranks}, got {named} in {where}")
-        if isinstance(instruction, Compute) and instruction.phase is not None:
-            signature = (self.phases or {}).get(instruction.phase)
-            if signature is None and instruction.phase not in PHASES:
-                phases = ", ".join((*PHASES, *(self.phases or {})))
-                raise ValueError(
-                    f"expected phases out of {phases}, got {instruction.phase!r} in {where}: "
-                    "give it a signature in phases"
-                )
-            dims = signature.dims if signature else frozenset[str]()
-            if not dims <= set(instruction.sub_operator or {}):
-                raise ValueError(
-                    f"expected a sub_operator with {', '.join(sorted(dims))}, "
-                    f"got {', '.join(instruction.sub_operator or {})} in {where}"
-                )
+
+    def _check_sub_operator(
+        self, node: Compute, dims: dict[str, frozenset[str]], where: str
+    ) -> None:
+        """`dims` names the dims of every phase; without a grid its first product tells them."""
+        phase, slices = str(node.phase), node.sub_operator or {}
+        if phase not in (*PHASES, *dims):
+            raise ValueError(
+                f"expected phases out of {', '.join((*PHASES, *(self.phases or {})))}, "
+                f"got {phase!r} in {where}: give it a signature in phases"
+            )
+        if not dims.setdefault(phase, frozenset(slices)) <= slices.keys():
+            raise ValueError(
+                f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
+                f"got {', '.join(slices) or 'none'} in {where}"
+            )
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:
