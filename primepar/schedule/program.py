@@ -246,7 +246,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         self._check_phases()
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
-                self._check_instruction(instruction, f"programs[{rank}][{place}]")
+                self._check_instruction(instruction, rank, place)
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}
@@ -264,23 +264,26 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"in grid.{name}"
                 )
 
-    def _check_instruction(self, instruction: Instruction, where: str) -> None:
+    def _check_instruction(self, instruction: Instruction, rank: int, place: int) -> None:
         for named in named_ranks(instruction):
             if named >= self.ranks:
-                raise ValueError(f"expected ranks below {self.ranks}, got {named} in {where}")
+                raise ValueError(
+                    f"expected ranks below {self.ranks}, got {named} in programs[{rank}][{place}]"
+                )
         if isinstance(instruction, Compute) and instruction.phase is not None:
             signature = (self.phases or {}).get(instruction.phase)
             if signature is None and instruction.phase not in PHASES:
                 phases = ", ".join((*PHASES, *(self.phases or {})))
                 raise ValueError(
-                    f"expected phases out of {phases}, got {instruction.phase!r} in {where}: "
-                    "give it a signature in phases"
+                    f"expected phases out of {phases}, got {instruction.phase!r} "
+                    f"in programs[{rank}][{place}]: give it a signature in phases"
                 )
             dims = signature.dims if signature else frozenset[str]()
             if not dims <= set(instruction.sub_operator or {}):
                 raise ValueError(
                     f"expected a sub_operator with {', '.join(sorted(dims))}, "
-                    f"got {', '.join(instruction.sub_operator or {})} in {where}"
+                    f"got {', '.join(instruction.sub_operator or {})} "
+                    f"in programs[{rank}][{place}]"
                 )
 
 
