@@ -7,7 +7,7 @@ import pytest
 from primepar.partition import ByBatch, ByInput, ByOutput, BySequence, PrimePar, parse_sequence
 from primepar.schedule import Movement, Primitive, Sequence, where
 from primepar.schedule.movement import Hop
-from primepar.schedule.operators import Phase
+from primepar.schedule.operators import PRODUCTS, Phase
 
 SIDES = (2, 3, 4, 5, 8)
 
@@ -57,7 +57,7 @@ def test_primepar_never_replicates_and_never_reduces(side: int) -> None:
     for phase, moved in movement.phases.items():
         assert moved.reductions == ()
         for tensor in ("I", "W", "dO"):
-            if (phase, tensor) in movement._held:
+            if tensor in PRODUCTS[phase].reads:
                 for step in range(side):
                     held = movement.held(phase, tensor, step)
                     assert len(frozenset().union(*held)) == side**2

@@ -12,6 +12,7 @@ from test_movement import TABLE_1, offsets
 from primepar import Primitive, where
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.schedule import Movement, Sequence
+from primepar.schedule.holdings import Mesh
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.primitive import Slices, Value
 from primepar.targets import load_primitive
@@ -196,6 +197,14 @@ def test_the_fitted_offsets_are_the_derived_movement(
         assert fitted_offsets(moves, phase, step, side) == derived
 
 
+def from_near_to_far(mesh: Mesh, target: int) -> list[int]:
+    left, order = set(range(mesh.sequence.ranks)), []
+    while left:
+        order.append(mesh.nearest(target, left))
+        left.remove(order[-1])
+    return order
+
+
 def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest() -> None:
     sequence = Sequence.of(Rectangle(), 4, 3)
     lengths, devices = sequence.axis_lengths, sequence.coordinates
@@ -208,8 +217,7 @@ def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest()
     ]
     for rank, target in enumerate(devices):
         order = sorted(devices, key=lambda device: distance(device, target, lengths))
-        derived = sorted(range(len(devices)), key=Movement(sequence)._distance_to(rank))
-        assert order == [devices[each] for each in derived]
+        assert order == [devices[each] for each in from_near_to_far(Mesh(sequence), rank)]
         for near, far in pairwise(order):
             at = zip((*one, *other, *here), (*near, *far, *target), strict=True)
             numbers = [(axis, z3.IntVal(number)) for axis, number in at]

@@ -27,6 +27,7 @@ class Expected:
         self.from_before: set[str] = set()
         """Blocks that the program did not make: what is in them stays in their sums."""
         self._known: dict[str, Sum] = {}
+        self._data: dict[str, Content] = {}
         self._seen: dict[tuple[str, tuple[int, ...]], set[Key]] = {}
         for instructions in program.programs:
             for node in instructions:
@@ -53,6 +54,11 @@ class Expected:
 
     def datum(self, block: str) -> Content:
         """What a block holds that the program did not make."""
+        if block not in self._data:
+            self._data[block] = self._datum(block)
+        return self._data[block]
+
+    def _datum(self, block: str) -> Content:
         found = self.meaning.place(block)
         source: Source = OWN if self.maker(block) is None else BEFORE
         return Content.one(Part(source, found.tensor, found.box) if found else

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import get_args
 
 from primepar.schedule.program import (
     AllGather,
@@ -26,31 +27,38 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_text
 
+COLLECTIVES = frozenset(get_args(Collective))
+_SENDING = frozenset((Send, ISend))
+_BLOCKING = COLLECTIVES | {Send, Recv, Wait, Group}
+LOCAL = frozenset(get_args(Instruction)) - _BLOCKING - {ISend, IRecv}
+"""Instructions that touch nothing but their own rank."""
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False, slots=True)
 class Post:
     """One side of one message."""
 
     rank: int
     index: int
     message: Send | Recv | ISend | IRecv
+    sends: bool = field(init=False)
+    """Whether this is the sender's side."""
 
-    @property
-    def sends(self) -> bool:
-        """Whether this is the sender's side."""
-        return isinstance(self.message, Send | ISend)
+    def __post_init__(self) -> None:
+        self.sends = type(self.message) in _SENDING
 
     @property
     def channel(self) -> tuple[int, int, str]:
         """(source, destination, communicator)."""
-        ends = (self.rank, self.message.peer) if self.sends else (self.message.peer, self.rank)
-        return (*ends, self.message.communicator)
+        message = self.message
+        ends = (self.rank, message.peer) if self.sends else (message.peer, self.rank)
+        return (*ends, message.communicator)
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({_text(self.message)})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """One instruction of one rank: the messages that it starts and those that it awaits.
 
@@ -67,21 +75,18 @@ class Operation:
     @property
     def posts(self) -> bool:
         """Whether it is a call of a collective that is finished by a wait."""
-        return isinstance(self.instruction, Collective) and self.instruction.request is not None
+        node = self.instruction
+        return type(node) in COLLECTIVES and getattr(node, "request", None) is not None
 
     @property
     def call(self) -> Operation | None:
         """The call of a collective that it finishes: its own, or the posted one."""
-        if isinstance(self.instruction, Collective) and not self.posts:
-            return self
-        return self.posted
+        return self if type(self.instruction) in COLLECTIVES and not self.posts else self.posted
 
     @property
     def blocks(self) -> bool:
         """Whether another rank can keep it from returning."""
-        if isinstance(self.instruction, Collective):
-            return not self.posts
-        return isinstance(self.instruction, Send | Recv | Wait | Group)
+        return type(self.instruction) in _BLOCKING and not self.posts
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({_text(self.instruction)})"
@@ -135,6 +140,9 @@ class Flow:
         pending: dict[str, Post | Operation] = {}
         instructions = self.program.programs[rank]
         for index, instruction in enumerate(instructions):
+            if type(instruction) in LOCAL:
+                yield Operation(rank, index, instruction)
+                continue
             match instruction:
                 case ISend() | IRecv():
                     post = Post(rank, index, instruction)
@@ -186,39 +194,43 @@ class Flow:
         for operations in self.operations:
             for operation in operations:
                 for post in operation.starts:
-                    sides = channels.setdefault(post.channel, ([], []))
-                    sides[not post.sends].append(post)
+                    channel = post.channel
+                    if channel not in channels:
+                        channels[channel] = ([], [])
+                    channels[channel][not post.sends].append(post)
         for sends, receives in channels.values():
-            for send, receive in zip_longest(sends, receives):
+            for send, receive in zip(sends, receives, strict=False):
                 self._match_message(send, receive)
+            for post in (*sends[len(receives) :], *receives[len(sends) :]):
+                self._blame_alone(post)
 
-    def _match_message(self, send: Post | None, receive: Post | None) -> None:
-        if send is None or receive is None:
-            post = send or receive
-            assert post is not None
-            side, verb = ("recv", "from") if post.sends else ("send", "to")
-            self._blame(
-                post,
-                f"expected a {side} {verb} rank {post.rank} on rank {post.message.peer} to match, "
-                "got none that is left: add it there, or remove this one",
-            )
-        elif send.message.tag != receive.message.tag:
+    def _match_message(self, send: Post, receive: Post) -> None:
+        if send.message.tag == receive.message.tag:
+            self.partner[send], self.partner[receive] = receive, send
+        else:
             self._blame(
                 receive,
                 f"expected tag {receive.message.tag}, got tag {send.message.tag} from "
                 f"{place(send)}: messages match in order and tags do not select them, so post "
                 "them in one order on both ranks",
             )
-        else:
-            self.partner[send], self.partner[receive] = receive, send
+
+    def _blame_alone(self, post: Post) -> None:
+        side, verb = ("recv", "from") if post.sends else ("send", "to")
+        self._blame(
+            post,
+            f"expected a {side} {verb} rank {post.rank} on rank {post.message.peer} to match, "
+            "got none that is left: add it there, or remove this one",
+        )
 
     def _match_collectives(self) -> None:
         calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
         for operations in self.operations:
             for operation in operations:
                 node = operation.instruction
-                if not isinstance(node, Collective):
+                if type(node) not in COLLECTIVES:
                     continue
+                assert isinstance(node, Collective)
                 if operation.rank not in node.group:
                     self._blame(operation, _STRANGER.format(operation.rank))
                     continue

@@ -146,7 +146,7 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
         for block in blocks:
             if run.expected.maker(block) is None:
                 continue
-            if block not in run.device[rank] and block.startswith("dW") and holders(run, block):
+            if block not in run.device[rank] and block.startswith("dW") and run.holders.get(block):
                 continue
             wrong = _unfinished(run, rank, block, f"rank {rank}, final {block}")
             if wrong is not None:
@@ -181,7 +181,7 @@ def _unfinished(run: SymbolicRun, rank: int, block: str, where: str) -> str | No
             f"{where}: expected the finished sum, got no such block: "
             "keep it on this rank, or send it here"
         )
-    if content.parts == run.expected.sum(block):
+    if content.holds(run.expected.sum(block)):
         return None
     return f"{where}: {Miscount(run, block).of(content.parts, block)}"
 
@@ -192,7 +192,7 @@ def _complete_somewhere(run: SymbolicRun) -> str | None:
             continue
         for block in output_blocks(run.expected, phase):
             wrong: list[str] = []
-            for rank in holders(run, block):
+            for rank in run.holders.get(block, ()):
                 what = _unfinished(run, rank, block, f"rank {rank}, {block} at the end")
                 if what is None:
                     break
@@ -201,11 +201,6 @@ def _complete_somewhere(run: SymbolicRun) -> str | None:
                 nowhere = f"{block}: expected the block on some rank at the end, got it on none"
                 return wrong[0] if wrong else f"{nowhere}: keep it where it is summed"
     return None
-
-
-def holders(run: SymbolicRun, block: str) -> list[int]:
-    """Ranks that have a block at the end."""
-    return [rank for rank, memory in enumerate(run.device) if block in memory]
 
 
 def misaligned(program: Program, run: SymbolicRun) -> str | None:
@@ -224,7 +219,7 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
 def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:
     content, made = run.device[rank].get(block), run.expected.maker(block) is not None
     if content is None:
-        found = holders(run, block)
+        found = run.holders.get(block)
         if made and not (block.startswith("dW") and found):
             return None
         there = f"it on rank {found[0]}" if found else "it on no rank"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -46,8 +48,21 @@ def verify_program(
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
     }
-    results = [_answer(name, questions[name], proof) for name in asked(program)]
+    with _collector_paused():
+        results = [_answer(name, questions[name], proof) for name in asked(program)]
     return Report.of(target, results)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A proof makes many objects and no cycles: looking for some is a fourth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def asked(program: Program) -> Iterator[str]:

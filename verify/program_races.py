@@ -6,7 +6,7 @@ between a post and its wait may run before the message or collective is done or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from primepar.schedule.program import (
     Join,
     Reduce,
     ReduceScatter,
-    Wait,
 )
 from primepar.verify.program_flow import Flow, Operation, Post, place
 
@@ -81,47 +80,55 @@ def races(flow: Flow) -> list[Race]:
 
 
 class _Flight(NamedTuple):
-    """A block in flight: what uses it, and whether it may not even be read."""
+    """What uses a block in flight, and whether the block may not even be read."""
 
-    block: str
     posted: Post | Operation
     gets: bool
 
 
+_Flying = dict[str, list[_Flight]]
+"""Flights of one rank by the block in flight."""
+
+
 def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
-    flying: list[_Flight] = []
+    flying: _Flying = {}
     for operation in operations:
-        if isinstance(operation.instruction, Wait):
-            flying = _landed(flying, operation)
-            continue
-        reads, writes = touched(operation.instruction, operation.rank)
-        touches = [(block, "read") for block in reads] + [(block, "written") for block in writes]
-        yield from _clashes(operation, touches, flying, leaked)
-        if operation.posts:
-            flying += [_Flight(block, operation, True) for block in writes]
-            flying += [_Flight(block, operation, False) for block in reads if block not in writes]
+        if flying or operation.posts:
+            reads, writes = touched(operation.instruction, operation.rank)
+            yield from _clashes(operation, reads, "read", flying, leaked)
+            yield from _clashes(operation, writes, "written", flying, leaked)
+            if operation.posts:
+                for block in {*reads, *writes}:
+                    flying.setdefault(block, []).append(_Flight(operation, block in writes))
         for post in operation.starts:
-            touch = (post.message.block, "read" if post.sends else "written")
-            yield from _clashes(operation, [touch], flying, leaked)
-            flying.append(_Flight(post.message.block, post, not post.sends))
-        flying = _landed(flying, operation)
+            block, how = post.message.block, "read" if post.sends else "written"
+            if block in flying:
+                yield from _clashes(operation, (block,), how, flying, leaked)
+            flying.setdefault(block, []).append(_Flight(post, not post.sends))
+        for posted in operation.awaits:
+            _land(flying, posted, (posted.message.block,))
+        if operation.posted is not None:
+            reads, writes = touched(operation.posted.instruction, operation.rank)
+            _land(flying, operation.posted, {*reads, *writes})
 
 
-def _landed(flying: list[_Flight], operation: Operation) -> list[_Flight]:
-    """What is still in flight after an operation that may have waited."""
-    done = {*operation.awaits, operation.posted}
-    return [flight for flight in flying if flight.posted not in done]
+def _land(flying: _Flying, posted: Post | Operation, blocks: Iterable[str]) -> None:
+    for block in blocks:
+        flying[block] = [flight for flight in flying[block] if flight.posted is not posted]
+        if not flying[block]:
+            del flying[block]
 
 
 def _clashes(
     operation: Operation,
-    touches: list[tuple[str, str]],
-    flying: list[_Flight],
+    blocks: tuple[str, ...],
+    how: str,
+    flying: _Flying,
     leaked: set[Post | Operation],
 ) -> Iterator[Race]:
-    for block, how in touches:
-        for flight in flying:
-            if flight.block == block and (how == "written" or flight.gets):
+    for block in blocks:
+        for flight in flying.get(block, ()):
+            if how == "written" or flight.gets:
                 sentence = (
                     f"{place(operation)}: expected {block} to be left alone while "
                     f"{flight.posted} is in flight, got it {how}: "

@@ -1,4 +1,8 @@
-"""One question to Z3, with a time limit."""
+"""Questions to Z3, with a time limit.
+
+Long ones are SMT-LIB text, which Z3 reads by itself: a Python object for each of some ten thousand
+terms takes longer than the answer.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +23,54 @@ class Solver:
 
     timeout: float
 
-    def model(self, claims: Sequence[Any], assumptions: Sequence[Any] = ()) -> Any | None:
-        """Values that make all claims true, or None where there are none.
+    def has_model(self, text: str) -> bool:
+        """Whether the declarations and assertions of an SMT-LIB text can all be true.
 
         Raises `UndecidedError` if Z3 cannot tell within the time limit.
         """
-        solver = self._solver(claims)
-        answer = solver.check(*assumptions)
-        if answer == z3.unknown:
-            raise UndecidedError(self._reason(solver))
-        return solver.model() if answer == z3.sat else None
+        return bool(self._check(self._solver(text)) == z3.sat)
+
+    def smallest(self, name: str, limit: int, text: str) -> int | None:
+        """Smallest integer `name` from 0 below `limit` that makes a text true, None if none does.
+
+        The text declares it. Raises `UndecidedError` as `has_model` does.
+        """
+        solver, number = self._solver(text), z3.Int(name)
+        low, high = 0, limit
+        solver.add(number >= low, number < high)
+        if self._check(solver) == z3.unsat:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            solver.push()
+            solver.add(number < middle)
+            if self._check(solver) == z3.sat:
+                high = middle
+            else:
+                low = middle
+            solver.pop()
+        return low
 
     def core(self, claims: Sequence[Any], assumptions: Sequence[Any]) -> set[str] | None:
         """Names of assumptions that cannot all hold, or None where they can.
 
-        Raises `UndecidedError` as `model` does.
+        Raises `UndecidedError` as `has_model` does.
         """
-        solver = self._solver(claims)
-        answer = solver.check(*assumptions)
-        if answer == z3.unknown:
-            raise UndecidedError(self._reason(solver))
-        return {str(name) for name in solver.unsat_core()} if answer == z3.unsat else None
+        solver = self._solver("")
+        solver.add(*claims)
+        unsatisfied = self._check(solver, *assumptions) == z3.unsat
+        return {str(name) for name in solver.unsat_core()} if unsatisfied else None
 
-    def _solver(self, claims: Sequence[Any]) -> Any:
+    def _solver(self, text: str) -> Any:
         solver = z3.SimpleSolver()
         solver.set("timeout", max(1, round(self.timeout * 1000)))
-        solver.add(*claims)
+        solver.from_string(text)
         return solver
 
-    def _reason(self, solver: Any) -> str:
-        return f"Z3 gave no answer within {self.timeout:g} s ({solver.reason_unknown()})"
+    def _check(self, solver: Any, *assumptions: Any) -> Any:
+        answer = solver.check(*assumptions)
+        if answer == z3.unknown:
+            raise UndecidedError(
+                f"Z3 gave no answer within {self.timeout:g} s ({solver.reason_unknown()})"
+            )
+        return answer

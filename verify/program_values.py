@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from primepar.schedule.meaning import Phase
@@ -24,13 +25,11 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Free,
-    Group,
     Join,
     Program,
-    Recv,
     Reduce,
     ReduceScatter,
-    Wait,
+    Send,
 )
 from primepar.schedule.signature import Reduction
 from primepar.verify.program_contents import (
@@ -45,7 +44,7 @@ from primepar.verify.program_contents import (
 )
 from primepar.verify.program_coverage import sub_operator_text
 from primepar.verify.program_expected import Expected, fills
-from primepar.verify.program_flow import Flow, Operation, Post, place
+from primepar.verify.program_flow import COLLECTIVES, Flow, Operation, Post, place
 from primepar.verify.waits import Stretch
 
 ON_HOST = "in host memory"
@@ -92,7 +91,7 @@ class SymbolicRun:
         self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
         self._first_step: list[tuple[str | None, bool]] = [(None, False)] * program.ranks
-        self._results: dict[Operation, list[Content]] = {}
+        self._results: dict[Operation, tuple[dict[int, list[Content]], list[Content]]] = {}
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 self._bring(rank, block)
@@ -125,13 +124,23 @@ class SymbolicRun:
                 self._write(rank, block, self._fetched(operation, block))
             case Cut() | Join():
                 self._cut_or_join(operation, node)
-            case _ if isinstance(node, Collective):
+            case _ if type(node) in COLLECTIVES:
+                assert isinstance(node, Collective)
                 self._given[operation] = [
                     self._read(operation, block) for block in _given_blocks(node, rank)
                 ]
         for post in operation.starts:
             if post.sends:
                 self._sent[post] = self._read(operation, post.message.block)
+
+    @cached_property
+    def holders(self) -> dict[str, list[int]]:
+        """Block -> ranks that have it at the end, when the run is over."""
+        found: dict[str, list[int]] = {}
+        for rank, memory in enumerate(self.device):
+            for block in memory:
+                found.setdefault(block, []).append(rank)
+        return found
 
     def _finish(self, operation: Operation) -> None:
         for post in operation.awaits:
@@ -140,7 +149,7 @@ class SymbolicRun:
         node, call = operation.instruction, operation.call
         if call is not None:
             self._finish_collective(operation, call)
-        if isinstance(node, Wait | Recv | Group | Collective):
+        if type(node) is not Send:
             phase, _ = self._first_step[operation.rank]
             self._first_step[operation.rank] = (phase, False)
 
@@ -206,8 +215,9 @@ class SymbolicRun:
         wanted = [template.block(sub_operator) for template in phase.reads]
         for block, want in zip(reads, wanted, strict=False):
             content = self._read(operation, block, kind)
-            racing = (operation.rank, operation.index, block) in self._racing
-            if not racing and content.parts != self.expected.sum(want):
+            if content.holds(self.expected.sum(want)):
+                continue
+            if (operation.rank, operation.index, block) not in self._racing:
                 purpose = f"{phase.name} sub-operator {sub_operator_text(sub_operator)}"
                 unfinished = self._is_unfinished(content.parts, want)
                 self.broken.append(
@@ -264,8 +274,10 @@ class SymbolicRun:
         node = call.instruction
         assert isinstance(node, Collective)
         met = self.flow.meeting[call]
-        given = {member.rank: self._given[member] for member in met}
-        shared = self._results.setdefault(met[0], list(_shared(node, given)))
+        if met[0] not in self._results:
+            given = {member.rank: self._given[member] for member in met}
+            self._results[met[0]] = (given, list(_shared(node, given)))
+        given, shared = self._results[met[0]]
         for block, content in _results(node, operation.rank, given, shared):
             self._write(operation.rank, block, content)
             self.made.append(Made(call, block, content))

@@ -9,11 +9,12 @@ and is not trusted: Z3 checks the order that it finds, or that the circle cannot
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import z3
 
-from primepar.verify.program_flow import Flow, Operation, Post, needs
+from primepar.verify.program_flow import COLLECTIVES, Flow, Operation, Post, needs
 from primepar.verify.program_solver import Solver, UndecidedError
 
 _NEVER = -1
@@ -53,7 +54,8 @@ class Waits:
         run: list[Operation] = []
         for operation in operations:
             run.append(operation)
-            self._at[operation] = len(self.stretches)
+            if type(operation.instruction) in COLLECTIVES:
+                self._at[operation] = len(self.stretches)
             for post in operation.starts:
                 self._at[post] = len(self.stretches)
             if operation.blocks:
@@ -63,10 +65,10 @@ class Waits:
 
     def _link(self, node: int) -> None:
         """Say what comes before a stretch: the one before it, and what its last waits for."""
-        waiting = self.stretches[node - 1].waiting
-        assert waiting is not None
+        waiting = self.stretches[node - 1].operations[-1]
         self.before[node].append(node - 1)
-        met = self.flow.meeting.get(waiting.call) if waiting.call else None
+        call = None if waiting.awaits else waiting.call
+        met = self.flow.meeting.get(call) if call else None
         if met:
             if met[0] not in self._meetings:
                 self._meetings[met[0]] = len(self.before)
@@ -84,23 +86,21 @@ class Waits:
             for earlier in nodes:
                 if earlier != _NEVER:
                     after[earlier].append(node)
-        level: list[int | None] = [0 if not count else None for count in missing]
-        ready = deque(node for node, count in enumerate(missing) if not count)
-        reached = [0] * len(self.before)
-        while ready:
-            node = ready.popleft()
+        level = [0] * len(self.before)
+        ready = [node for node, count in enumerate(missing) if not count]
+        for node in ready:
+            above = level[node] + 1
             for later in after[node]:
-                reached[later] = max(reached[later], (level[node] or 0) + 1)
+                level[later] = max(level[later], above)
                 missing[later] -= 1
                 if not missing[later]:
-                    level[later] = reached[later]
                     ready.append(later)
-        return level
+        return [None if count else at for at, count in zip(level, missing, strict=True)]
 
     def order(self) -> list[Stretch]:
         """Stretches that are reached, each after all that it waits for."""
         nodes = [node for node in range(len(self.stretches)) if self.level[node] is not None]
-        nodes.sort(key=lambda node: (self.level[node], node))
+        nodes.sort(key=lambda node: self.level[node] or 0)
         return [self.stretches[node] for node in nodes]
 
     @property
@@ -111,12 +111,10 @@ class Waits:
     def check_order(self, solver: Solver) -> None:
         """Have Z3 check that `level` puts every node after all that it waits for.
 
-        Raises `UndecidedError` if it does not.
+        All nodes of one level are one to it: an order of the levels orders the nodes, and a mesh
+        of any size asks no more than its longest way. Raises `UndecidedError` if it is none.
         """
-        at = [z3.Int(f"at{node}") for node in range(len(self.before))]
-        levels = [at[node] == level for node, level in enumerate(self.level) if level is not None]
-        broken = [at[u] >= at[v] for v, nodes in enumerate(self.before) for u in nodes]
-        if solver.model([*levels, z3.Or(broken)]) is not None:
+        if not self.finishes or solver.has_model(_disorder(self.level, self.before)):
             raise UndecidedError("the order that the search found is not one: a bug of this tool")
 
     def circle(self, solver: Solver) -> str:
@@ -158,6 +156,15 @@ class Waits:
         return hangs
 
 
+def _disorder(level: Sequence[int | None], before: Sequence[Sequence[int]]) -> str:
+    """Is, of levels that are their numbers, one not after another that it should be after?"""
+    pairs = {(level[u] or 0, level[v] or 0) for v, nodes in enumerate(before) for u in nodes}
+    levels = sorted({level for pair in pairs for level in pair})
+    known = "".join(f"(declare-const at{at} Int)(assert (= at{at} {at}))" for at in levels)
+    broken = " ".join(f"(not (< at{earlier} at{later}))" for earlier, later in sorted(pairs))
+    return f"{known}(assert (or false {broken}))"
+
+
 def _sentence(circle: list[int], collective: bool) -> str:
     mend = (
         "make collective calls and messages in one order on all of their ranks"
@@ -177,19 +184,26 @@ def _shortest_circle(wants: dict[int, list[int]]) -> list[int]:
     """Shortest circle of a graph that has one, from its lowest node (breadth first from each)."""
     best: list[int] = []
     for start in sorted(wants):
-        way: dict[int, int] = {}
-        ready = deque([start])
-        while ready and start not in way:
-            node = ready.popleft()
-            for later in wants.get(node, ()):
-                if later not in way:
-                    way[later] = node
-                    ready.append(later)
-        if start in way:
-            circle = [start]
-            while way[circle[0]] != start:
-                circle.insert(0, way[circle[0]])
-            circle = [start, *circle[:-1]]
-            if not best or len(circle) < len(best):
-                best = circle
+        circle = _circle_through(start, wants, len(best) or len(wants) + 1)
+        best = circle or best
     return best
+
+
+def _circle_through(start: int, wants: dict[int, list[int]], limit: int) -> list[int]:
+    """Shortest circle through a node, if there is one of fewer nodes than `limit`."""
+    way: dict[int, int] = {}
+    depth = {start: 0}
+    ready = deque([start])
+    while ready and start not in way and depth[ready[0]] + 1 < limit:
+        node = ready.popleft()
+        for later in wants.get(node, ()):
+            if later not in way:
+                way[later] = node
+                depth.setdefault(later, depth[node] + 1)
+                ready.append(later)
+    if start not in way:
+        return []
+    circle = [way[start]]
+    while circle[-1] != start:
+        circle.append(way[circle[-1]])
+    return circle[::-1]

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from primepar.schedule.holdings import Holdings, both, less
 from primepar.schedule.layout import Layout
-from primepar.schedule.movement import NEXT_USE, Holdings, Hop, Movement
+from primepar.schedule.movement import NEXT_USE, Hop, Movement
 from primepar.schedule.operators import (
     DIMS,
     PHASES,
     PRODUCTS,
     Dim,
-    Index,
     Linear,
     Phase,
     block_name,
@@ -24,8 +24,8 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.program import Compute, Free, Instruction, Program, Wait
-from primepar.schedule.sequence import Sequence
-from primepar.schedule.transfers import Post, collectives, go_home, messages, split
+from primepar.schedule.sequence import FlatSlices, Sequence
+from primepar.schedule.transfers import Dealt, Post, collectives, go_home, messages, split
 
 
 def lower(
@@ -42,11 +42,10 @@ def lower(
     if operator is not None:
         operator.check_divides(sequence.grid)
         shape = {dim: operator.size(dim) for dim in sequence.grid}
-    sweeps = _sweeps(movement, phases)
-    instructions = [
-        tuple(node for sweep in sweeps for node in _sweep(movement, sweep, rank))
-        for rank in range(sequence.ranks)
-    ]
+    programs: list[list[Instruction]] = [[] for _ in range(sequence.ranks)]
+    for sweep in _sweeps(movement, phases):
+        for rank, instruction in _sweep(movement, sweep):
+            programs[rank].append(instruction)
     return Program(
         format="primepar-program",
         version=1,
@@ -54,30 +53,20 @@ def lower(
         grid={phase: dict(sequence.grid) for phase in phases},
         shape=shape,
         initial=_named(_initial(movement, phases), sequence.ranks),
-        programs=tuple(instructions),
+        programs=tuple(map(tuple, programs)),
         final=_named(_final(movement, phases), sequence.ranks),
     )
 
 
 def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:
     """Tensors that lie on the devices before `phase`, each where it is then due."""
-    return {
-        "forward": {
-            "I": movement.start("forward", "I"),
-            "W": movement.start("forward", "W"),
-            "dO": movement.end("forward", "O"),
-        },
-        "backward": {
-            "I": movement.start("gradient", "I"),
-            "W": movement.start("backward", "W"),
-            "dO": movement.end("forward", "O"),
-        },
-        "gradient": {
-            "I": movement.start("gradient", "I"),
-            "W": movement.start("forward", "W"),
-            "dO": movement.start("gradient", "dO"),
-        },
-    }[phase]
+    read: dict[Phase, dict[str, Phase]] = {
+        "forward": {"I": "forward", "W": "forward"},
+        "backward": {"I": "gradient", "W": "backward"},
+        "gradient": {"I": "gradient", "W": "forward", "dO": "gradient"},
+    }
+    due = {tensor: movement.start(reader, tensor) for tensor, reader in read[phase].items()}
+    return due if "dO" in due else {**due, "dO": movement.end("forward", "O")}
 
 
 def _initial(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:
@@ -118,42 +107,49 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
 
 def _sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
     """Phases in order; backward and gradient together where they share dO on its way."""
-    if movement.shares_output_gradient and {"backward", "gradient"} <= set(phases):
+    if {"backward", "gradient"} <= set(phases) and movement.shares_output_gradient:
         return [*((phase,) for phase in phases[:-2]), phases[-2:]]
     return [(phase,) for phase in phases]
 
 
-def _sweep(movement: Movement, phases: tuple[Phase, ...], rank: int) -> Iterator[Instruction]:
+def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
     label = "".join(phase[0].upper() for phase in phases)
-    opening = _posts(_once(movement.phases[phase].prologue for phase in phases), rank, label)
+    moved = [movement.moved(phase) for phase in phases]
+    opening = _posts(_once(phase.prologue for phase in moved), label)
     yield from opening
-    yield from (Wait(post.request) for post in opening if post.request)
+    yield from _waits(opening)
     for step in range(movement.sequence.steps):
-        yield from _step(movement, phases, rank, step)
+        yield from _step(movement, phases, step)
         for phase in phases:
-            returns = movement.phases[phase].returns[step]
-            yield from go_home(returns, rank, f"{phase[0].upper()}{step}")
-    yield from map(Free, _used_up(movement, phases, rank))
+            returns = movement.moved(phase).returns[step]
+            yield from go_home(returns, f"{phase[0].upper()}{step}")
+    yield from _frees(_used_up(movement, phases))
 
 
-def _step(
-    movement: Movement, phases: tuple[Phase, ...], rank: int, step: int
-) -> Iterator[Instruction]:
+def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> Dealt:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
-    operands = _once(movement.phases[phase].operands[step] for phase in phases)
-    partials = _once(movement.phases[phase].partials[step] for phase in phases)
-    posts = [*_posts(operands, rank, label), *messages(partials, rank, label)]
-    arriving = {block_name(hop.tensor, hop.index) for hop in partials if hop.target == rank}
-    leaving = [block_name(hop.tensor, hop.index) for hop in partials if hop.source == rank]
+    moved = [movement.moved(phase) for phase in phases]
+    partials = _once(phase.partials[step] for phase in moved)
+    posts = [
+        *_posts(_once(phase.operands[step] for phase in moved), label),
+        *messages(partials, label),
+    ]
+    arriving: dict[int, set[str]] = {}
+    for hop in partials:
+        arriving.setdefault(hop.target, set()).add(block_name(hop.tensor, hop.index))
     yield from posts
     for phase in phases:
-        yield from _products(movement.sequence, phase, rank, step, arriving)
-    yield from (Wait(post.request) for post in posts if post.request)
-    for block in sorted(arriving):
-        yield Compute((scratch_name(block),), block)
-        yield Free(scratch_name(block))
-    yield from map(Free, leaving)
-    yield from map(Free, _done_with(movement, phases, rank, step))
+        for rank, slices in enumerate(movement.slices(phase, step)):
+            for compute in _products(phase, slices, arriving.get(rank, set())):
+                yield rank, compute
+    yield from _waits(posts)
+    for rank, blocks in arriving.items():
+        for block in sorted(blocks):
+            yield rank, Compute((scratch_name(block),), block)
+            yield rank, Free(scratch_name(block))
+    for hop in partials:
+        yield hop.source, Free(block_name(hop.tensor, hop.index))
+    yield from _frees(_done_with(movement, phases, step))
 
 
 def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
@@ -161,16 +157,23 @@ def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
     return tuple(dict.fromkeys(hop for some in hops for hop in some))
 
 
-def _posts(hops: tuple[Hop, ...], rank: int, label: str) -> list[Post]:
+def _posts(hops: tuple[Hop, ...], label: str) -> list[tuple[int, Post]]:
     single, spread = split(hops)
-    return [*messages(single, rank, label), *collectives(spread, rank, label)]
+    return [*messages(single, label), *collectives(spread, label)]
 
 
-def _products(
-    sequence: Sequence, phase: Phase, rank: int, step: int, arriving: set[str]
-) -> Iterator[Compute]:
+def _waits(posts: list[tuple[int, Post]]) -> Dealt:
+    return ((rank, Wait(post.request)) for rank, post in posts if post.request)
+
+
+def _frees(holdings: Iterable[tuple[str, Holdings]]) -> Dealt:
+    for tensor, held in holdings:
+        for rank, blocks in enumerate(held):
+            yield from ((rank, Free(block_name(tensor, index))) for index in sorted(blocks))
+
+
+def _products(phase: Phase, slices: FlatSlices, arriving: set[str]) -> Iterator[Compute]:
     """The sub-operators of one step; a sum that is still on its way here waits in a scratch."""
-    slices = sequence.slices(phase, rank, step)
     dims = [dim for dim in DIMS if dim in slices]
     reads, writes = PRODUCTS[phase]
     for index in product(*(slices[dim] for dim in dims)):
@@ -190,40 +193,36 @@ def _block(tensor: str, sub_operator: dict[Dim, int]) -> str:
 
 
 def _done_with(
-    movement: Movement, phases: tuple[Phase, ...], rank: int, step: int
-) -> Iterator[str]:
-    """Operand blocks that this rank needs neither at the next step nor in a later phase."""
+    movement: Movement, phases: tuple[Phase, ...], step: int
+) -> Iterator[tuple[str, Holdings]]:
+    """Operand blocks that a rank needs neither at the next step nor in a later phase."""
     reader = {tensor: phase for phase in reversed(phases) for tensor in PRODUCTS[phase].reads}
     operands = dict.fromkeys(tensor for phase in phases for tensor in PRODUCTS[phase].reads)
     for tensor in operands:
-        phase = reader[tensor]
-        kept = _kept(movement, phase, tensor, rank, step)
-        for index in sorted(movement.held(phase, tensor, step)[rank] - kept):
-            yield block_name(tensor, index)
+        held = movement.held(reader[tensor], tensor, step)
+        yield tensor, less(held, _kept(movement, reader[tensor], tensor, step))
 
 
-def _kept(movement: Movement, phase: Phase, tensor: str, rank: int, step: int) -> frozenset[Index]:
-    """Blocks of an operand that stay on this rank after a step."""
-    resting = movement.resting(phase, tensor)[rank]
+def _kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
+    """Blocks of an operand that stay on every rank after a step."""
+    resting, held = movement.resting(phase, tensor), movement.held(phase, tensor, step)
     if tensor in movement.sequence.keeps:
-        return resting | movement.held(phase, tensor, step)[rank]
+        return both(resting, held)
     if step + 1 < movement.sequence.steps:
-        return movement.held(phase, tensor, step + 1)[rank] | resting
+        return both(resting, movement.held(phase, tensor, step + 1))
     following = NEXT_USE.get((phase, tensor))
     if following is None or movement.sequence.has_homes:
         return resting
-    if any(hop.tensor == tensor for hop in movement.phases[phase].operands[step]):
-        return movement.start(following, tensor)[rank]
-    return movement.held(phase, tensor, step)[rank]
+    if any(hop.tensor == tensor for hop in movement.moved(phase).operands[step]):
+        return movement.start(following, tensor)
+    return held
 
 
-def _used_up(movement: Movement, phases: tuple[Phase, ...], rank: int) -> Iterator[str]:
+def _used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
     """Blocks at home, or kept from forward, that no later phase reads."""
     if not movement.sequence.has_homes:
         return
     for phase, tensor in (("backward", "W"), ("gradient", "I"), ("gradient", "dO")):
         if phase in phases:
-            left = movement.resting(phase, tensor)[rank]
-            if tensor == "W":
-                left -= movement.home("W")[rank]
-            yield from (block_name(tensor, index) for index in sorted(left))
+            left = movement.resting(phase, tensor)
+            yield tensor, less(left, movement.home("W")) if tensor == "W" else left

@@ -8,15 +8,12 @@ computes. Output blocks that end on several devices are reduced over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from primepar.schedule.holdings import Holders, Holdings, Mesh, both, holders, less
 from primepar.schedule.operators import PRODUCTS, Index, Phase
-from primepar.schedule.sequence import HOMES, Sequence
-
-Holdings = list[frozenset[Index]]
-"""The blocks of one tensor on every rank."""
+from primepar.schedule.sequence import HOMES, FlatSlices, Sequence, blocks_of
 
 NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("forward", "I"): "gradient",
@@ -85,25 +82,23 @@ class Movement:
     """The movement of a sequence over a training step."""
 
     sequence: Sequence
+    _moved: dict[Phase, PhaseMovement] = field(default_factory=dict, repr=False, compare=False)
+
+    def slices(self, phase: Phase, step: int) -> list[FlatSlices]:
+        """Dim -> slices, for every rank at `step` of `phase`."""
+        return self._maps[phase].slices[step]
 
     def held(self, phase: Phase, tensor: str, step: int) -> Holdings:
         """Blocks of `tensor` that the map gives to every rank at `step` of `phase`."""
-        return self._held[phase, tensor][step]
+        return self._maps[phase].held[tensor][step]
 
     @cached_property
-    def _held(self) -> dict[tuple[Phase, str], list[Holdings]]:
-        sequence = self.sequence
-        return {
-            (phase, tensor): [
-                [
-                    frozenset(sequence.blocks(phase, rank, step, tensor))
-                    for rank in range(sequence.ranks)
-                ]
-                for step in range(sequence.steps)
-            ]
-            for phase, product in PRODUCTS.items()
-            for tensor in (*product.reads, product.writes)
-        }
+    def _mesh(self) -> Mesh:
+        return Mesh(self.sequence)
+
+    @cached_property
+    def _maps(self) -> dict[Phase, _PhaseMap]:
+        return {phase: _PhaseMap(self.sequence, phase) for phase in PRODUCTS}
 
     def home(self, tensor: str) -> Holdings:
         """Blocks of `tensor` that rest on every rank; none where the sequence declares no homes."""
@@ -120,13 +115,26 @@ class Movement:
             for tensor in HOMES
         }
 
+    @cached_property
+    def _at_home(self) -> dict[str, Holders]:
+        return {tensor: holders(home) for tensor, home in self._homes.items()}
+
     def resting(self, phase: Phase, tensor: str) -> Holdings:
         """Blocks that lie on every rank all through `phase`: at home, or kept from forward."""
-        home = self.home(tensor)
-        if phase == "forward" or tensor not in self.sequence.keeps:
-            return home
-        held = [self.held("forward", tensor, step) for step in range(self.sequence.steps)]
-        return [blocks.union(*(at[rank] for at in held)) for rank, blocks in enumerate(home)]
+        kept = phase != "forward" and tensor in self._kept
+        return self._kept[tensor] if kept else self.home(tensor)
+
+    @cached_property
+    def _kept(self) -> dict[str, Holdings]:
+        """Tensor -> what lies on every rank once forward has kept all that it was brought."""
+        held = self._maps["forward"].held
+        return {
+            tensor: [
+                blocks.union(*copies)
+                for blocks, *copies in zip(self.home(tensor), *held[tensor], strict=True)
+            ]
+            for tensor in self.sequence.keeps & set(held)
+        }
 
     @cached_property
     def shares_output_gradient(self) -> bool:
@@ -134,12 +142,12 @@ class Movement:
 
         Only where tensors have homes and dO leaves its own: then it moves once for both.
         """
-        backward, gradient = self._held["backward", "dO"], self._held["gradient", "dO"]
+        if not self.sequence.has_homes:
+            return False
+        backward, gradient = (self._maps[phase].held["dO"] for phase in ("backward", "gradient"))
         home = self.home("dO")
-        return (
-            self.sequence.has_homes
-            and backward == gradient
-            and any(not want <= own for at in backward for want, own in zip(at, home, strict=True))
+        return backward == gradient and any(
+            not want <= own for at in backward for want, own in zip(at, home, strict=True)
         )
 
     def start(self, phase: Phase, tensor: str) -> Holdings:
@@ -155,7 +163,7 @@ class Movement:
         if tensor != PRODUCTS[phase].writes:
             return self.held(phase, tensor, self.sequence.steps - 1)
         left: list[set[Index]] = [set() for _ in range(self.sequence.ranks)]
-        for finished in (each for step in self.phases[phase].returns for each in step):
+        for finished in (each for step in self.moved(phase).returns for each in step):
             for rank in finished.homes:
                 left[rank].add(finished.index)
         return [frozenset(blocks) for blocks in left]
@@ -163,7 +171,13 @@ class Movement:
     @cached_property
     def phases(self) -> dict[Phase, PhaseMovement]:
         """The movement of each phase."""
-        return {phase: self._phase(phase) for phase in PRODUCTS}
+        return {phase: self.moved(phase) for phase in PRODUCTS}
+
+    def moved(self, phase: Phase) -> PhaseMovement:
+        """The movement of one phase."""
+        if phase not in self._moved:
+            self._moved[phase] = self._phase(phase)
+        return self._moved[phase]
 
     def _phase(self, phase: Phase) -> PhaseMovement:
         product = PRODUCTS[phase]
@@ -179,15 +193,13 @@ class Movement:
     def _prologue(self, phase: Phase, tensor: str) -> list[Hop]:
         if not self.sequence.has_homes:
             return []
-        resting = self.resting(phase, tensor)
-        return self._hops(tensor, resting, self.held(phase, tensor, 0), self.home(tensor))
+        return self._hops(tensor, self.resting(phase, tensor), self.held(phase, tensor, 0))
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
         here = self.held(phase, tensor, t)
         if t + 1 < self.sequence.steps:
-            resting = self.resting(phase, tensor)
-            here = [held | kept for held, kept in zip(here, resting, strict=True)]
-            return self._hops(tensor, here, self.held(phase, tensor, t + 1), self.home(tensor))
+            here = both(here, self.resting(phase, tensor))
+            return self._hops(tensor, here, self.held(phase, tensor, t + 1))
         following = NEXT_USE.get((phase, tensor))
         if following is None or self.sequence.has_homes:
             return []
@@ -198,24 +210,24 @@ class Movement:
     @staticmethod
     def _is_one_hop(hops: list[Hop], here: Holdings, needed: Holdings) -> bool:
         """One sender per receiver, one receiver per sender, and nothing left wanting."""
-        wanted = sum(len(want - have) for want, have in zip(needed, here, strict=True))
+        wanted = sum(map(len, less(needed, here)))
         pairs = {(hop.source, hop.target) for hop in hops}
         sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
         return len(hops) == wanted and len(sources) == len(targets) == len(pairs)
 
-    def _hops(
-        self, tensor: str, here: Holdings, needed: Holdings, home: Holdings | None = None
-    ) -> list[Hop]:
+    def _hops(self, tensor: str, here: Holdings, needed: Holdings) -> list[Hop]:
         """A hop for every missing block that somebody holds: a peer that works on it, else home."""
-        home = home or [frozenset()] * len(here)
-        working = [have - own for have, own in zip(here, home, strict=True)]
+        missing = less(needed, here)
+        if not any(missing):
+            return []
+        working = holders(less(here, self.home(tensor)))
+        at_home = self._at_home[tensor.removeprefix("d")]
         hops = []
-        for target, (want, have) in enumerate(zip(needed, here, strict=True)):
-            for index in sorted(want - have):
-                holders = _holders(index, working) or _holders(index, home)
-                if holders:
-                    source = min(holders, key=self._distance_to(target))
-                    hops.append(Hop(tensor, index, source, target))
+        for target, blocks in enumerate(missing):
+            for index in sorted(blocks):
+                sources = working.get(index) or at_home.get(index)
+                if sources:
+                    hops.append(Hop(tensor, index, self._mesh.nearest(target, sources), target))
         return hops
 
     def _sums(
@@ -244,42 +256,48 @@ class Movement:
         return tuple(partials), tuple(returns)
 
     def _return(self, tensor: str, index: Index, ranks: set[int]) -> Return:
-        homes = _holders(index, self.home(tensor)) if self.sequence.has_homes else sorted(ranks)
-        parts: dict[int, list[int]] = {home: [] for home in homes}
-        for rank in sorted(ranks):
-            if homes:
-                parts[min(homes, key=self._distance_to(rank))].append(rank)
+        at_home = self._at_home[tensor.removeprefix("d")]
+        homes = at_home.get(index, set()) if self.sequence.has_homes else ranks
+        parts: dict[int, list[int]] = {home: [] for home in sorted(homes)}
+        for rank in sorted(ranks) if homes else ():
+            parts[self._mesh.nearest(rank, homes)].append(rank)
         return Return(tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items()))
 
     def _partial_hops(
         self, tensor: str, at: dict[Index, set[int]], now: Holdings, home: Holdings
     ) -> tuple[Hop, ...]:
         """Partial sums that move on before a step; one that lies at its home stays there."""
+        leaving = {
+            index: {r for r in ranks if index not in now[r] and index not in home[r]}
+            for index, ranks in at.items()
+        }
         hops: list[Hop] = []
         for target, blocks in enumerate(now):
             for index in sorted(blocks):
-                ranks = at.get(index, set())
-                leaving = {
-                    rank for rank in ranks if index not in now[rank] and index not in home[rank]
-                } - {hop.source for hop in hops if hop.index == index}
-                if target not in ranks and leaving:
-                    source = min(leaving, key=self._distance_to(target))
+                if leaving.get(index) and target not in at[index]:
+                    source = self._mesh.nearest(target, leaving[index])
+                    leaving[index].discard(source)
                     hops.append(Hop(tensor, index, source, target))
         return tuple(hops)
 
-    def _distance_to(self, target: int) -> Callable[[int], tuple[int, int, tuple[int, ...]]]:
-        """Order on ranks: fewest axes crossed, then the shortest way round, then one direction."""
-        lengths, coordinates = self.sequence.axis_lengths, self.sequence.coordinates
 
-        def distance(source: int) -> tuple[int, int, tuple[int, ...]]:
-            pairs = zip(coordinates[source], coordinates[target], lengths, strict=True)
-            offset = tuple((there - here) % length for there, here, length in pairs)
-            around = zip(offset, lengths, strict=True)
-            shortest = sum(min(step, length - step) for step, length in around)
-            return sum(step != 0 for step in offset), shortest, offset
+@dataclass(frozen=True)
+class _PhaseMap:
+    """What the map of one phase gives to every rank at every step."""
 
-        return distance
+    sequence: Sequence
+    phase: Phase
 
+    @cached_property
+    def slices(self) -> list[list[FlatSlices]]:
+        ranks, steps = range(self.sequence.ranks), range(self.sequence.steps)
+        return [[self.sequence.slices(self.phase, rank, step) for rank in ranks] for step in steps]
 
-def _holders(index: Index, holdings: Holdings) -> list[int]:
-    return [rank for rank, blocks in enumerate(holdings) if index in blocks]
+    @cached_property
+    def held(self) -> dict[str, list[Holdings]]:
+        """Tensor -> its blocks, for every step."""
+        reads, writes = PRODUCTS[self.phase]
+        return {
+            tensor: [[frozenset(blocks_of(tensor, own)) for own in at] for at in self.slices]
+            for tensor in (*reads, writes)
+        }

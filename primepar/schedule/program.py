@@ -253,10 +253,12 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
-                where = f"programs[{rank}][{place}]"
-                self._check_ranks(instruction, where)
-                if isinstance(instruction, Compute) and instruction.phase is not None:
-                    self._check_sub_operator(instruction, dims, where)
+                try:
+                    self._check_ranks(instruction)
+                    if isinstance(instruction, Compute) and instruction.phase is not None:
+                        self._check_sub_operator(instruction, dims)
+                except ValueError as error:
+                    raise ValueError(f"{error} in programs[{rank}][{place}]") from None
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}
@@ -279,25 +281,23 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"in grid.{name}"
                 )
 
-    def _check_ranks(self, instruction: Instruction, where: str) -> None:
+    def _check_ranks(self, instruction: Instruction) -> None:
         for named in named_ranks(instruction):
             if named >= self.ranks:
-                raise ValueError(f"expected ranks below {self.ranks}, got {named} in {where}")
+                raise ValueError(f"expected ranks below {self.ranks}, got {named}")
 
-    def _check_sub_operator(
-        self, node: Compute, dims: dict[str, frozenset[str]], where: str
-    ) -> None:
+    def _check_sub_operator(self, node: Compute, dims: dict[str, frozenset[str]]) -> None:
         """`dims` names the dims of every phase; without a grid its first product tells them."""
         phase, slices = str(node.phase), node.sub_operator or {}
         if phase not in (*PHASES, *dims):
             raise ValueError(
-                f"expected phases out of {', '.join((*PHASES, *(self.phases or {})))}, "
-                f"got {phase!r} in {where}: give it a signature in phases"
+                f"expected phases out of {', '.join((*PHASES, *(self.phases or {})))} with a "
+                f"signature each, got {phase!r}"
             )
         if not dims.setdefault(phase, frozenset(slices)) <= slices.keys():
             raise ValueError(
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
-                f"got {', '.join(slices) or 'none'} in {where}"
+                f"got {', '.join(slices) or 'none'}"
             )
 
 

@@ -22,6 +22,8 @@ from primepar.schedule.primitive import ANY, AnyDigit, Primitive, call_home, cal
 Coordinates = tuple[int, ...]
 SliceIndex = tuple[int | AnyDigit, ...]
 """A slice index as a map gives it; what is left out at the end is open too."""
+FlatSlices = dict[Dim, tuple[int, ...]]
+"""Dim -> the slices of it that a rank works on, each counted through."""
 HOMES = ("I", "W", "O")
 """Tensors with a home; a gradient rests with its tensor."""
 MOST_SLICES = 1_000_000
@@ -160,7 +162,19 @@ class Element:
 
     def slices(self, phase: Phase, device: Coordinates, step: int, dim: Dim) -> tuple[int, ...]:
         """Flat slices of `dim` that a device works on; all of them where the map leaves it open."""
-        return self._whole(self._digits[phase, device, step], dim)
+        return self._slices[phase, device, step].get(dim, (0,))
+
+    @cached_property
+    def _slices(self) -> dict[tuple[Phase, Coordinates, int], FlatSlices]:
+        return {
+            key: {dim: self._whole(digits, dim) for dim in self.radices}
+            for key, digits in self._digits.items()
+        }
+
+    @cached_property
+    def counts(self) -> dict[Dim, int]:
+        """Dim -> number of slices, for those that the maps or homes name."""
+        return {dim: prod(radices) for dim, radices in self.radices.items()}
 
     def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
         """Flat slices of `dim` of the block of `tensor` that rests on a device."""
@@ -235,10 +249,9 @@ class Sequence:
     def grid(self) -> dict[Dim, int]:
         """Dim -> number of slices; `B` only where the sequence names it."""
         slices = {
-            dim: prod(prod(element.radices.get(dim, ())) for element in self.elements)
-            for dim in DIMS
+            dim: prod(element.counts.get(dim, 1) for element in self.elements) for dim in DIMS
         }
-        named = {dim for element in self.elements for dim in element.radices}
+        named = {dim for element in self.elements for dim in element.counts}
         return {dim: count for dim, count in slices.items() if dim != "B" or dim in named}
 
     def place(self, rank: int) -> str:
@@ -257,7 +270,7 @@ class Sequence:
         """Operands whose copies are kept from forward for the later phases."""
         return frozenset(name for element in self.elements for name in element.primitive.keeps)
 
-    def slices(self, phase: Phase, rank: int, step: int) -> dict[Dim, tuple[int, ...]]:
+    def slices(self, phase: Phase, rank: int, step: int) -> FlatSlices:
         """Dim -> slices that `rank` works on at `step`: the DSIs of PrimePar, section 3.1."""
         parts = list(self._split(rank, step))
         return {
@@ -271,7 +284,7 @@ class Sequence:
         """Each element's slices cut by the next element's."""
         flat: tuple[int, ...] = (0,)
         for element, own in zip(self.elements, parts, strict=True):
-            radix = prod(element.radices.get(dim, ()))
+            radix = element.counts.get(dim, 1)
             flat = tuple(outer * radix + inner for outer in flat for inner in own)
         return flat
 
@@ -285,11 +298,6 @@ class Sequence:
             inner_step, step = divmod(step, steps)
             yield element, element.devices[device], inner_step
 
-    def blocks(self, phase: Phase, rank: int, step: int, tensor: str) -> tuple[Index, ...]:
-        """Blocks of `tensor` that `rank` reads or sums into at `step` of `phase`."""
-        slices = self.slices(phase, rank, step)
-        return tuple(product(*(slices[dim] for dim in tensor_dims(tensor) if dim in slices)))
-
     def home(self, tensor: str, rank: int) -> tuple[Index, ...]:
         """Blocks of `tensor` that rest on `rank`; a gradient rests with its tensor."""
         base = tensor.removeprefix("d")
@@ -300,3 +308,8 @@ class Sequence:
             if dim in self.grid
         ]
         return tuple(product(*slices))
+
+
+def blocks_of(tensor: str, slices: FlatSlices) -> Iterator[Index]:
+    """Blocks of `tensor` that are read or summed into for these slices."""
+    return product(*(slices[dim] for dim in tensor_dims(tensor) if dim in slices))

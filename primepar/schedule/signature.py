@@ -52,7 +52,17 @@ class Template:
 
     def block(self, sub_operator: Mapping[str, int]) -> str:
         """Name of the block."""
+        if self._pattern is not None:
+            return self._pattern.format_map(sub_operator)
         return block_name(self.tensor, self.index(sub_operator))
+
+    @cached_property
+    def _pattern(self) -> str | None:
+        """The name with its dims in braces, which is filled in fast; None where it divides."""
+        if any(dim and number != 1 for dim, number in self.entries):
+            return None
+        indices = ",".join(f"{{{dim}}}" if dim else str(number) for dim, number in self.entries)
+        return f"{self.tensor.replace('{', '{{').replace('}', '}}')}[{indices}]"
 
 
 class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):

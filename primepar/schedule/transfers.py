@@ -3,6 +3,9 @@
 A block that one rank sends to one other is a message. One that goes to several is a broadcast;
 where the members of a group all send as many blocks to all others, that is an all-gather. Partial
 sums of a group whose members are each home to as many of them are a reduce-scatter.
+
+A set is walked once for all ranks: every instruction comes with the rank that it is dealt to, and
+the instructions of one rank come in the order in which it has them.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from primepar.schedule.program import (
 )
 
 Post = ISend | IRecv | AllGather | Broadcast
+Dealt = Iterator[tuple[int, Instruction]]
+"""Instructions, each with the rank that it is dealt to."""
 _TAGS = {"I": 0, "W": 1, "O": 2, "dI": 3, "dW": 4, "dO": 5}
 
 
@@ -40,16 +45,14 @@ class _Spread:
     group: tuple[int, ...]
 
 
-def messages(hops: Iterable[Hop], rank: int, label: str) -> list[Post]:
-    """This rank's posts; every rank walks the hops in one order, so channels agree on it."""
-    posts: list[Post] = []
+def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
+    """Posts with their ranks; all hops are walked in one order, so channels agree on it."""
     for hop in hops:
         block, tag = block_name(hop.tensor, hop.index), _TAGS[hop.tensor]
-        if hop.source == rank:
-            posts.append(ISend(hop.target, block, tag, request=f"{label}>{hop.target} {block}"))
-        elif hop.target == rank:
-            posts.append(IRecv(hop.source, block, tag, request=f"{label}<{hop.source} {block}"))
-    return posts
+        request = f"{label}>{hop.target} {block}"
+        yield hop.source, ISend(hop.target, block, tag, request=request)
+        request = f"{label}<{hop.source} {block}"
+        yield hop.target, IRecv(hop.source, block, tag, request=request)
 
 
 def split(hops: tuple[Hop, ...]) -> tuple[list[Hop], list[_Spread]]:
@@ -66,35 +69,33 @@ def split(hops: tuple[Hop, ...]) -> tuple[list[Hop], list[_Spread]]:
     return single, spread
 
 
-def collectives(spread: list[_Spread], rank: int, label: str) -> Iterator[AllGather | Broadcast]:
-    """Posted all-gathers and broadcasts of this rank, in an order that all ranks agree on."""
+def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]:
+    """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
     groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
     for each in spread:
         groups.setdefault(each.group, {}).setdefault(each.source, []).append(each.block)
     for group, by_source in groups.items():
-        if rank not in group:
-            continue
         counts = {len(blocks) for blocks in by_source.values()}
         if set(by_source) == set(group) and len(counts) == 1:
             for blocks in zip(*(by_source[member] for member in group), strict=True):
-                own = blocks[group.index(rank)]
                 request = f"{label}* {blocks[0]}"
-                yield AllGather(group, block=own, blocks=blocks, request=request)
+                for rank, own in zip(group, blocks, strict=True):
+                    yield rank, AllGather(group, block=own, blocks=blocks, request=request)
         else:
             for source, block in [(s, block) for s, own in by_source.items() for block in own]:
-                yield Broadcast(group, block=block, root=source, request=f"{label}* {block}")
+                call = Broadcast(group, block=block, root=source, request=f"{label}* {block}")
+                yield from ((rank, call) for rank in group)
 
 
-def go_home(returns: tuple[Return, ...], rank: int, label: str) -> Iterator[Instruction]:
+def go_home(returns: tuple[Return, ...], label: str) -> Dealt:
     """Finish the sums of a step: reduce-scatters first, then what is left block by block."""
     scatters, rest = _scatters(returns)
     for group, blocks in scatters:
-        if rank in group:
-            yield ReduceScatter(group, blocks=blocks, block=blocks[group.index(rank)])
-            own = blocks[group.index(rank)]
-            yield from (Free(block) for block in blocks if block != own)
+        for rank, own in zip(group, blocks, strict=True):
+            yield rank, ReduceScatter(group, blocks=blocks, block=own)
+            yield from ((rank, Free(block)) for block in blocks if block != own)
     for each in rest:
-        yield from _one_home(each, rank, label)
+        yield from _one_home(each, label)
 
 
 def _scatters(
@@ -119,49 +120,42 @@ def _scatters(
     return scatters, rest
 
 
-def _one_home(each: Return, rank: int, label: str) -> Iterator[Instruction]:
-    block = block_name(each.tensor, each.index)
-    if each.ranks == each.homes:
-        if rank in each.ranks and len(each.ranks) > 1:
-            yield AllReduce(each.ranks, block=block)
+def _one_home(each: Return, label: str) -> Dealt:
+    block, ranks, homes = block_name(each.tensor, each.index), each.ranks, each.homes
+    if ranks == homes:
+        if len(ranks) > 1:
+            yield from ((rank, AllReduce(ranks, block=block)) for rank in ranks)
         return
     for home, senders in each.parts:
-        yield from _reduce_to(home, senders, each, rank, label)
-    if len(each.homes) > 1 and rank in each.homes:
-        yield AllReduce(each.homes, block=block)
+        yield from _reduce_to(home, senders, each, label)
+    if len(homes) > 1:
+        yield from ((rank, AllReduce(homes, block=block)) for rank in homes)
 
 
-def _reduce_to(
-    home: int, senders: tuple[int, ...], each: Return, rank: int, label: str
-) -> Iterator[Instruction]:
+def _reduce_to(home: int, senders: tuple[int, ...], each: Return, label: str) -> Dealt:
     block = block_name(each.tensor, each.index)
     others = [sender for sender in senders if sender != home]
     if len(others) == 1:
-        yield from _one_message(home, others[0], home in senders, each, rank, label)
+        yield from _one_message(home, others[0], home in senders, each, label)
     elif others:
         group = tuple(sorted({home, *senders}))
-        if rank == home and home not in senders:
-            yield Alloc(block)
-        if rank in group:
-            yield Reduce(group, block=block, root=home)
-        if rank in others:
-            yield Free(block)
-    elif not senders and rank == home:
-        yield Alloc(block)
+        if home not in senders:
+            yield home, Alloc(block)
+        yield from ((rank, Reduce(group, block=block, root=home)) for rank in group)
+        yield from ((rank, Free(block)) for rank in others)
+    elif not senders:
+        yield home, Alloc(block)
 
 
-def _one_message(
-    home: int, sender: int, joins: bool, each: Return, rank: int, label: str
-) -> Iterator[Instruction]:
+def _one_message(home: int, sender: int, joins: bool, each: Return, label: str) -> Dealt:
     block, tag = block_name(each.tensor, each.index), _TAGS[each.tensor]
-    if rank == sender:
-        yield ISend(home, block, tag, request=f"{label}>{home} {block}")
-        yield Wait(f"{label}>{home} {block}")
-        yield Free(block)
-    elif rank == home:
-        into = scratch_name(block) if joins else block
-        yield IRecv(sender, into, tag, request=f"{label}<{sender} {block}")
-        yield Wait(f"{label}<{sender} {block}")
-        if joins:
-            yield Compute((into,), block)
-            yield Free(into)
+    sent, received = f"{label}>{home} {block}", f"{label}<{sender} {block}"
+    into = scratch_name(block) if joins else block
+    yield sender, ISend(home, block, tag, request=sent)
+    yield sender, Wait(sent)
+    yield sender, Free(block)
+    yield home, IRecv(sender, into, tag, request=received)
+    yield home, Wait(received)
+    if joins:
+        yield home, Compute((into,), block)
+        yield home, Free(into)
