@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 from zlib import crc32
 
@@ -11,20 +10,15 @@ import numpy as np
 from msgspec import Struct
 
 from primepar.errors import EmulationError
-from primepar.reference.block import Array, home_of
-from primepar.reference.blocks import (
-    Memory,
-    cut,
-    grid_of,
-    host_blocks,
-    initial_blocks,
-    outputs_of,
-)
-from primepar.reference.dense import linear_step
+from primepar.reference.block import Array
+from primepar.reference.blocks import Memory, host_blocks, initial_blocks
+from primepar.reference.contents import Contents
+from primepar.reference.dense_phases import phase_tensors
 from primepar.reference.executor import Emulation, emulate
-from primepar.reference.final import is_finished
+from primepar.reference.one_device import OneDevice, linear_tensors
+from primepar.reference.stand_in import LENGTH, PRIME
 from primepar.schedule.lowering import lower
-from primepar.schedule.operators import Dim, Index, Linear, block_name, parse_block, tensor_dims
+from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 
@@ -50,17 +44,6 @@ class CheckReport(Struct, frozen=True):
     """Most elements alive at once on each rank."""
     message: str | None = None
     """What is wrong, if anything is."""
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A program with the shape of its operator and the dense tensors that go in and come out."""
-
-    program: Program
-    shape: dict[Dim, int]
-    grid: dict[Dim, int]
-    given: dict[str, Array]
-    expected: dict[str, Array]
 
 
 def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> CheckReport:
@@ -99,13 +82,15 @@ def _report(
     seed: int,
     expected_sent: Fraction | None,
 ) -> CheckReport:
-    case = _case(program, np.random.default_rng(seed))
-    shape = {str(dim): size for dim, size in case.shape.items()}
+    contents = Contents(program)
+    rng = np.random.default_rng(seed)
+    one = phase_tensors(contents, rng) if program.phases else linear_tensors(contents, rng)
+    shape = {str(dim): size for dim, size in one.shape.items()}
     try:
-        run = emulate(program, _memories(case, seed), sequence)
+        run = emulate(program, _memories(contents, one, seed), sequence)
     except EmulationError as error:
         return CheckReport(target, False, program.ranks, shape, message=str(error))
-    found = {tensor: list(_differences(case, tensor, run)) for tensor in case.expected}
+    found = {tensor: list(_differences(contents, one, tensor, run)) for tensor in one.made}
     wrong = [text for texts in found.values() for text in texts] + _traffic(run, expected_sent)
     return CheckReport(
         target,
@@ -120,74 +105,50 @@ def _report(
     )
 
 
-def _case(program: Program, rng: np.random.Generator) -> _Case:
-    """Dense integer inputs and the outputs that one device makes of them."""
-    grid = grid_of(program)
-    if not grid:
-        return _Case(program, {}, {}, {}, {})
-    told = program.shape or {}
-    sizes: dict[Dim, int] = {dim: told.get(dim, 2 * count) for dim, count in grid.items()}
-    operator = Linear(**{"M": 2, "N": 2, "K": 2, **told, **sizes})
-    operator.check_divides(grid)
-    given = {
-        tensor: rng.integers(-4, 5, _dense_shape(operator, tensor, grid)).astype(np.float64)
-        for tensor in ("I", "W", "dO")
-    }
-    step = linear_step(given["I"], given["W"], given["dO"])._asdict()
-    expected = {tensor: step[tensor] for tensor in outputs_of(program)}
-    return _Case(program, sizes, grid, given, expected)
-
-
-def _dense_shape(operator: Linear, tensor: str, grid: Mapping[Dim, int]) -> list[int]:
-    dims = [dim for dim in tensor_dims(tensor) if dim in grid or dim != "B"]
-    return [operator.size(dim) for dim in dims]
-
-
-def _memories(case: _Case, seed: int) -> list[Memory]:
-    names = zip(initial_blocks(case.program), host_blocks(case.program), strict=True)
+def _memories(contents: Contents, one: OneDevice, seed: int) -> list[Memory]:
+    program = contents.program
+    names = zip(initial_blocks(program), host_blocks(program), strict=True)
     return [
-        {name: _array(case, name, rank, seed) for name in (*own, *host)}
+        {name: _array(contents, one, name, rank, seed) for name in (*own, *host)}
         for rank, (own, host) in enumerate(names)
     ]
 
 
-def _array(case: _Case, name: str, rank: int, seed: int) -> Array:
-    """Array of an initial block: cut from its dense tensor, else random, equal on all replicas.
+def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) -> Array:
+    """Array of an initial block: cut from its whole tensor, else random, equal on all replicas.
 
     What an output block held before is zeros, so that what the program adds can be compared.
     """
-    parsed, home = parse_block(name), home_of(name)
-    if parsed is not None and _inside(case.grid, parsed.tensor, parsed.index):
-        before = {tensor: np.zeros_like(dense) for tensor, dense in case.expected.items()}
-        dense = {**case.given, **before}.get(parsed.tensor)
-        if dense is not None:
-            return cut(dense, parsed.tensor, parsed.index, case.grid)
-    rng = np.random.default_rng([seed, crc32((home or f"{name} {rank}").encode())])
-    return rng.integers(-4, 5, 2).astype(np.float64)
+    home = contents.home(name)
+    block = None if home is None else one.block(home)
+    if home is not None and block is not None:
+        return np.zeros_like(block) if home.tensor in one.made else block
+    own = contents.name(home) if home else f"{name} {rank}"
+    rng = np.random.default_rng([seed, crc32(own.encode())])
+    shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
+    if contents.program.phases:
+        return rng.integers(0, PRIME, shape)
+    return rng.integers(-4, 5, shape).astype(np.float64)
 
 
-def _inside(grid: Mapping[Dim, int], tensor: str, index: Index) -> bool:
-    slices = [grid[dim] for dim in tensor_dims(tensor) if dim in grid]
-    return len(index) == len(slices) and all(i < n for i, n in zip(index, slices, strict=True))
-
-
-def _differences(case: _Case, tensor: str, run: Emulation) -> Iterator[str]:
-    """What is wrong with each block of an output: finished nowhere, or not the dense one."""
-    dense = case.expected[tensor]
-    slices = [case.grid[dim] for dim in tensor_dims(tensor) if dim in case.grid]
-    for index in np.ndindex(*slices):
-        name = block_name(tensor, index)
-        finished = [
-            (rank, held[name])
-            for memories in (run.blocks, run.hosts)
-            for rank, held in enumerate(memories)
-            if name in held and is_finished(case.program, name, held[name])
-        ]
-        if not finished:
+def _differences(contents: Contents, one: OneDevice, tensor: str, run: Emulation) -> Iterator[str]:
+    """What is wrong with the blocks of an output: not as on one device, or finished nowhere."""
+    whole = one.tensors[tensor]
+    seen, compared = np.zeros(whole.shape, bool), set()
+    for rank, home, array in run.finished:
+        window = one.window(home) if home.tensor == tensor else None
+        if window is None or (home, id(array)) in compared:
+            continue
+        compared.add((home, id(array)))
+        seen[window] = True
+        found = np.mod(array, PRIME) if contents.program.phases else array
+        if not np.array_equal(found, whole[window]):
+            name = contents.name(home)
+            yield f"expected {name} as one device computes it, got another on device {rank}"
+    for home in one.made[tensor]:
+        if not seen[one.window(home)].all():
+            name = contents.name(home)
             yield f"expected a finished {name} in some memory at the end, got it in none"
-        for rank, block in finished:
-            if not np.array_equal(block.array, cut(dense, tensor, index, case.grid)):
-                yield f"expected {name} as one device computes it, got another on device {rank}"
 
 
 def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:
