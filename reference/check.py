@@ -14,7 +14,8 @@ from primepar.reference.block import Array
 from primepar.reference.blocks import Memory, host_blocks, initial_blocks
 from primepar.reference.contents import Contents
 from primepar.reference.dense_phases import phase_tensors
-from primepar.reference.executor import Emulation, emulate
+from primepar.reference.emulation import Emulation
+from primepar.reference.executor import emulate
 from primepar.reference.one_device import OneDevice, linear_tensors
 from primepar.reference.stand_in import LENGTH, PRIME
 from primepar.schedule.lowering import lower
@@ -61,10 +62,22 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
     """Run a program on emulated devices, and compare what its grid computes with one device.
 
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
-    grid they are vectors of two, there is nothing to compare, and the run itself is the check.
-    Raises `ShapeError` or `ProgramError` if grid and shape do not fit.
+    grid there is nothing to compare, and the run itself is the check. In a program with signatures
+    every phase has a stand-in (`primepar.reference.stand_in`), and numbers are modulo a prime:
+    equal means that data was moved, reduced and placed rightly, and nothing about the functions.
+    Every tensor that it makes is compared, as its finished blocks are read by a phase, freed or
+    left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """
     return _report(target, program, None, seed, None)
+
+
+def memories(program: Program, seed: int = 0) -> list[Memory]:
+    """What `check_program` runs a program on: an array for every block that is there at first.
+
+    Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
+    """
+    contents = Contents(program)
+    return _memories(contents, _one_device(contents, seed), seed)
 
 
 def formula(sequence: Sequence, operator: Linear) -> Fraction | None:
@@ -83,8 +96,7 @@ def _report(
     expected_sent: Fraction | None,
 ) -> CheckReport:
     contents = Contents(program)
-    rng = np.random.default_rng(seed)
-    one = phase_tensors(contents, rng) if program.phases else linear_tensors(contents, rng)
+    one = _one_device(contents, seed)
     shape = {str(dim): size for dim, size in one.shape.items()}
     try:
         run = emulate(program, _memories(contents, one, seed), sequence)
@@ -105,6 +117,11 @@ def _report(
     )
 
 
+def _one_device(contents: Contents, seed: int) -> OneDevice:
+    make = phase_tensors if contents.program.phases else linear_tensors
+    return make(contents, np.random.default_rng(seed))
+
+
 def _memories(contents: Contents, one: OneDevice, seed: int) -> list[Memory]:
     program = contents.program
     names = zip(initial_blocks(program), host_blocks(program), strict=True)
@@ -117,12 +134,15 @@ def _memories(contents: Contents, one: OneDevice, seed: int) -> list[Memory]:
 def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) -> Array:
     """Array of an initial block: cut from its whole tensor, else random, equal on all replicas.
 
-    What an output block held before is zeros, so that what the program adds can be compared.
+    What an output block held before changes no sum, no maximum and no minimum, so that what the
+    program makes of it can be compared.
     """
     home = contents.home(name)
     block = None if home is None else one.block(home)
     if home is not None and block is not None:
-        return np.zeros_like(block) if home.tensor in one.made else block
+        maker = contents.maker(home)
+        before = PRIME - 1 if maker is not None and maker.reduction == "min" else 0
+        return np.full_like(block, before) if home.tensor in one.made else block
     own = contents.name(home) if home else f"{name} {rank}"
     rng = np.random.default_rng([seed, crc32(own.encode())])
     shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)

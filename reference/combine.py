@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from primepar.errors import WrongDataError
-from primepar.reference.block import Block, Product, Term
+from primepar.reference.block import Block, Term
 from primepar.reference.contents import Contents, overlap
 from primepar.schedule.meaning import Box, Place
 from primepar.schedule.program import Cut, Join
@@ -67,13 +67,11 @@ def _check_terms(
         if twice:
             raise WrongDataError(f"expected every term once in a sum, got {twice[0]} a second time")
         return
-    for block in blocks:
-        if not all(isinstance(term, Product) for term in block.terms) or not block.terms:
-            raise WrongDataError(
-                f"expected the {phase.reduction} of products of {contents.name(home)}, "
-                f"got {contents.text(block.terms)} among them: write the first product into a "
-                "name that holds nothing"
-            )
+    if not all(block.terms for block in blocks):
+        raise WrongDataError(
+            f"expected the {phase.reduction} of the terms of {contents.name(home)}, got zeros "
+            "among them: write the first one into a name that holds nothing"
+        )
 
 
 def cut(contents: Contents, node: Cut, block: Block) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -21,7 +22,7 @@ class Contents:
         self.meaning = Meaning(program)
         self._homes: dict[str, Place | None] = {}
         self._due: dict[Place, Terms] = {}
-        self._found: set[Place] = set()
+        self._found: defaultdict[str, set[Place]] = defaultdict(set)
 
     def home(self, name: str) -> Place | None:
         """The place that a name speaks of, also for the scratch of its block.
@@ -48,7 +49,7 @@ class Contents:
                 f"got {array.shape}"
             )
         if home is not None:
-            self._found.add(home)
+            self._found[home.tensor].add(home)
         term = Datum(home) if home is not None else Datum(None, name, rank)
         return Block(np.array(array), frozenset({term}))
 
@@ -76,29 +77,42 @@ class Contents:
 
     def _terms(self, home: Place) -> Iterable[Term]:
         phase = self.maker(home)
-        if phase is None or home in self._found:
+        if phase is None or any(overlap(home, found) for found in self._found[home.tensor]):
             yield Datum(home)
         if phase is not None:
             keys = self._computed(phase, home) if phase.keys is None else phase.keys
             yield from (Product(home, phase.name, key) for key in keys)
 
     def _computed(self, phase: Phase, home: Place) -> set[Key]:
-        """Parts that the program computes: without a grid these are all."""
-        return {
-            product.key
-            for product in self._products
-            if product.phase == phase.name and overlap(product.home, home)
-        }
+        """Parts that the program computes, there or in a part of it."""
+        made = self._parts.get(phase.name, {})
+        if home in made:
+            return made[home]
+        return {key for own, keys in made.items() if overlap(own, home) for key in keys}
 
     @cached_property
-    def _products(self) -> set[Product]:
-        found = set()
+    def _parts(self) -> dict[str, dict[Place, set[Key]]]:
+        found: dict[str, dict[Place, set[Key]]] = {}
+        for phase in self.meaning.phases.values():
+            for slices in self.computed(phase):
+                home, _, key = self.product(phase, slices)
+                found.setdefault(phase.name, {}).setdefault(home, set()).add(key)
+        return found
+
+    def computed(self, phase: Phase) -> list[dict[str, int]]:
+        """The sub-operators of a phase that the program computes, each once and without copies."""
+        return list(self._sub_operators.get(phase.name, {}).values())
+
+    @cached_property
+    def _sub_operators(self) -> dict[str, dict[tuple[int, ...], dict[str, int]]]:
+        found: dict[str, dict[tuple[int, ...], dict[str, int]]] = {}
         for instructions in self.program.programs:
             for node in instructions:
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
-                    phase = self.meaning.phases[node.phase]
-                    if phase.dims <= node.sub_operator.keys():
-                        found.add(self.product(phase, node.sub_operator))
+                    dims = sorted(self.meaning.phases[node.phase].dims)
+                    if node.sub_operator.keys() >= set(dims):
+                        slices = {dim: node.sub_operator[dim] for dim in dims}
+                        found.setdefault(node.phase, {})[tuple(slices.values())] = slices
         return found
 
     def is_finished(self, block: Block) -> bool:

@@ -31,8 +31,8 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 def phase_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
     """Numbers modulo `PRIME` for what goes into the phases, and what their stand-ins make of them.
 
-    Phases without a grid, and those that read what these make, are left out. Raises `ProgramError`
-    or `ShapeError` if grids, shape and cuts do not fit, or if phases need one another in a circle.
+    Of a phase without a grid it is what the program computes of it. Raises `ProgramError` or
+    `ShapeError` if grids, shape and cuts do not fit, or if phases need one another in a circle.
     """
     return _Phases(contents, rng).one_device()
 
@@ -41,7 +41,7 @@ class _Phases:
     def __init__(self, contents: Contents, rng: np.random.Generator) -> None:
         self.contents, self.rng = contents, rng
         self.meaning = contents.meaning
-        self.extents = Extents(contents.program, self.meaning.phases.values())
+        self.extents = Extents(contents)
         grid = grid_of(contents.program)
         self.linear = linear_sizes(contents.program, grid)
         self.shape = {dim: self.linear[dim] for dim in grid}
@@ -51,8 +51,12 @@ class _Phases:
         made = []
         for phase in self._ordered():
             tensor = self.meaning.real(phase.writes.tensor)
-            known = self.meaning.makers[tensor] is phase and phase.grid is not None
-            if known and all(map(self._bring, phase.reads)):
+            known = phase.grid is not None or self.contents.computed(phase)
+            if (
+                known
+                and self.meaning.makers[tensor] is phase
+                and all(map(self._bring, phase.reads))
+            ):
                 self.tensors[tensor] = self._evaluate(phase)
                 made.append(tensor)
         sizes, counts = self.extents.sizes, self.extents.counts
@@ -94,12 +98,10 @@ class _Phases:
 
     def _evaluate(self, phase: Phase) -> Array:
         """The tensor that a phase makes."""
-        grid, writes = phase.grid or {}, phase.writes
-        looped = [dim for dim in grid if dim in phase.dims and self._varies(phase, dim)]
+        writes, looped = phase.writes, self._looped(phase)
         size = self.extents.sizes.get(self.meaning.real(writes.tensor))
         pieces = []
-        for at in product(*(range(grid[dim]) for dim in looped)):
-            slices = dict(zip(looped, at, strict=True))
+        for slices in self._turns(phase, looped):
             arrays = []
             for template in phase.reads:
                 whole = self.tensors[self.meaning.real(template.tensor)]
@@ -128,6 +130,19 @@ class _Phases:
             length * count if not dim or dim in looped else length
             for (dim, _), length, count in zip(writes.entries, shapes.pop(), counts, strict=True)
         )
+
+    def _looped(self, phase: Phase) -> list[str]:
+        """Dims that are gone along slice by slice."""
+        if phase.grid is None:
+            return sorted(phase.dims)
+        return [dim for dim in phase.grid if dim in phase.dims and self._varies(phase, dim)]
+
+    def _turns(self, phase: Phase, looped: Sequence[str]) -> Iterator[dict[str, int]]:
+        if phase.grid is None:
+            yield from self.contents.computed(phase)
+            return
+        for at in product(*(range(phase.grid[dim]) for dim in looped)):
+            yield dict(zip(looped, at, strict=True))
 
     def _varies(self, phase: Phase, dim: str) -> bool:
         """Whether a dim must be gone along slice by slice."""

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import ceil
-from typing import NamedTuple
 
 from primepar.errors import EmulationError, MeshError, MismatchError
 from primepar.reference.block import Array, Block
-from primepar.reference.blocks import Memory, chosen, host_blocks, initial_blocks
+from primepar.reference.blocks import chosen, host_blocks, initial_blocks
 from primepar.reference.combine import combine, cut, join
 from primepar.reference.contents import Contents
 from primepar.reference.device import Device
+from primepar.reference.emulation import Emulation, Finished
 from primepar.reference.final import Computed, check_coverage, check_final
 from primepar.reference.messages import TRANSFER, Message, Post
 from primepar.reference.places import Places, Waiting
 from primepar.reference.products import product, zeros
 from primepar.reference.wires import Call, Wires
-from primepar.schedule.meaning import Place
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -51,36 +49,6 @@ from primepar.trace import Event
 
 Turn = Iterator[tuple[tuple[int, ...], str]]
 """The ranks that an instruction waits for, and for what, as long as it does."""
-
-
-class Finished(NamedTuple):
-    """A finished block of a tensor that a phase makes, where it was seen."""
-
-    rank: int
-    home: Place
-    array: Array
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """What a run left: blocks with their provenance, events, and two counts per rank."""
-
-    blocks: list[dict[str, Block]]
-    hosts: list[dict[str, Block]]
-    """What was evicted and not fetched."""
-    events: list[Event]
-    """In order of start; the times are units of the logical clock."""
-    sent: list[Fraction]
-    """Elements that left each rank; collectives as `primepar.reference.collectives` counts."""
-    peak: list[int]
-    """Most elements alive at once on each rank, buffers of posted receives included."""
-    finished: list[Finished]
-    """Blocks of the tensors that the program makes: as they were read by a phase, freed or left."""
-
-    @property
-    def memories(self) -> list[Memory]:
-        """Block name -> array, for every rank."""
-        return [{name: block.array for name, block in held.items()} for held in self.blocks]
 
 
 def emulate(

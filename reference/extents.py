@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from primepar.errors import ProgramError
+from primepar.reference.contents import Contents
 from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import Dim, Linear, tensor_dims
 from primepar.schedule.program import Program
@@ -50,23 +51,25 @@ def linear_sizes(program: Program, grid: Mapping[Dim, int]) -> dict[Dim, int]:
     return {**told, **sizes}
 
 
-def slice_counts(program: Program, phases: Iterable[Phase]) -> dict[str, Shape]:
-    """Tensor -> blocks along each axis, where no cuts are told: as many as phases of the grid use.
+def slice_counts(contents: Contents) -> dict[str, Shape]:
+    """Tensor -> blocks along each axis, where no cuts are told: as many as phases use.
 
     Raises `ProgramError` if a name has other indices elsewhere, or is cut under another name.
     """
     found: dict[str, Shape] = {}
+    program = contents.program
     aliases = {known.of: name for name, known in (program.tensors or {}).items() if known.of}
-    for phase in phases:
+    for phase in contents.meaning.phases.values():
+        grid = slices_of(contents, phase)
         for template in (*phase.reads, phase.writes):
             tensor = template.tensor
-            if phase.grid is None or tensor in (program.tensors or {}):
+            if not phase.dims <= grid.keys() or tensor in (program.tensors or {}):
                 continue
             if tensor in aliases:
                 raise ProgramError(
                     f"$.tensors: expected cuts of {tensor}, of which {aliases[tensor]} is, got none"
                 )
-            counts = _counts(template, phase.grid)
+            counts = _counts(template, grid)
             known = found.setdefault(tensor, counts)
             if len(known) != len(counts):
                 raise ProgramError(
@@ -78,16 +81,28 @@ def slice_counts(program: Program, phases: Iterable[Phase]) -> dict[str, Shape]:
 
 
 def _counts(template: Template, grid: Mapping[str, int]) -> Shape:
-    return tuple(grid[dim] // number if dim else number + 1 for dim, number in template.entries)
+    return tuple(-(-grid[dim] // number) if dim else number + 1 for dim, number in template.entries)
+
+
+def slices_of(contents: Contents, phase: Phase) -> Mapping[str, int]:
+    """Slices of each dim of a phase: its grid, or as many as the program computes."""
+    if phase.grid is not None:
+        return phase.grid
+    found: dict[str, int] = {}
+    for slices in contents.computed(phase):
+        for dim, at in slices.items():
+            found[dim] = max(found.get(dim, 0), at + 1)
+    return found
 
 
 class Extents:
     """Sizes of tensors in elements, and the windows of blocks in them."""
 
-    def __init__(self, program: Program, phases: Iterable[Phase]) -> None:
-        self.sizes = cut_sizes(program)
-        self.counts = slice_counts(program, phases)
-        self._cuts = {name: known.cuts for name, known in (program.tensors or {}).items()}
+    def __init__(self, contents: Contents) -> None:
+        self.sizes = cut_sizes(contents.program)
+        self.counts = slice_counts(contents)
+        tensors = contents.program.tensors or {}
+        self._cuts = {name: known.cuts for name, known in tensors.items()}
 
     def lengths(self, template: Template, axis: int) -> list[int]:
         """Elements of each slice along an axis; ones where no cuts are told, as all are alike."""

@@ -86,12 +86,15 @@ def _dims(tensor: str, grid: Mapping[Dim, int]) -> list[Dim]:
 
 
 def output_places(contents: Contents, made: Iterable[str]) -> dict[str, list[Place]]:
-    """Where the blocks lie that the phases of the grid make of some tensors."""
+    """Where the blocks lie that phases make of some tensors."""
     found = {}
     for phase in contents.meaning.phases.values():
         tensor = contents.meaning.real(phase.writes.tensor)
-        if tensor in made and phase.grid is not None:
-            found[tensor] = [
-                home for home in map(contents.home, output_blocks(phase)) if home is not None
-            ]
+        if tensor not in made or contents.meaning.makers[tensor] is not phase:
+            continue
+        names = output_blocks(phase)
+        if phase.grid is None:
+            names = [phase.writes.block(slices) for slices in contents.computed(phase)]
+        homes = (contents.home(name) for name in dict.fromkeys(names))
+        found[tensor] = [home for home in homes if home is not None]
     return found
