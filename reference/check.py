@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from fractions import Fraction
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from primepar.reference.block import Array
 from primepar.reference.blocks import Memory, host_blocks, initial_blocks
 from primepar.reference.contents import Contents
 from primepar.reference.dense_phases import phase_tensors
-from primepar.reference.emulation import Emulation
+from primepar.reference.emulation import Emulation, Finished
 from primepar.reference.executor import emulate
 from primepar.reference.one_device import OneDevice, linear_tensors
 from primepar.reference.stand_in import LENGTH, PRIME
@@ -45,6 +45,8 @@ class CheckReport(Struct, frozen=True):
     """Most elements alive at once on each rank."""
     message: str | None = None
     """What is wrong, if anything is."""
+    stand_ins: bool = False
+    """Whether something stood in for what the phases compute, as in programs with signatures."""
 
 
 def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> CheckReport:
@@ -95,14 +97,16 @@ def _report(
     seed: int,
     expected_sent: Fraction | None,
 ) -> CheckReport:
-    contents = Contents(program)
+    contents, stand_ins = Contents(program), bool(program.phases)
     one = _one_device(contents, seed)
     shape = {str(dim): size for dim, size in one.shape.items()}
     try:
         run = emulate(program, _memories(contents, one, seed), sequence)
     except EmulationError as error:
-        return CheckReport(target, False, program.ranks, shape, message=str(error))
-    found = {tensor: list(_differences(contents, one, tensor, run)) for tensor in one.made}
+        return CheckReport(
+            target, False, program.ranks, shape, message=str(error), stand_ins=stand_ins
+        )
+    found = _differences(contents, one, run.finished)
     wrong = [text for texts in found.values() for text in texts] + _traffic(run, expected_sent)
     return CheckReport(
         target,
@@ -114,6 +118,7 @@ def _report(
         None if expected_sent is None else _number(expected_sent),
         tuple(run.peak),
         wrong[0] if wrong else None,
+        stand_ins,
     )
 
 
@@ -151,24 +156,30 @@ def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) 
     return rng.integers(-4, 5, shape).astype(np.float64)
 
 
-def _differences(contents: Contents, one: OneDevice, tensor: str, run: Emulation) -> Iterator[str]:
-    """What is wrong with the blocks of an output: not as on one device, or finished nowhere."""
-    whole = one.tensors[tensor]
-    seen, compared = np.zeros(whole.shape, bool), set()
-    for rank, home, array in run.finished:
-        window = one.window(home) if home.tensor == tensor else None
-        if window is None or (home, id(array)) in compared:
+def _differences(
+    contents: Contents, one: OneDevice, finished: Several[Finished]
+) -> dict[str, list[str]]:
+    """Output -> what is wrong with its blocks: not as on one device, or finished nowhere."""
+    found: dict[str, list[str]] = {tensor: [] for tensor in one.made}
+    seen = {tensor: np.zeros(one.tensors[tensor].shape, bool) for tensor in one.made}
+    for rank, home, array in finished:
+        window = one.window(home) if home.tensor in one.made else None
+        if window is None:
             continue
-        compared.add((home, id(array)))
-        seen[window] = True
-        found = np.mod(array, PRIME) if contents.program.phases else array
-        if not np.array_equal(found, whole[window]):
-            name = contents.name(home)
-            yield f"expected {name} as one device computes it, got another on device {rank}"
-    for home in one.made[tensor]:
-        if not seen[one.window(home)].all():
-            name = contents.name(home)
-            yield f"expected a finished {name} in some memory at the end, got it in none"
+        seen[home.tensor][window] = True
+        own = np.mod(array, PRIME) if contents.program.phases else array
+        if not np.array_equal(own, one.tensors[home.tensor][window]):
+            found[home.tensor].append(
+                f"expected {contents.name(home)} as one device computes it, "
+                f"got another on device {rank}"
+            )
+    for tensor, homes in one.made.items():
+        found[tensor] += [
+            f"expected a finished {contents.name(home)} in some memory at the end, got it in none"
+            for home in homes
+            if not seen[tensor][one.window(home)].all()
+        ]
+    return found
 
 
 def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:

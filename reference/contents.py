@@ -62,8 +62,8 @@ class Contents:
 
     def product(self, phase: Phase, sub_operator: Mapping[str, int]) -> Product:
         """The term that a sub-operator makes."""
-        home = self.home(phase.writes.block(sub_operator))
-        assert home is not None
+        whole = Place(self.meaning.real(phase.writes.tensor), ())
+        home = self.home(phase.writes.block(sub_operator)) or whole
         return Product(home, phase.name, phase.key(sub_operator))
 
     def due(self, home: Place) -> Terms:

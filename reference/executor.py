@@ -25,6 +25,7 @@ from primepar.reference.messages import TRANSFER, Message, Post
 from primepar.reference.places import Places, Waiting
 from primepar.reference.products import product, zeros
 from primepar.reference.wires import Call, Wires
+from primepar.schedule.meaning import Place
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -56,9 +57,10 @@ def emulate(
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
-    What else `memories` holds is left out. The sequence that the program was lowered from, if it
-    is given, names the method, the device's coordinates and the step in messages. Raises the
-    subclass of `EmulationError` for what is wrong, at the place where it shows, and
+    What else `memories` holds is left out. In a program with signatures arrays are integers modulo
+    `primepar.reference.stand_in.PRIME`, before and after. The sequence that the program was lowered
+    from, if it is given, names the method, the device's coordinates and the step in messages.
+    Raises the subclass of `EmulationError` for what is wrong, at the place where it shows, and
     `IncompleteError` if the run does not end with `final` or leaves the grid uncovered.
     """
     return _Run(program, memories, sequence).emulation()
@@ -86,7 +88,7 @@ class _Run:
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
         self.computed: Computed = {}
-        self.finished: list[Finished] = []
+        self.finished: dict[tuple[Place, int], Finished] = {}
         self.moves = 0
 
     def emulation(self) -> Emulation:
@@ -100,7 +102,7 @@ class _Run:
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
         return Emulation(
             blocks, hosts, self.events, self.sent, [each.peak for each in self.devices],
-            self.finished,
+            list(self.finished.values()),
         )  # fmt: skip
 
     def _schedule(self) -> None:
@@ -199,7 +201,8 @@ class _Run:
         for block in blocks:
             if self.contents.is_finished(block):
                 (home,) = block.homes
-                self.finished.append(Finished(rank, home, block.array))
+                own = Finished(rank, home, block.array)
+                self.finished.setdefault((home, id(block.array)), own)
 
     # Messages and collectives
 
