@@ -98,10 +98,12 @@ def zeros(contents: Contents, name: str) -> Block:
 
 def _linear_shape(program: Program, name: str) -> tuple[int, ...]:
     """Shape of a block of a linear operator, if the program tells its own."""
-    parsed = parse_block(name)
-    if parsed is None or not program.grid:
+    parsed, told = parse_block(name), program.shape or {}
+    grids = [slices for phase, slices in (program.grid or {}).items()
+             if phase not in (program.phases or {})]  # fmt: skip
+    if parsed is None or not grids:
         return ()
-    told, grid = program.shape or {}, next(iter(program.grid.values()))
+    grid = grids[0]
     dims = [dim for dim in tensor_dims(parsed.tensor) if dim in grid or dim != "B"]
     if not all(dim in told for dim in dims):
         return ()

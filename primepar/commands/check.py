@@ -36,8 +36,8 @@ def check(
 ) -> None:
     """Compare emulated devices with one device, on integers and with ==.
 
-    Ends with 1 if a tensor differs, if the schedule is refused, or if other than the method's
-    formula leaves a device.
+    Phases with signatures of their own are computed by exact stand-ins. Ends with 1 if a tensor
+    differs, if the schedule is refused, or if other than the method's formula leaves a device.
     """
     placed = on_mesh(target, resolve(target), side)
     operator = None if shape is None else _operator(shape)
