@@ -51,12 +51,7 @@ class _Phases:
         made = []
         for phase in self._ordered():
             tensor = self.meaning.real(phase.writes.tensor)
-            known = phase.grid is not None or self.contents.computed(phase)
-            if (
-                known
-                and self.meaning.makers[tensor] is phase
-                and all(map(self._bring, phase.reads))
-            ):
+            if self.meaning.makers[tensor] is phase and self._can_evaluate(phase):
                 self.tensors[tensor] = self._evaluate(phase)
                 made.append(tensor)
         sizes, counts = self.extents.sizes, self.extents.counts
@@ -80,6 +75,10 @@ class _Phases:
                 f"$.phases: expected phases that can follow one another, got {circle}"
             ) from None
         return (phases[name] for name in order)
+
+    def _can_evaluate(self, phase: Phase) -> bool:
+        asked = phase.grid is not None or self.contents.computed(phase)
+        return bool(asked) and all(map(self._bring, phase.reads))
 
     def _bring(self, template: Template) -> bool:
         """Whether a tensor is known, or comes from outside and may be any."""
@@ -152,11 +151,8 @@ class _Phases:
             for axis, (named, number) in enumerate(template.entries)
             if named == dim
         ]
-        read = any(named == dim for template in phase.reads for named, _ in template.entries)
-        twice = any(
-            sum(named == dim for named, _ in template.entries) > 1
-            for template in (*phase.reads, phase.writes)
-        )
+        read = any(template is not phase.writes for template, _, _ in found)
+        twice = len({id(template) for template, _, _ in found}) < len(found)
         if not read or twice or any(number > 1 for _, _, number in found):
             return True
         lengths = [self.extents.lengths(template, axis) for template, axis, _ in found]
