@@ -95,4 +95,4 @@ class DeadlockError(EmulationError):
 
 
 class IncompleteError(EmulationError):
-    """A block ends in the wrong place, or without every term of its sum."""
+    """A block ends in the wrong place, or ends or is read without every term of its sum."""

@@ -3,7 +3,8 @@
 from primepar.reference.blocks import gather, scatter
 from primepar.reference.check import CheckReport, check, check_program
 from primepar.reference.dense import Step, linear_step
-from primepar.reference.executor import Emulation, emulate
+from primepar.reference.emulation import Emulation
+from primepar.reference.executor import emulate
 from primepar.reference.linear import EmulatedLinear, emulated_step
 
 __all__ = [

@@ -21,6 +21,7 @@ from primepar.schedule.program import (
     Alloc,
     Collective,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -28,6 +29,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     Send,
@@ -118,9 +120,14 @@ def _assemble(tensor: str, found: Mapping[Index, Array], grid: Grid) -> Array:
 
 
 def grid_of(program: Program) -> dict[Dim, int]:
-    """The one grid of all phases. Raises `ProgramError` if two phases cut a dim differently."""
+    """The one grid of the phases of the linear operator.
+
+    Raises `ProgramError` if two of them cut a dim differently.
+    """
     grid: dict[Dim, int] = {}
     for phase, slices in (program.grid or {}).items():
+        if phase in (program.phases or {}):
+            continue
         for dim, count in slices.items():
             if grid.setdefault(dim, count) != count:
                 raise ProgramError(
@@ -139,10 +146,10 @@ def outputs_of(program: Program) -> tuple[str, ...]:
 def uses(instruction: Instruction, rank: int) -> tuple[str, ...]:
     """Blocks that must be there for an instruction; a sum that starts at zero need not."""
     match instruction:
-        case Compute(reads=reads):
+        case Compute(reads=reads) | Join(blocks=reads):
             return reads
-        case Send(block=block) | ISend(block=block) | Evict(block=block) | Free(block=block):
-            return (block,)
+        case Send() | ISend() | Evict() | Free() | Cut():
+            return (instruction.block,)
         case Group(body=body):
             return tuple(name for message in body for name in uses(message, rank))
         case _ if isinstance(instruction, Collective):
@@ -156,8 +163,10 @@ def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
     match instruction:
         case Compute(accumulates=block):
             return (block,)
-        case Recv(block=block) | IRecv(block=block) | Alloc(block=block) | Fetch(block=block):
-            return (block,)
+        case Cut(blocks=blocks):
+            return blocks
+        case Recv() | IRecv() | Alloc() | Fetch() | Join():
+            return (instruction.block,)
         case Group(body=body):
             return tuple(name for message in body for name in writes(message, rank))
         case _ if isinstance(instruction, Collective):

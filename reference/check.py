@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence as Several
 from fractions import Fraction
 from zlib import crc32
 
@@ -11,20 +10,16 @@ import numpy as np
 from msgspec import Struct
 
 from primepar.errors import EmulationError
-from primepar.reference.block import Array, home_of
-from primepar.reference.blocks import (
-    Memory,
-    cut,
-    grid_of,
-    host_blocks,
-    initial_blocks,
-    outputs_of,
-)
-from primepar.reference.dense import linear_step
-from primepar.reference.executor import Emulation, emulate
-from primepar.reference.final import is_finished
+from primepar.reference.block import Array
+from primepar.reference.blocks import Memory, host_blocks, initial_blocks
+from primepar.reference.contents import Contents
+from primepar.reference.dense_phases import phase_tensors
+from primepar.reference.emulation import Emulation, Finished
+from primepar.reference.executor import emulate
+from primepar.reference.one_device import OneDevice, linear_tensors
+from primepar.reference.stand_in import LENGTH, PRIME
 from primepar.schedule.lowering import lower
-from primepar.schedule.operators import Dim, Index, Linear, block_name, parse_block, tensor_dims
+from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 
@@ -50,17 +45,8 @@ class CheckReport(Struct, frozen=True):
     """Most elements alive at once on each rank."""
     message: str | None = None
     """What is wrong, if anything is."""
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A program with the shape of its operator and the dense tensors that go in and come out."""
-
-    program: Program
-    shape: dict[Dim, int]
-    grid: dict[Dim, int]
-    given: dict[str, Array]
-    expected: dict[str, Array]
+    stand_ins: bool = False
+    """Whether something stood in for what the phases compute, as in programs with signatures."""
 
 
 def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> CheckReport:
@@ -78,10 +64,22 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
     """Run a program on emulated devices, and compare what its grid computes with one device.
 
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
-    grid they are vectors of two, there is nothing to compare, and the run itself is the check.
-    Raises `ShapeError` or `ProgramError` if grid and shape do not fit.
+    grid there is nothing to compare, and the run itself is the check. In a program with signatures
+    every phase has a stand-in (`primepar.reference.stand_in`), and numbers are modulo a prime:
+    equal means that data was moved, reduced and placed rightly, and nothing about the functions.
+    Every tensor that it makes is compared, as its finished blocks are read by a phase, freed or
+    left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """
     return _report(target, program, None, seed, None)
+
+
+def memories(program: Program, seed: int = 0) -> list[Memory]:
+    """What `check_program` runs a program on: an array for every block that is there at first.
+
+    Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
+    """
+    contents = Contents(program)
+    return _memories(contents, _one_device(contents, seed), seed)
 
 
 def formula(sequence: Sequence, operator: Linear) -> Fraction | None:
@@ -99,13 +97,16 @@ def _report(
     seed: int,
     expected_sent: Fraction | None,
 ) -> CheckReport:
-    case = _case(program, np.random.default_rng(seed))
-    shape = {str(dim): size for dim, size in case.shape.items()}
+    contents, stand_ins = Contents(program), bool(program.phases)
+    one = _one_device(contents, seed)
+    shape = {str(dim): size for dim, size in one.shape.items()}
     try:
-        run = emulate(program, _memories(case, seed), sequence)
+        run = emulate(program, _memories(contents, one, seed), sequence)
     except EmulationError as error:
-        return CheckReport(target, False, program.ranks, shape, message=str(error))
-    found = {tensor: list(_differences(case, tensor, run)) for tensor in case.expected}
+        return CheckReport(
+            target, False, program.ranks, shape, message=str(error), stand_ins=stand_ins
+        )
+    found = _differences(contents, one, run.finished)
     wrong = [text for texts in found.values() for text in texts] + _traffic(run, expected_sent)
     return CheckReport(
         target,
@@ -117,77 +118,68 @@ def _report(
         None if expected_sent is None else _number(expected_sent),
         tuple(run.peak),
         wrong[0] if wrong else None,
+        stand_ins,
     )
 
 
-def _case(program: Program, rng: np.random.Generator) -> _Case:
-    """Dense integer inputs and the outputs that one device makes of them."""
-    grid = grid_of(program)
-    if not grid:
-        return _Case(program, {}, {}, {}, {})
-    told = program.shape or {}
-    sizes: dict[Dim, int] = {dim: told.get(dim, 2 * count) for dim, count in grid.items()}
-    operator = Linear(**{"M": 2, "N": 2, "K": 2, **told, **sizes})
-    operator.check_divides(grid)
-    given = {
-        tensor: rng.integers(-4, 5, _dense_shape(operator, tensor, grid)).astype(np.float64)
-        for tensor in ("I", "W", "dO")
-    }
-    step = linear_step(given["I"], given["W"], given["dO"])._asdict()
-    expected = {tensor: step[tensor] for tensor in outputs_of(program)}
-    return _Case(program, sizes, grid, given, expected)
+def _one_device(contents: Contents, seed: int) -> OneDevice:
+    make = phase_tensors if contents.program.phases else linear_tensors
+    return make(contents, np.random.default_rng(seed))
 
 
-def _dense_shape(operator: Linear, tensor: str, grid: Mapping[Dim, int]) -> list[int]:
-    dims = [dim for dim in tensor_dims(tensor) if dim in grid or dim != "B"]
-    return [operator.size(dim) for dim in dims]
-
-
-def _memories(case: _Case, seed: int) -> list[Memory]:
-    names = zip(initial_blocks(case.program), host_blocks(case.program), strict=True)
+def _memories(contents: Contents, one: OneDevice, seed: int) -> list[Memory]:
+    program = contents.program
+    names = zip(initial_blocks(program), host_blocks(program), strict=True)
     return [
-        {name: _array(case, name, rank, seed) for name in (*own, *host)}
+        {name: _array(contents, one, name, rank, seed) for name in (*own, *host)}
         for rank, (own, host) in enumerate(names)
     ]
 
 
-def _array(case: _Case, name: str, rank: int, seed: int) -> Array:
-    """Array of an initial block: cut from its dense tensor, else random, equal on all replicas.
+def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) -> Array:
+    """Array of an initial block: cut from its whole tensor, else random, equal on all replicas.
 
-    What an output block held before is zeros, so that what the program adds can be compared.
+    What an output block held before changes no sum, no maximum and no minimum, so that what the
+    program makes of it can be compared.
     """
-    parsed, home = parse_block(name), home_of(name)
-    if parsed is not None and _inside(case.grid, parsed.tensor, parsed.index):
-        before = {tensor: np.zeros_like(dense) for tensor, dense in case.expected.items()}
-        dense = {**case.given, **before}.get(parsed.tensor)
-        if dense is not None:
-            return cut(dense, parsed.tensor, parsed.index, case.grid)
-    rng = np.random.default_rng([seed, crc32((home or f"{name} {rank}").encode())])
-    return rng.integers(-4, 5, 2).astype(np.float64)
+    home = contents.home(name)
+    block = None if home is None else one.block(home)
+    if home is not None and block is not None:
+        maker = contents.maker(home)
+        before = PRIME - 1 if maker is not None and maker.reduction == "min" else 0
+        return np.full_like(block, before) if home.tensor in one.made else block
+    own = contents.name(home) if home else f"{name} {rank}"
+    rng = np.random.default_rng([seed, crc32(own.encode())])
+    shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
+    if contents.program.phases:
+        return rng.integers(0, PRIME, shape)
+    return rng.integers(-4, 5, shape).astype(np.float64)
 
 
-def _inside(grid: Mapping[Dim, int], tensor: str, index: Index) -> bool:
-    slices = [grid[dim] for dim in tensor_dims(tensor) if dim in grid]
-    return len(index) == len(slices) and all(i < n for i, n in zip(index, slices, strict=True))
-
-
-def _differences(case: _Case, tensor: str, run: Emulation) -> Iterator[str]:
-    """What is wrong with each block of an output: finished nowhere, or not the dense one."""
-    dense = case.expected[tensor]
-    slices = [case.grid[dim] for dim in tensor_dims(tensor) if dim in case.grid]
-    for index in np.ndindex(*slices):
-        name = block_name(tensor, index)
-        finished = [
-            (rank, held[name])
-            for memories in (run.blocks, run.hosts)
-            for rank, held in enumerate(memories)
-            if name in held and is_finished(case.program, name, held[name])
+def _differences(
+    contents: Contents, one: OneDevice, finished: Several[Finished]
+) -> dict[str, list[str]]:
+    """Output -> what is wrong with its blocks: not as on one device, or finished nowhere."""
+    found: dict[str, list[str]] = {tensor: [] for tensor in one.made}
+    seen = {tensor: np.zeros(one.tensors[tensor].shape, bool) for tensor in one.made}
+    for rank, home, array in finished:
+        window = one.window(home) if home.tensor in one.made else None
+        if window is None:
+            continue
+        seen[home.tensor][window] = True
+        own = np.mod(array, PRIME) if contents.program.phases else array
+        if not np.array_equal(own, one.tensors[home.tensor][window]):
+            found[home.tensor].append(
+                f"expected {contents.name(home)} as one device computes it, "
+                f"got another on device {rank}"
+            )
+    for tensor, homes in one.made.items():
+        found[tensor] += [
+            f"expected a finished {contents.name(home)} in some memory at the end, got it in none"
+            for home in homes
+            if not seen[tensor][one.window(home)].all()
         ]
-        if not finished:
-            yield f"expected a finished {name} in some memory at the end, got it in none"
-        for rank, block in finished:
-            if not np.array_equal(block.array, cut(dense, tensor, index, case.grid)):
-                yield f"expected {name} as one device computes it, got another on device {rank}"
+    return found
 
 
 def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:

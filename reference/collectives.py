@@ -7,12 +7,12 @@ member but the chain's last sends the block once; direct messages for all-to-all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from primepar.errors import MismatchError
-from primepar.reference.block import Block, combine
+from primepar.reference.block import Block
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -23,7 +23,10 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
+from primepar.schedule.signature import Reduction
 
+Combine = Callable[[Sequence[Block], Reduction], Block]
+"""Reduces blocks into one, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
 """Rank -> the blocks that it brought."""
 
@@ -58,7 +61,7 @@ def gets(collective: Collective, rank: int) -> tuple[str, ...]:
             return (collective.block,)
 
 
-def results(collective: Collective, rank: int, given: Given) -> tuple[Block, ...]:
+def results(collective: Collective, rank: int, given: Given, combine: Combine) -> tuple[Block, ...]:
     """What `rank` gets, in the order of `gets`. Raises `WrongDataError` for a wrong sum."""
     members = collective.group
     match collective:

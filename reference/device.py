@@ -11,17 +11,25 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from primepar.errors import InFlightError, MissingBlockError, WrongDataError
-from primepar.reference.block import Array, Block, home_of
+from primepar.reference.block import Array, Block
+from primepar.reference.contents import Contents
 
 
 class Device:
     """One rank: blocks on the device, blocks evicted to its host, and a logical clock."""
 
-    def __init__(self, rank: int, memory: Mapping[str, Array], host: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        contents: Contents,
+        memory: Mapping[str, Array],
+        host: Mapping[str, Array],
+    ) -> None:
         self.rank = rank
         self.clock = 0.0
-        self.__memory = {name: Block.datum(name, rank, array) for name, array in memory.items()}
-        self.__host = {name: Block.datum(name, rank, array) for name, array in host.items()}
+        self._contents = contents
+        self.__memory = {name: contents.datum(name, rank, memory[name]) for name in memory}
+        self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
         self.__sending: Counter[str] = Counter()
         self.__receiving: dict[str, tuple[int, Block | None]] = {}
         # Elements that each instruction added: a receive's are known only when it is matched.
@@ -32,7 +40,7 @@ class Device:
         """Most elements alive at once, buffers of posted receives included."""
         return max(accumulate(self.__ledger))
 
-    def contents(self) -> tuple[dict[str, Block], dict[str, Block]]:
+    def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """What lies on the device and on its host after the last instruction."""
         return dict(self.__memory), dict(self.__host)
 
@@ -57,9 +65,10 @@ class Device:
                 "receive or compute it before this instruction"
             )
         block = self.__memory[name]
-        home = home_of(name)
+        home = self._contents.home(name)
         if home is not None and block.terms and block.homes != {home}:
-            raise WrongDataError(f"expected {home} under the name {name}, got {block}")
+            own, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected {own} under the name {name}, got {got}")
         return block
 
     def write(self, name: str, block: Block) -> None:
@@ -69,17 +78,18 @@ class Device:
         speaks of another block, or what it replaces has another shape.
         """
         self._check_still(name, "changed")
-        home = home_of(name)
+        home = self._contents.home(name)
         if home is not None and not block.homes <= {home}:
-            raise WrongDataError(f"expected terms of {home} to write into {name}, got {block}")
+            own, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected terms of {own} to write into {name}, got {got}")
         old = self.__memory.get(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
         self.__ledger.append(block.size - (old.size if old else 0))
 
-    def free(self, name: str) -> None:
+    def free(self, name: str) -> Block:
         """Give a block's memory back. Raises `InFlightError` or `MissingBlockError`."""
-        self._take(name, "freed")
+        return self._take(name, "freed")
 
     def evict(self, name: str) -> None:
         """Move a block to the host. Raises `InFlightError` or `MissingBlockError`."""

@@ -7,21 +7,25 @@ from the later of its two posts, so that the events show what overlaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import ceil
 
-from primepar.errors import EmulationError, MeshError, MismatchError, WrongDataError
-from primepar.reference.block import Array, Block, SubOperator, combine
-from primepar.reference.blocks import Memory, chosen, host_blocks, initial_blocks
+from primepar.errors import EmulationError, MeshError, MismatchError
+from primepar.reference.block import Array, Block
+from primepar.reference.blocks import chosen, host_blocks, initial_blocks
+from primepar.reference.combine import combine, cut, join
+from primepar.reference.contents import Contents
 from primepar.reference.device import Device
+from primepar.reference.emulation import Emulation, Finished
 from primepar.reference.final import Computed, check_coverage, check_final
 from primepar.reference.messages import TRANSFER, Message, Post
 from primepar.reference.places import Places, Waiting
-from primepar.reference.products import multiply, zeros
+from primepar.reference.products import product, zeros
 from primepar.reference.wires import Call, Wires
+from primepar.schedule.meaning import Place
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -41,30 +45,11 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.sequence import Sequence
+from primepar.schedule.signature import Reduction
 from primepar.trace import Event
 
 Turn = Iterator[tuple[tuple[int, ...], str]]
 """The ranks that an instruction waits for, and for what, as long as it does."""
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """What a run left: blocks with their provenance, events, and two counts per rank."""
-
-    blocks: list[dict[str, Block]]
-    hosts: list[dict[str, Block]]
-    """What was evicted and not fetched."""
-    events: list[Event]
-    """In order of start; the times are units of the logical clock."""
-    sent: list[Fraction]
-    """Elements that left each rank; collectives as `primepar.reference.collectives` counts."""
-    peak: list[int]
-    """Most elements alive at once on each rank, buffers of posted receives included."""
-
-    @property
-    def memories(self) -> list[Memory]:
-        """Block name -> array, for every rank."""
-        return [{name: block.array for name, block in held.items()} for held in self.blocks]
 
 
 def emulate(
@@ -72,9 +57,10 @@ def emulate(
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
-    What else `memories` holds is left out. The sequence that the program was lowered from, if it
-    is given, names the method, the device's coordinates and the step in messages. Raises the
-    subclass of `EmulationError` for what is wrong, at the place where it shows, and
+    What else `memories` holds is left out. In a program with signatures arrays are integers modulo
+    `primepar.reference.stand_in.PRIME`, before and after. The sequence that the program was lowered
+    from, if it is given, names the method, the device's coordinates and the step in messages.
+    Raises the subclass of `EmulationError` for what is wrong, at the place where it shows, and
     `IncompleteError` if the run does not end with `final` or leaves the grid uncovered.
     """
     return _Run(program, memories, sequence).emulation()
@@ -88,30 +74,36 @@ class _Run:
             raise MeshError(
                 f"expected one memory for each of {program.ranks} ranks, got {len(memories)}"
             )
+        self.contents = Contents(program)
         names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
         self.devices = [
-            Device(rank, chosen(rank, memory, own), chosen(rank, memory, host))
+            Device(rank, self.contents, chosen(rank, memory, own), chosen(rank, memory, host))
             for rank, (own, host, memory) in enumerate(names)
         ]
         self.program = program
         self.places = Places(program, sequence)
-        self.wires = Wires()
+        self.combine = partial(combine, self.contents)
+        self.wires = Wires(self.combine)
         self.requests: list[dict[str, Post | Call]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
         self.computed: Computed = {}
+        self.finished: dict[tuple[Place, int], Finished] = {}
         self.moves = 0
 
     def emulation(self) -> Emulation:
         self._schedule()
-        check_coverage(self.program, self.computed, self.places)
-        contents = [device.contents() for device in self.devices]
-        blocks, hosts = [here for here, _ in contents], [host for _, host in contents]
-        check_final(self.program, blocks, hosts, self.places)
+        check_coverage(self.contents, self.computed, self.places)
+        memories = [device.memories() for device in self.devices]
+        blocks, hosts = [here for here, _ in memories], [host for _, host in memories]
+        check_final(self.contents, blocks, hosts, self.places)
+        for rank, (here, host) in enumerate(memories):
+            self._see(rank, (*here.values(), *host.values()))
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
         return Emulation(
-            blocks, hosts, self.events, self.sent, [each.peak for each in self.devices]
-        )
+            blocks, hosts, self.events, self.sent, [each.peak for each in self.devices],
+            list(self.finished.values()),
+        )  # fmt: skip
 
     def _schedule(self) -> None:
         """Give every rank its turn until all are through, or a whole round moves nobody."""
@@ -159,7 +151,7 @@ class _Run:
             case Send() | Recv():
                 yield from self._together(device, (instruction,))
             case Cut() | Join():
-                raise WrongDataError("expected a program of one linear operator, got cut or join")
+                self._cut_or_join(device, instruction)
             case _ if instruction.request is None:
                 yield from self._together(device, (instruction,))
             case _:
@@ -170,17 +162,47 @@ class _Run:
     def _compute(self, device: Device, at: int, node: Compute) -> None:
         blocks = [device.read(name) for name in node.reads]
         start = device.clock
+        reduction = self._reduction(node)
         if node.phase is None or node.sub_operator is None:
-            added = combine(blocks)
+            added = self.combine(blocks, reduction)
         else:
-            term = SubOperator.of(node.phase, node.sub_operator)
-            added = multiply(self.program, term, node.reads, blocks)
+            added = product(self.contents, node, blocks)
+            self._see(device.rank, blocks)
+            grid = (self.program.grid or {}).get(node.phase, {})
+            term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
             self.computed.setdefault(term, []).append((device.rank, at))
             device.clock += 1
         if device.holds(node.accumulates):
-            added = combine([device.read(node.accumulates), added])
+            added = self.combine([device.read(node.accumulates), added], reduction)
         device.write(node.accumulates, added)
         self._note(device, node, node.accumulates, start)
+
+    def _reduction(self, node: Compute) -> Reduction:
+        """How a compute adds: as its phase does, or the one that makes what it adds to."""
+        if node.phase is not None:
+            return self.contents.meaning.phases[node.phase].reduction
+        home = self.contents.home(node.accumulates)
+        phase = None if home is None else self.contents.maker(home)
+        return "sum" if phase is None else phase.reduction
+
+    def _cut_or_join(self, device: Device, node: Cut | Join) -> None:
+        if isinstance(node, Cut):
+            for name, part in zip(
+                node.blocks, cut(self.contents, node, device.read(node.block)), strict=True
+            ):
+                device.write(name, part)
+        else:
+            parts = [device.read(name) for name in node.blocks]
+            device.write(node.block, join(self.contents, node, parts))
+        self._note(device, node, node.block, device.clock)
+
+    def _see(self, rank: int, blocks: Iterable[Block]) -> None:
+        """Keep what is finished, to be compared with one device."""
+        for block in blocks:
+            if self.contents.is_finished(block):
+                (home,) = block.homes
+                own = Finished(rank, home, block.array)
+                self.finished.setdefault((home, id(block.array)), own)
 
     # Messages and collectives
 
@@ -240,9 +262,9 @@ class _Run:
         start = device.clock
         match node:
             case Alloc(block=block):
-                device.write(block, zeros(self.program, block))
+                device.write(block, zeros(self.contents, block))
             case Free(block=block):
-                device.free(block)
+                self._see(device.rank, [device.free(block)])
             case Fetch(block=block):
                 device.fetch(block)
                 device.clock += TRANSFER
@@ -261,7 +283,7 @@ class _Run:
         elements: int = 0,
     ) -> None:
         """Keep the event of one instruction, which ends now unless told."""
-        computes = isinstance(node, Compute | Alloc | Free)
+        computes = isinstance(node, Compute | Alloc | Free | Cut | Join)
         self.events.append(
             Event(
                 rank=device.rank,

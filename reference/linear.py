@@ -5,7 +5,8 @@ from __future__ import annotations
 from primepar.errors import ShapeError
 from primepar.reference.blocks import Memory, gather, scatter
 from primepar.reference.dense import Array, Step
-from primepar.reference.executor import Emulation, emulate
+from primepar.reference.emulation import Emulation
+from primepar.reference.executor import emulate
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear, tensor_dims
 from primepar.schedule.program import Program

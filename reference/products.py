@@ -2,66 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from primepar.errors import WrongDataError
-from primepar.reference.block import Array, Block, SubOperator, home_of
+from primepar.errors import IncompleteError, WrongDataError
+from primepar.reference.block import Array, Block
+from primepar.reference.contents import Contents, sub_operator_text
+from primepar.reference.stand_in import multiply, stand_in
+from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import parse_block, tensor_dims
-from primepar.schedule.program import Program
+from primepar.schedule.program import Compute, Program
 
 
-def multiply(
-    program: Program, term: SubOperator, reads: tuple[str, ...], blocks: Sequence[Block]
-) -> Block:
-    """Product of a sub-operator.
+def product(contents: Contents, node: Compute, blocks: Sequence[Block]) -> Block:
+    """What a compute of a sub-operator makes of the blocks that it reads.
 
-    Raises `WrongDataError` if the sub-operator is not one of the grid, if what is read is not
-    its operands, in the order of `PRODUCTS`, or if their shapes do not fit.
+    Raises `WrongDataError` if the sub-operator is not one of the grid, if what is read is not its
+    operands in the order of the phase, or if their shapes do not fit, and `IncompleteError` if
+    the sum of one is not finished.
     """
-    _check_grid(program, term)
-    expected = term.operands
-    named = [home_of(name) or name for name in reads]
-    if len(reads) != len(expected) or any(
-        not block.is_datum(operand) or (home_of(name) and name != operand)
-        for name, operand, block in zip(reads, expected, blocks, strict=True)
-    ):
-        contents = [
-            name if block.is_datum(home) else f"{name} holding {block}"
-            for name, home, block in zip(reads, named, blocks, strict=True)
-        ]
-        raise WrongDataError(
-            f"expected {term} to multiply {' and '.join(expected)}, got {' and '.join(contents)}"
-        )
-    return Block(_product(term, [block.array for block in blocks]), frozenset({term}))
-
-
-def _product(term: SubOperator, arrays: list[Array]) -> Array:
+    phase = contents.meaning.phases[str(node.phase)]
+    slices = node.sub_operator or {}
+    text = sub_operator_text(phase.name, _ordered(phase, slices))
+    operands = [template.block(slices) for template in phase.reads]
+    _check_operands(contents, operands, node.reads, blocks, text)
+    made = contents.product(phase, slices)
+    arrays = [block.array for block in blocks]
     try:
-        return term.multiply(arrays)
+        array = _array(contents, phase, arrays, phase.writes.block(slices))
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in arrays)
-        raise WrongDataError(f"expected operands of {term} that fit, got shapes {shapes}") from None
+        raise WrongDataError(f"expected operands of {text} that fit, got shapes {shapes}") from None
+    return Block(array, frozenset({made}))
 
 
-def _check_grid(program: Program, term: SubOperator) -> None:
-    grid = (program.grid or {}).get(term.phase)
+def _array(contents: Contents, phase: Phase, arrays: Sequence[Array], written: str) -> Array:
+    if contents.program.phases:
+        return stand_in(phase, arrays, contents.shape(written))
+    return multiply(phase, arrays)
+
+
+def _ordered(phase: Phase, slices: Mapping[str, int]) -> dict[str, int]:
+    """A sub-operator in the order of its grid. Raises `WrongDataError` if it is not one of it."""
+    grid = phase.grid
     if grid is None:
-        return
-    slices = dict(term.slices)
+        if not phase.dims <= slices.keys():
+            dims = ", ".join(sorted(phase.dims))
+            raise WrongDataError(
+                f"expected a {phase.name} sub-operator over {dims}, as elsewhere in the program, "
+                f"got {sub_operator_text(phase.name, slices)}"
+            )
+        return dict(slices)
     if slices.keys() != grid.keys() or any(slices[dim] >= grid[dim] for dim in grid):
         cut = " ".join(f"{dim}={count}" for dim, count in grid.items())
-        raise WrongDataError(f"expected a sub-operator of the grid {cut}, got {term}")
+        text = sub_operator_text(phase.name, slices)
+        raise WrongDataError(f"expected a sub-operator of the grid {cut}, got {text}")
+    return {dim: slices[dim] for dim in grid}
 
 
-def zeros(program: Program, name: str) -> Block:
+def _check_operands(
+    contents: Contents, operands: Sequence[str], reads: Sequence[str], blocks: Sequence[Block],
+    text: str,
+) -> None:  # fmt: skip
+    dues = [contents.due(home) for home in map(contents.home, operands) if home is not None]
+    if [block.terms for block in blocks] == dues:
+        return
+    if len(blocks) == len(dues) and all(
+        block.terms and block.terms <= due for block, due in zip(blocks, dues, strict=True)
+    ):
+        for operand, block in zip(operands, blocks, strict=True):
+            if wanting := contents.wanting(operand, block):
+                raise IncompleteError(f"{wanting}: finish the sum before this instruction")
+    got = [_held(contents, name, block) for name, block in zip(reads, blocks, strict=True)]
+    raise WrongDataError(f"expected {text} to read {_listed(operands)}, got {_listed(got)}")
+
+
+def _held(contents: Contents, name: str, block: Block) -> str:
+    home = contents.home(name)
+    right = home is not None and block.terms == contents.due(home)
+    return name if right else f"{name} holding {contents.text(block.terms)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`x`, `x and y`, `x, y and z`."""
+    *first, last = names or ("nothing",)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def zeros(contents: Contents, name: str) -> Block:
     """Block of zeros; one without a known shape takes that of what is first added to it."""
-    shape: tuple[int, ...] = ()
-    parsed = parse_block(name)
-    if parsed is not None and program.grid:
-        told, grid = program.shape or {}, next(iter(program.grid.values()))
-        dims = [dim for dim in tensor_dims(parsed.tensor) if dim in grid or dim != "B"]
-        if all(dim in told for dim in dims):
-            shape = tuple(told[dim] // grid.get(dim, 1) for dim in dims)
-    return Block(np.zeros(shape), frozenset())
+    shape = contents.shape(name) or _linear_shape(contents.program, name)
+    return Block(np.zeros(shape, np.int64 if contents.program.phases else float), frozenset())
+
+
+def _linear_shape(program: Program, name: str) -> tuple[int, ...]:
+    """Shape of a block of a linear operator, if the program tells its own."""
+    parsed, told = parse_block(name), program.shape or {}
+    grids = [slices for phase, slices in (program.grid or {}).items()
+             if phase not in (program.phases or {})]  # fmt: skip
+    if parsed is None or not grids:
+        return ()
+    grid = grids[0]
+    dims = [dim for dim in tensor_dims(parsed.tensor) if dim in grid or dim != "B"]
+    if not all(dim in told for dim in dims):
+        return ()
+    return tuple(told[dim] // grid.get(dim, 1) for dim in dims)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from primepar.reference.collectives import Meeting, Meetings, gets, gives, results, sent
+from primepar.reference.collectives import Combine, Meeting, Meetings, gets, gives, results, sent
 from primepar.reference.device import Device
 from primepar.reference.messages import Channels, Message, Post
 from primepar.schedule.program import Collective
@@ -50,8 +50,8 @@ class End(NamedTuple):
 class Wires:
     """Posts and ends messages and collectives."""
 
-    def __init__(self) -> None:
-        self._channels, self._meetings = Channels(), Meetings()
+    def __init__(self, combine: Combine) -> None:
+        self._channels, self._meetings, self._combine = Channels(), Meetings(), combine
 
     def post(self, device: Device, message: Message) -> Post:
         """Start one end of a message. Raises an `EmulationError` where that is not possible."""
@@ -89,11 +89,11 @@ class Wires:
         elements = Fraction(payload.size if pending.sends else 0)
         return End(pending.message, block, done, elements)
 
-    @staticmethod
-    def _end_call(device: Device, call: Call, done: float) -> End:
+    def _end_call(self, device: Device, call: Call, done: float) -> End:
         node, rank, all_given = call.node, device.rank, call.meeting.given
         given, gotten = gives(node, rank), gets(node, rank)
-        brought = dict(zip(gotten, results(node, rank, all_given), strict=True))
+        made = results(node, rank, all_given, self._combine)
+        brought = dict(zip(gotten, made, strict=True))
         for name in given:
             if name not in gotten:
                 device.end_send(name)

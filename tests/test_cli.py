@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from command import run
 from conftest import Golden
+from phase_programs import built, compute, norm, program
 
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import load_program, lower
@@ -150,6 +152,36 @@ def test_check_runs_a_sequence_with_a_batch_and_a_program(tmp_path: Path) -> Non
     assert run("check", "B,K", "--shape", "2,4,4,4").code == 0
     run("show", "K,P2x2", "--program", "-o", str(tmp_path / "p.json"))
     assert run("check", str(tmp_path / "p.json")).code == 0
+
+
+def test_check_says_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> None:
+    path = "docs/examples/norm.json"
+    assert load_program(Path(path)) == built(norm())
+    done = run("check", path)
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0, "  by stand-ins for what the phases compute: data is where it belongs, summed once",
+    )  # fmt: skip
+    assert json.loads(run("check", path, "--json").out)["stand_ins"] is True
+    assert run("show", path, "-o", str(tmp_path / "run.json")).code == 0
+
+
+def test_check_lists_of_many_tensors_those_that_differ(tmp_path: Path) -> None:
+    path = tmp_path / "chain.json"
+    names = [f"t{at}" for at in range(14)]
+    phases = {f"to {b}": {"reads": [f"{a}[M]"], "writes": f"{b}[M]"} for a, b in pairwise(names)}
+    nodes = [compute(f"to {b}", [f"{a}[0]"], f"{b}[0]", M=0) for a, b in pairwise(names)]
+    asked = program([nodes], phases=phases, grid={name: {"M": 1} for name in phases})
+    path.write_text(json.dumps(asked))
+    assert run("check", str(path)).out.splitlines()[1] == "  13 tensors equal"
+    nodes += [
+        {"op": "compute", "reads": ["t13[0]"], "accumulates": "copy"},
+        {"op": "alloc", "block": "t13[0]"},
+        {"op": "alloc", "block": "copy"},
+    ]
+    path.write_text(json.dumps({**asked, "final": [[]]}))
+    done = run("check", str(path))
+    assert done.code == 1
+    assert done.out.splitlines()[1:3] == ["  12 tensors equal", "  t13  differs"]
 
 
 def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from primepar.partition import parse_sequence
 from primepar.reference import Emulation, check_program, emulate
 from primepar.reference.block import Array
+from primepar.reference.contents import Contents
 from primepar.reference.products import zeros
 from primepar.schedule import Linear, lower
 from primepar.schedule.program import (
@@ -159,7 +160,7 @@ def test_alloc_knows_the_shape_of_a_block_of_the_operator() -> None:
     program = lower(parse_sequence("N2"), Linear(M=2, N=4, K=6))
     alloc = [(Alloc("O[0,0]"), *nodes) for nodes in program.programs]
     program = msgspec.structs.replace(program, programs=tuple(alloc))
-    assert zeros(program, "O[0,0]").array.shape == (2, 6)
+    assert zeros(Contents(program), "O[0,0]").array.shape == (2, 6)
     assert check_program(program).equal
 
 

@@ -105,7 +105,7 @@ def test_operands_of_another_sub_operator_are_refused() -> None:
     refused(
         refusal((product(0, "O[0,0]", "I[0,0]", "W[1,0]"),), initial=(OPERANDS,)),
         WrongDataError,
-        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to multiply I[0,0] and "
+        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to read I[0,0] and "
         "W[0,0], got I[0,0] and W[1,0]",
     )
 
@@ -114,7 +114,7 @@ def test_operands_in_another_order_are_refused() -> None:
     refused(
         refusal((product(0, "O[0,0]", "W[0,0]", "I[0,0]"),), initial=(OPERANDS,)),
         WrongDataError,
-        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to multiply I[0,0] and "
+        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to read I[0,0] and "
         "W[0,0], got W[0,0] and I[0,0]",
     )
 
@@ -123,7 +123,7 @@ def test_data_without_meaning_is_no_operand() -> None:
     refused(
         refusal((product(0, "O[0,0]", "x", "W[0,0]"),), initial=(("x", "W[0,0]"),)),
         WrongDataError,
-        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to multiply I[0,0] and "
+        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to read I[0,0] and "
         "W[0,0], got x holding x of device 0 and W[0,0]",
     )
 

@@ -284,5 +284,5 @@ def test_what_a_sum_held_before_does_not_finish_it() -> None:
     refused(
         error,
         IncompleteError,
-        "device 0: at the end expected the 2 terms of O[0,0], got it without forward M=0 N=0 K=0",
+        "device 0: at the end expected the 3 terms of O[0,0], got it without forward M=0 N=0 K=0",
     )

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
 
 
+LISTED = 12
+"""Tensors that are listed one by one; of more only those that differ are."""
+
+
 def check(
     target: TargetArgument,
     side: SideOption = None,
@@ -32,8 +36,8 @@ def check(
 ) -> None:
     """Compare emulated devices with one device, on integers and with ==.
 
-    Ends with 1 if a tensor differs, if the schedule is refused, or if other than the method's
-    formula leaves a device.
+    Phases with signatures of their own are computed by exact stand-ins. Ends with 1 if a tensor
+    differs, if the schedule is refused, or if other than the method's formula leaves a device.
     """
     placed = on_mesh(target, resolve(target), side)
     operator = None if shape is None else _operator(shape)
@@ -67,12 +71,19 @@ def _lines(report: CheckReport) -> Iterator[str]:
     sizes = " ".join(f"{dim}={size}" for dim, size in report.shape.items())
     devices = f"{report.ranks} emulated device{'s' * (report.ranks != 1)}"
     yield f"{report.target or 'all'} on {devices}{', ' * bool(sizes)}{sizes}"
-    for tensor, equal in report.outputs.items():
-        yield f"  {tensor:4} {_verdict(equal, 'equal', 'differs')}"
+    outputs = report.outputs
+    if len(outputs) > LISTED:
+        outputs = {tensor: equal for tensor, equal in outputs.items() if not equal}
+        yield f"  {len(report.outputs) - len(outputs)} tensors {_verdict(True, 'equal', '')}"
+    width = max([4, *map(len, outputs)])
+    for tensor, equal in outputs.items():
+        yield f"  {tensor:{width}} {_verdict(equal, 'equal', 'differs')}"
     if report.sent:
         formula = "" if report.formula is None else f", {report.formula:g} by the formula"
         yield f"  sent per device  {_range(report.sent)} elements{formula}"
         yield f"  peak per device  {_range(report.peak)} elements"
+    if report.stand_ins and report.equal:
+        yield "  by stand-ins for what the phases compute: data is where it belongs, summed once"
     if report.message:
         yield f"  {_verdict(False, '', 'refused')}  {report.message}"
 

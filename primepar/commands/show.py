@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,14 +21,14 @@ from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.plan import Plan
-from primepar.schedule import Linear, Program, Sequence, lower, program_text, save_program
-from primepar.schedule.operators import PHASES, Phase, parse_block
+from primepar.schedule import Program, Sequence, lower, program_text, save_program
+from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
 from primepar.targets import resolve
 from primepar.trace import chrome_trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 
 def show(
@@ -142,23 +142,9 @@ def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:
 
 
 def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:
-    """The Chrome trace of an emulated run on blocks of ones; a unit of its clock is a second."""
-    from primepar.reference.blocks import host_blocks, initial_blocks
+    """The Chrome trace of a run as `check` makes it; a unit of its clock is a second."""
+    from primepar.reference.check import memories
     from primepar.reference.executor import emulate
 
     sequence = placed if isinstance(placed, Sequence) else None
-    names = zip(initial_blocks(program), host_blocks(program), strict=True)
-    memories = [{name: _ones(program, name) for name in (*own, *host)} for own, host in names]
-    return chrome_trace(emulate(program, memories, sequence).events)
-
-
-def _ones(program: Program, name: str) -> NDArray[Any]:
-    """The smallest array for a block; of an operator's tensor it has all of the tensor's dims."""
-    import numpy as np
-
-    parsed, shape = parse_block(name), program.shape or {}
-    if parsed is None:
-        return np.ones(1)
-    grid = next(iter((program.grid or {}).values()), {})
-    sizes = {dim: shape.get(dim, count) for dim, count in grid.items()}
-    return np.ones(Linear(**{"M": 1, "N": 1, "K": 1, **sizes}).block_shape(parsed.tensor, grid))
+    return chrome_trace(emulate(program, memories(program), sequence).events)

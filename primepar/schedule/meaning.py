@@ -99,7 +99,7 @@ class Phase:
                 slices[dim] = at * divisor
         for (dim, _), part in zip(self._open, key, strict=True):
             slices[dim] = slices.get(dim, 0) + part
-        order = list(self.grid or DIMS)
+        order = list(self.grid or (*DIMS, *sorted(self.dims)))
         return {dim: slices[dim] for dim in sorted(slices, key=order.index)}
 
 
