@@ -32,7 +32,7 @@ def resolve(text: str) -> Target:
     if text.rpartition(",")[2] in READY:
         raise TargetError(
             f"{text}: expected a model and a number of devices for a ready plan, got neither: "
-            f"write primepar show {text} --model config.json --ranks 4"
+            f"write {text} --model config.json --ranks 4, to show it or to verify it"
         )
     try:
         return parse_sequence(text)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from distributed_ranks import on_ranks
+from step_cases import calls_of_step, sent_by
 
 from primepar.distributed.loss import cross_entropy
 from primepar.distributed.model import PartitionedModel
 from primepar.distributed.stream import Stream
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
+from primepar.plan import Plan, edges, ends, lower_step, parameter_places, ready_plan
 from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.transformer import Transformer
 from primepar.schedule import Layout
@@ -124,6 +125,7 @@ def worst(got: cases.Arrays, expected: cases.Arrays) -> float:
 
 
 ON = [(ranks, *case) for ranks in PLANS for case in cases_on(ranks)]
+READY = [each for each in ON if each[1] in ("gpt2", "llama", "llama-tied") and each[2] != "mixed"]
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
@@ -175,6 +177,16 @@ def test_a_small_batch_sends_what_the_emulated_devices_send(
     model = EmulatedModel(config, planned, cases.parameters(config))
     step = model.loss_and_gradients(*cases.batch(config, planned.batch), draw_of(name))
     assert [sum(each.sent.values()) for each in results(ranks)[name, plan]] == step.sent
+
+
+@pytest.mark.parametrize(("ranks", "name", "plan"), READY)
+def test_every_rank_sends_what_the_program_of_the_step_sends(
+    ranks: int, name: str, plan: str
+) -> None:
+    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
+    program = lower_step(planned, batch_of(planned), config.context)
+    sent = [sum(each.sent.values()) for each in results(ranks)[name, plan]]
+    assert sent == sent_by(calls_of_step(program))
 
 
 @pytest.mark.parametrize(("ranks", "plan"), [(4, "data"), (4, "megatron"), (8, "M2,megatron")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,12 +21,54 @@ TargetArgument = Annotated[
         show_default=False,
     ),
 ]
+PlanTargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, "
+        "or a ready plan beside --model.",
+        show_default=False,
+    ),
+]
 SideOption = Annotated[
     str | None,
     typer.Option(
         "--side",
         metavar="S",
         help="Length of the mesh's side; one length for each side where there are several: 2,3.",
+    ),
+]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="CONFIG.JSON",
+        help="Make TARGET, a ready plan like megatron or M2,summa, for this model.",
+        show_default=False,
+    ),
+]
+RanksOption = Annotated[
+    int | None, typer.Option("--ranks", help="Devices of the ready plan.", show_default=False)
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        min=1,
+        help="Sequences of a step: of the ready plan, or of a plan that leaves them open.",
+        show_default=False,
+    ),
+]
+DepthOption = Annotated[
+    int | None, typer.Option("--depth", help="Depth of a tesseract plan.", show_default=False)
+]
+PositionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--positions",
+        min=1,
+        help="Tokens of each sequence of a plan's step; all that the model takes if not given.",
+        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,7 +85,7 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
     if isinstance(target, Plan):
         raise TargetError(
             f"{name}: expected a primitive, a sequence or a program, got a plan: only "
-            "`primepar show` and `primepar train --plan` take one"
+            "`primepar show`, `primepar verify` and `primepar train --plan` take one"
         )
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))

@@ -1,8 +1,9 @@
-"""`primepar show` of a plan: a plan file, or a ready plan made for a model and a mesh."""
+"""Plans as targets: a plan file, or a ready plan made for a model and a mesh; and their steps."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import typer
@@ -10,29 +11,89 @@ import typer
 from primepar.commands.options import json_text
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.plan import Plan, ready_plan, save_plan
+from primepar.plan import Plan, lower_step, ready_plan, save_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
+from primepar.schedule import Program
+from primepar.targets import Target, resolve
 
 
-def make_plan(
-    target: str, model: Path | None, ranks: int | None, batch: int | None, depth: int | None
-) -> Plan:
-    """The ready plan that the options ask for. Raises `TargetError`, `PlanError`, `ConfigError`."""
-    given = {"--ranks": ranks, "--batch": batch, "--depth": depth}
-    if model is None:
-        option = next(name for name, value in given.items() if value is not None)
-        raise TargetError(
-            f"{option}: expected --model config.json beside it, which makes a ready plan, got "
-            "none: name the model"
-        )
-    if ranks is None:
-        raise TargetError(
-            f"{target}: expected the number of devices of the plan, got none: write --ranks 4"
-        )
-    from primepar.models.config_json import load_config
+@dataclass(frozen=True)
+class Making:
+    """The options that make a ready plan of a target, and those of a plan's step."""
 
-    return ready_plan(target, load_config(model), ranks, batch, depth)
+    model: Path | None
+    ranks: int | None
+    batch: int | None
+    depth: int | None
+    positions: int | None
+
+    def resolved(self, target: str, step: bool) -> Target:
+        """What a target names: a ready plan where it is asked for, else what there is.
+
+        Of a plan whose `step` is meant, a batch and positions are its sizes. Raises `TargetError`
+        for options that say nothing of the target, and `PlanError` and `ConfigError`.
+        """
+        if any(value is not None for value in (self.model, self.ranks, self.depth)):
+            found: Target = self._made(target)
+        else:
+            found = resolve(target)
+            if self.batch is not None and not (isinstance(found, Plan) and step):
+                found = self._made(target)
+        if self.positions is not None and not (isinstance(found, Plan) and step):
+            mend = ", or write --program" if isinstance(found, Plan) else ""
+            raise TargetError(
+                f"{target}: expected no --positions, which the step of a plan has, got "
+                f"--positions {self.positions}: leave it out{mend}"
+            )
+        return found
+
+    def _made(self, target: str) -> Plan:
+        given = {"--ranks": self.ranks, "--batch": self.batch, "--depth": self.depth}
+        if self.model is None:
+            option = next(name for name, value in given.items() if value is not None)
+            raise TargetError(
+                f"{option}: expected --model config.json beside it, which makes a ready plan, got "
+                "none: name the model"
+            )
+        if self.ranks is None:
+            raise TargetError(
+                f"{target}: expected the number of devices of the plan, got none: write --ranks 4"
+            )
+        from primepar.models.config_json import load_config
+
+        return ready_plan(target, load_config(self.model), self.ranks, self.batch, self.depth)
+
+    def step(self, plan: Plan) -> TrainingStep:
+        """The step that is meant: of the plan's batch or the smallest, and of whole contexts."""
+        positions = self.positions or plan.model.context
+        batch = self.batch or plan.batch or plan.row_cuts.smallest_batch(positions)
+        return TrainingStep(plan, batch, positions)
+
+    def replay(self, target: str) -> str:
+        """The commands that run the step on emulated devices."""
+        given = "".join(f" --{each.name} {value}" for each in fields(self)
+                        if (value := getattr(self, each.name)) is not None)  # fmt: skip
+        write = f"primepar show {target}{given} --program -o step.json"
+        return f"{write} && primepar check step.json"
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One training step of a plan."""
+
+    plan: Plan
+    batch: int
+    positions: int
+
+    def __str__(self) -> str:
+        sequences = f"{self.batch} sequence{'s' * (self.batch != 1)}"
+        return f"a step of {sequences} of {self.positions} token{'s' * (self.positions != 1)}"
+
+    @property
+    def program(self) -> Program:
+        """Its program. Raises `PlanError` for sizes that do not fit."""
+        return lower_step(self.plan, self.batch, self.positions)
 
 
 def show_plan(plan: Plan, output: Path | None, json: bool) -> None:

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from primepar.commands.options import (
+    BatchOption,
+    DepthOption,
     JsonOption,
+    ModelOption,
+    PlanTargetArgument,
+    PositionsOption,
+    RanksOption,
     SideOption,
-    TargetArgument,
     json_text,
     on_mesh,
 )
-from primepar.commands.plan import make_plan, refuse_for_plan, show_plan
+from primepar.commands.plan import Making, TrainingStep, refuse_for_plan, show_plan
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
@@ -24,7 +29,6 @@ from primepar.plan import Plan
 from primepar.schedule import Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
-from primepar.targets import resolve
 from primepar.trace import chrome_trace
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    target: TargetArgument,
+    target: PlanTargetArgument,
     side: SideOption = None,
     phase: Annotated[
         Literal["forward", "backward", "gradient"] | None,
@@ -41,24 +45,11 @@ def show(
     program: Annotated[
         bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
     ] = False,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CONFIG.JSON",
-            help="Make TARGET, a ready plan like megatron or M2,summa, for this model.",
-            show_default=False,
-        ),
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option(help="Devices of the ready plan.", show_default=False)
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sequences of a step of the ready plan.", show_default=False),
-    ] = None,
-    depth: Annotated[
-        int | None, typer.Option(help="Depth of a tesseract plan.", show_default=False)
-    ] = None,
+    model: ModelOption = None,
+    ranks: RanksOption = None,
+    batch: BatchOption = None,
+    depth: DepthOption = None,
+    positions: PositionsOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -74,13 +65,18 @@ def show(
     """Draw the space-time grid: what each device multiplies at each step, and what moves.
 
     `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run. A plan is
-    told operator by operator: its sequence, where its input and output lie, and what moves between.
+    told operator by operator: its sequence, where its input and output lie, and what moves between;
+    its program is that of a whole training step.
     """
-    making = any(value is not None for value in (model, ranks, batch, depth))
-    found = make_plan(target, model, ranks, batch, depth) if making else resolve(target)
+    making = Making(model, ranks, batch, depth, positions)
+    found = making.resolved(target, step=program)
     if isinstance(found, Plan):
-        refuse_for_plan(target, {"--side": side, "--phase": phase, "--program": program})
-        show_plan(found, output, json)
+        refuse_for_plan(target, {"--side": side, "--phase": phase})
+        if program:
+            _check_output(output, program)
+            _show_step(making.step(found), output, json)
+        else:
+            show_plan(found, output, json)
         return
     _check_output(output, program)
     placed = on_mesh(target, found, side)
@@ -96,6 +92,16 @@ def show(
         write_text(output, json_text(_trace(placed, lowered)))
     if output is not None:
         typer.echo(f"wrote {output}")
+
+
+def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:
+    """The program of a training step, as text, as JSON or into a file."""
+    if output is not None:
+        save_program(step.program, output)
+        typer.echo(f"wrote {output}: {step}")
+    else:
+        text = program_json(step.program) if json else program_text(step.program)
+        typer.echo(text, nl=False)
 
 
 def _check_output(output: Path | None, program: bool) -> None:

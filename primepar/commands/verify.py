@@ -1,4 +1,4 @@
-"""`primepar verify`: the proof of a primitive for every side, or of one program."""
+"""`primepar verify`: a primitive for every side, one program, or the training step of a plan."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.commands.options import (
+    BatchOption,
+    DepthOption,
+    JsonOption,
+    ModelOption,
+    PlanTargetArgument,
+    PositionsOption,
+    RanksOption,
+    SideOption,
+    json_text,
+    on_mesh,
+)
+from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
+from primepar.plan import Plan
 from primepar.schedule import Primitive, Program, lower
-from primepar.targets import Target, resolve
+from primepar.targets import Target
 
 if TYPE_CHECKING:
     from primepar.verify.report import PropertyResult, Report
@@ -23,7 +36,7 @@ _COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow"}
 
 
 def verify(
-    target: TargetArgument,
+    target: PlanTargetArgument,
     side: SideOption = None,
     all_sides: Annotated[
         bool, typer.Option("--all-sides", help="Prove a primitive for every side (the default).")
@@ -37,29 +50,44 @@ def verify(
             help="Seconds for Z3: in all for a primitive, on each question for a program.",
         ),
     ] = 30.0,
+    model: ModelOption = None,
+    ranks: RanksOption = None,
+    batch: BatchOption = None,
+    depth: DepthOption = None,
+    positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
 
+    Of a plan a whole training step is proved: forward, backward, sums of gradients and updates.
     Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
-    found = resolve(target)
-    if isinstance(found, Primitive) and side is None:
+    making = Making(model, ranks, batch, depth, positions)
+    found, step = making.resolved(target, step=True), None
+    if isinstance(found, Plan):
+        refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
+        step = making.step(found)
+        report = _program(step.program, target, buffered, timeout)
+        scope, replay = f"for {step}", making.replay(target)
+    elif isinstance(found, Primitive) and side is None:
         report = _every_side(target, found, buffered, timeout)
-        scope = "for every side"
+        scope, replay = "for every side", _replay(target, found, side, report)
     elif all_sides:
         raise TargetError(
             f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
         )
     else:
-        report = _one_mesh(target, found, side, buffered, timeout)
+        placed = on_mesh(target, found, side)
+        program = placed if isinstance(placed, Program) else lower(placed)
+        report = _program(program, target, buffered, timeout)
         scope = f"for side {side}" if side else "as it stands"
+        replay = _replay(target, found, side, report)
     if json:
-        typer.echo(json_text(_as_json(report)), nl=False)
+        typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, scope, _replay(target, found, side, report))))
+        typer.echo("\n".join(_lines(report, scope, replay)))
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
@@ -78,18 +106,14 @@ def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: floa
     return verify_primitive(primitive, target, timeout)
 
 
-def _one_mesh(
-    target: str, found: Target, side: str | None, buffered: bool, timeout: float
-) -> Report:
+def _program(program: Program, target: str, buffered: bool, timeout: float) -> Report:
     from primepar.verify.program_proof import verify_program
 
-    placed = on_mesh(target, found, side)
-    program = placed if isinstance(placed, Program) else lower(placed)
     return verify_program(program, target, buffered, timeout)
 
 
-def _as_json(report: Report) -> dict[str, object]:
-    """The report; a property has a `reason` only where there is one."""
+def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
+    """The report; a property has a `reason` only where there is one, and only a plan a `step`."""
     properties = [
         {
             "name": result.name,
@@ -100,7 +124,8 @@ def _as_json(report: Report) -> dict[str, object]:
         }
         for result in report.properties
     ]
-    return {"target": report.target, "verdict": report.verdict, "properties": properties}
+    sizes = {"step": {"batch": step.batch, "positions": step.positions}} if step else {}
+    return {"target": report.target, **sizes, "verdict": report.verdict, "properties": properties}
 
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:

@@ -1,0 +1,163 @@
+"""Tensors on their way: cut into other blocks, moved to another layout; programs taken in.
+
+What a program of one operator calls `I[0,1]` goes by the name of the tensor in the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Sequence as Several
+from functools import lru_cache
+from itertools import product
+
+from msgspec.structs import replace
+
+from primepar.plan.layouts import Way
+from primepar.plan.step_blocks import renamed
+from primepar.plan.step_draft import Cuts, Draft, Groups, Held, View, around, inside, refined
+from primepar.schedule.layout import Cells, Layout
+from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
+from primepar.schedule.program import (
+    Compute,
+    Cut,
+    Instruction,
+    Join,
+    Program,
+    ReduceScatter,
+)
+from primepar.schedule.redistribute import redistribution
+
+
+def reblocked(draft: Draft, view: View, cuts: Cuts, name: str, copy: bool = False) -> View:
+    """The same data in other blocks, under a name of its own; as it is where it lies so already.
+
+    With `copy` it gets blocks of its own always.
+    """
+    fine = refined(view.cuts, cuts)
+    if fine != view.cuts or (copy and cuts == view.cuts):
+        view = _cut(draft, view, fine, name if fine == cuts else f"{name}.parts")
+    return view if view.cuts == cuts else _joined(draft, view, cuts, name)
+
+
+def _cut(draft: Draft, view: View, cuts: Cuts, name: str) -> View:
+    held: list[list[Index]] = []
+    for rank, own in enumerate(view.held):
+        held.append([])
+        for index in own:
+            parts = list(product(*inside(cuts, view.cuts, index)))
+            names = tuple(block_name(name, part) for part in parts)
+            draft.programs[rank].append(Cut(block_name(view.name, index), names))
+            held[-1] += parts
+    return draft.other(view, name, cuts, held)
+
+
+def _joined(draft: Draft, view: View, cuts: Cuts, name: str) -> View:
+    held: list[list[Index]] = []
+    for rank, own in enumerate(view.held):
+        wholes: dict[Index, list[Index]] = {}
+        for index in sorted(own):
+            wholes.setdefault(around(view.cuts, cuts, index), []).append(index)
+        for whole, parts in wholes.items():
+            names = tuple(block_name(view.name, part) for part in parts)
+            draft.programs[rank].append(Join(names, block_name(name, whole)))
+        held.append(list(wholes))
+    return draft.other(view, name, cuts, held)
+
+
+def moved(
+    draft: Draft, view: View, way: Way, cuts: Cuts, name: str, shared: bool = False
+) -> View:  # fmt: skip
+    """A tensor in another layout and in the blocks of `cuts`, under a name of its own.
+
+    Blocks that nobody else needs (not `shared`) keep their name where they move as they are, and
+    are gone where they have left. Where nothing is sent and no block is cut the view is the same.
+    """
+    if way.source == way.target:
+        return reblocked(draft, view, cuts, name)
+    pairs = zip(Cells.of(way.source, way.target).cuts, cuts, strict=True)
+    cells = tuple(tuple(int(at * line[-1]) for at in parts) for parts, line in pairs)
+    pieces = name if cells == cuts else f"{name}.pieces"
+    view = reblocked(draft, view, cells, pieces, copy=shared)
+    program = _way(way.source, way.target)
+    take_in(draft, program, {"O": view.name}, name)
+    there = View(view.name, cells, held_after(program, "O"), view.dims)
+    return reblocked(draft, there, cuts, name)
+
+
+def summed_in_parts(
+    draft: Draft, view: View, groups: Groups, parts: Several[int], cuts: Cuts, name: str
+) -> View:
+    """The sum over each group of ranks, of which rank r keeps rows `parts[r]` of those of `cuts`.
+
+    Ranks of a group that keep the same part all have it.
+    """
+    view = reblocked(draft, view, cuts, name)
+    kept = tuple(
+        tuple(index for index in own if index[0] == row)
+        for own, row in zip(view.held, parts, strict=True)
+    )
+    view = View(view.name, view.cuts, kept, view.dims)
+    for group in groups:
+        owners = [[rank for rank in group if parts[rank] == row] for row in
+                  sorted({parts[rank] for rank in group})]  # fmt: skip
+        for line in zip(*owners, strict=True):
+            _scatter(draft, view, line)
+        draft.all_reduce(view, tuple(map(tuple, owners)))
+    return view
+
+
+def _scatter(draft: Draft, view: View, line: tuple[int, ...]) -> None:
+    """Sum the blocks of the ranks of a line, each into the rank that keeps it."""
+    blocks = tuple(block for rank in line for block in view.blocks(rank))
+    if len(line) > 1:
+        for rank, own in zip(line, blocks, strict=True):
+            draft.programs[rank].append(ReduceScatter(line, blocks=blocks, block=own))
+
+
+@lru_cache(maxsize=1024)
+def _way(source: Layout, target: Layout) -> Program:
+    return redistribution(source, target)
+
+
+def held_after(program: Program, tensor: str) -> Held:
+    """The blocks of a tensor that every rank has at the end of an operator's program."""
+    return tuple(indices(blocks, tensor) for blocks in program.final or ())
+
+
+def indices(blocks: Iterable[str], tensor: str) -> tuple[Index, ...]:
+    """Which blocks of a tensor are among some."""
+    own = (name for name in blocks if name.startswith(f"{tensor}["))
+    return tuple(parsed.index for parsed in map(parse_block, own) if parsed is not None)
+
+
+def take_in(
+    draft: Draft,
+    program: Program,
+    names: Mapping[str, str],
+    label: str,
+    turned: Collection[str] = (),
+) -> None:
+    """Append a program of one operator, whose tensors are given their `names` in the step.
+
+    `label` goes before its requests and phases. Blocks of the `turned` tensors have their two
+    indices exchanged.
+    """
+    known: dict[str, str] = {}
+
+    def block(name: str) -> str:
+        if name not in known:
+            parsed = parse_block(name)
+            assert parsed is not None
+            index = parsed.index[::-1] if parsed.tensor in turned else parsed.index
+            found = block_name(names[parsed.tensor], index)
+            known[name] = scratch_name(found) if parsed.scratch else found
+        return known[name]
+
+    def labelled(node: Instruction) -> Instruction:
+        found = renamed(node, block, lambda request: f"{label} {request}")
+        if isinstance(found, Compute) and found.phase is not None:
+            return replace(found, phase=f"{label}.{found.phase}")
+        return found
+
+    for own, instructions in zip(draft.programs, program.programs, strict=True):
+        own += map(labelled, instructions)

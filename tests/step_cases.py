@@ -1,0 +1,148 @@
+"""Training steps as programs, what they send, and how to spoil them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+from partitioned_cases import SHAPES, drawn_batch, drawn_parameters
+
+from primepar.plan import Plan, lower_step, ready_plan
+from primepar.reference.blocks import Memory
+from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.partitioned_devices import Devices
+from primepar.schedule import Program, Sequence
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import Collective, Instruction, IRecv, ISend, ReduceScatter
+from primepar.schedule.program_file import instruction_text
+from primepar.verify import verify_program
+
+BATCH, POSITIONS = 8, 4
+SMALL = {family: replace(config, layers=1) for family, config in SHAPES.items()}
+"""One layer of every family."""
+
+
+class Call(NamedTuple):
+    """A message or a collective of one rank, without the names of its blocks."""
+
+    kind: str
+    with_ranks: tuple[int, ...]
+    how: tuple[object, ...]
+    """Root and reduction, where it has them."""
+    elements: int
+
+
+def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[int, Call]]:
+    """What every rank sends, receives and reduces, in order; `elements` are those of a block."""
+    for rank, instructions in enumerate(program.programs):
+        for node in instructions:
+            if isinstance(node, ISend | IRecv):
+                yield rank, Call(type(node).__name__, (node.peer,), (), elements(node.block))
+            elif isinstance(node, Collective):
+                how = tuple(getattr(node, each, None) for each in ("root", "reduction"))
+                given = node.blocks if isinstance(node, ReduceScatter) else (node.block,)
+                yield rank, Call(type(node).__name__, node.group, how, elements(given[0]))
+
+
+@cache
+def lowered(name: str, ranks: int, family: str) -> Program:
+    """The step of a small model under a ready plan."""
+    return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+
+
+def by_rank(found: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:
+    """The calls of every rank."""
+    lists: list[list[Call]] = [[] for _ in range(ranks)]
+    for rank, call in found:
+        lists[rank].append(call)
+    return lists
+
+
+def calls_of_step(program: Program) -> list[list[Call]]:
+    """The calls of every rank in the program of a step."""
+    meaning = Meaning(program)
+
+    def elements(block: str) -> int:
+        found = meaning.elements(block)
+        assert found is not None, block
+        return found
+
+    return by_rank(calls(program, elements), program.ranks)
+
+
+def calls_of_model(plan: Plan, batch: int, positions: int) -> tuple[list[list[Call]], Any]:
+    """The calls of every rank in the emulated model, and what each sent by its own count."""
+    run, found = Devices.run, list[tuple[int, Call]]()
+
+    def noted(
+        self: Devices, program: Program, memories: list[Memory], sequence: Sequence | None = None
+    ) -> list[Memory]:
+        sizes = {name: array.size for memory in memories for name, array in memory.items()}
+        meaning = Meaning(program)
+
+        def elements(block: str) -> int:
+            return (meaning.elements(block) if program.shape else None) or sizes[block]
+
+        found.extend(calls(program, elements))
+        return run(self, program, memories, sequence)
+
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    with patch.object(Devices, "run", noted):
+        step = model.loss_and_gradients(*drawn_batch(plan.model, batch, positions))
+    return by_rank(found, plan.ranks), step.sent
+
+
+def _sent(call: Call, rank: int) -> Fraction:
+    """Elements that leave a rank: rings, and chains from and to a root."""
+    size, group = call.elements, call.with_ranks
+    others = len(group) - 1
+    match call.kind:
+        case "ISend":
+            return Fraction(size)
+        case "AllReduce":
+            return Fraction(2 * others * size, len(group))
+        case "AllGather" | "ReduceScatter":
+            return Fraction(others * size)
+        case "Broadcast" | "Reduce":
+            root = call.how[0]
+            last = (group.index(rank) - group.index(int(str(root)))) % len(group) == others
+            ends = last if call.kind == "Broadcast" else rank == root
+            return Fraction(0 if ends else size)
+        case _:
+            return Fraction(0)
+
+
+def sent_by(everyone: list[list[Call]]) -> list[Fraction]:
+    """Elements that leave every rank."""
+    return [
+        sum((_sent(call, rank) for call in own), Fraction(0)) for rank, own in enumerate(everyone)
+    ]
+
+
+def spoilt(program: Program, spoil: Callable[[int, list[Instruction]], None]) -> Program:
+    """The program with the list of each rank changed, in place or by what `spoil` returns."""
+    lists = [list(instructions) for instructions in program.programs]
+    for rank, own in enumerate(lists):
+        spoil(rank, own)
+    return msgspec.structs.replace(program, programs=tuple(map(tuple, lists)))
+
+
+def place(instructions: list[Instruction], text: str) -> int:
+    """Where the only instruction stands that reads so, spaces aside, or begins so."""
+    texts = [" ".join(instruction_text(node).split()) for node in instructions]
+    (found,) = [at for at, each in enumerate(texts) if each.startswith(text)]
+    return found
+
+
+def refuted(program: Program) -> dict[str, str]:
+    """Property -> counterexample, of those that are refuted."""
+    return {
+        result.name: result.counterexample
+        for result in verify_program(program).properties
+        if result.counterexample is not None
+    }

@@ -1,0 +1,138 @@
+"""Steps of plans on the command line: `primepar verify PLAN` and `primepar show PLAN --program`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from command import run
+from step_cases import SMALL, place, spoilt
+
+from primepar.commands.plan import TrainingStep
+from primepar.plan import lower_step, ready_plan, save_plan
+from primepar.schedule import load_program, program_text
+from primepar.schedule.program import Instruction
+
+CONFIG = {
+    "model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 4, "n_positions": 4,
+    "vocab_size": 21, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+PROPERTIES = [
+    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races",
+]  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    save_plan(ready_plan("summa", SMALL["opt"], 4), tmp_path / "plan.json")
+    return str(tmp_path / "plan.json")
+
+
+def test_verify_proves_the_step_of_a_plan_and_says_of_which_sizes(plan: str) -> None:
+    done = run("verify", plan)
+    assert (done.code, done.err) == (0, "")
+    first, *rest = done.out.splitlines()
+    assert first == f"{plan}: proved for a step of 2 sequences of 4 tokens"
+    assert [line.split()[:2] for line in rest] == [[name, "proved"] for name in PROPERTIES]
+
+
+def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
+    done = run("verify", plan, "--batch", "4", "--positions", "1", "--json")
+    report = json.loads(done.out)
+    assert list(report) == ["target", "step", "verdict", "properties"]
+    assert (report["verdict"], report["step"]) == ("proved", {"batch": 4, "positions": 1})
+    assert [each["name"] for each in report["properties"]] == PROPERTIES
+
+
+def test_verify_proves_a_ready_plan_beside_a_model(config: str) -> None:
+    done = run("verify", "M2,megatron", "--model", config, "--ranks", "4", "--batch", "2")
+    assert (done.code, done.err) == (0, "")
+    title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"
+    assert done.out.splitlines()[0] == title
+
+
+def test_a_batch_of_the_plan_is_the_one_that_is_proved(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    save_plan(ready_plan("data", SMALL["llama"], 2, batch=6), path)
+    title = f"{path}: proved for a step of 6 sequences of 1 token"
+    assert run("verify", str(path), "--positions", "1").out.splitlines()[0] == title
+    assert run("verify", str(path), "--batch", "2").err == (
+        "primepar: error: batch: expected 6, as the plan says, got 2: take that, or a plan for "
+        "this one\n"
+    )
+
+
+def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    done = run("show", plan, "--program", "-o", str(path))
+    assert done == (0, f"wrote {path}: a step of 2 sequences of 4 tokens\n", "")
+    program = lower_step(ready_plan("summa", SMALL["opt"], 4), 2, 4)
+    assert load_program(path) == program
+    assert run("verify", str(path)).code == 0
+    assert run("show", plan, "--program").out == program_text(program)
+    assert run("show", plan, "--program", "--json").out == path.read_text()
+
+
+def test_show_makes_the_program_of_a_ready_plan(config: str) -> None:
+    options = ("--model", config, "--ranks", "2", "--positions", "2", "--json")
+    done = json.loads(run("show", "data", *options, "--program").out)
+    assert done["tensors"]["tokens"] == {"cuts": [[0, 2, 4]]}
+
+
+def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -> None:
+    def spoil(rank: int, own: list[Instruction]) -> None:
+        del own[place(own, "all_reduce norm.weight.grad")]
+
+    wrong = spoilt(lower_step(ready_plan("summa", SMALL["opt"], 4), 2, 4), spoil)
+    with patch.object(TrainingStep, "program", wrong):
+        done = run("verify", plan, "--positions", "4")
+    assert done.code == 1
+    assert done.out.splitlines()[0] == f"{plan}: refuted"
+    assert done.out.splitlines()[-1] == (
+        f"  replay: primepar show {plan} --positions 4 --program -o step.json && "
+        "primepar check step.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("verify", "PLAN", "--side", "2"), "PLAN: expected no --side, as a plan has its own "
+         "sequences, got --side 2: leave it out"),
+        (("verify", "PLAN", "--all-sides"), "PLAN: expected no --all-sides, as a plan has its own "
+         "sequences, got --all-sides: leave it out"),
+        (("verify", "PLAN", "--batch", "3"), "batch: expected a positive multiple of 2, the cuts "
+         "of the rows in the plan's sequences, got 3: take 4"),
+        (("verify", "PLAN", "--positions", "5"), "positions: expected 1 to context=4, got 5: cut "
+         "the sequences"),
+        (("verify", "megatron", "--model", "CONFIG"), "megatron: expected the number of devices "
+         "of the plan, got none: write --ranks 4"),
+        (("verify", "K,P2x2", "--positions", "2"), "K,P2x2: expected no --positions, which the "
+         "step of a plan has, got --positions 2: leave it out"),
+        (("verify", "K,P2x2", "--batch", "2"), "--batch: expected --model config.json beside it, "
+         "which makes a ready plan, got none: name the model"),
+        (("show", "PLAN", "--batch", "2"), "--batch: expected --model config.json beside it, "
+         "which makes a ready plan, got none: name the model"),
+        (("show", "PLAN", "--positions", "2"), "PLAN: expected no --positions, which the step of "
+         "a plan has, got --positions 2: leave it out, or write --program"),
+        (("show", "PLAN", "--program", "-o", "step.svg"), "--output: expected a name that ends "
+         "with .json (the program), got step.svg"),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_of_a_step_is_refused(
+    plan: str, config: str, arguments: tuple[str, ...], message: str
+) -> None:
+    places = {"PLAN": plan, "CONFIG": config}
+    done = run(*(places.get(each, each) for each in arguments))
+    shown = message.replace("PLAN", plan)
+    assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {shown}\n")
