@@ -15,6 +15,7 @@ from conftest import Golden
 
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import load_program, lower
+from primepar.verify.report import PROPERTIES
 
 WRONG = """
 from primepar import Primitive
@@ -184,7 +185,8 @@ def test_verify_json_has_the_agreed_form() -> None:
 def test_verify_proves_one_mesh(arguments: tuple[str, ...]) -> None:
     done = run("verify", *arguments, "--json")
     assert done.code == 0
-    assert len(json.loads(done.out)["properties"]) == 6
+    found = [each["name"] for each in json.loads(done.out)["properties"]]
+    assert found == [*PROPERTIES[:6], *(["traffic"] if arguments[0] == "primepar" else [])]
 
 
 def test_what_verify_refutes_is_replayed_by_the_command_that_it_prints(wrong: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ConfigError, TargetError
-from primepar.schedule import Primitive, Program, lower
+from primepar.schedule import Linear, Primitive, Program, Sequence, lower
 from primepar.targets import Target, resolve
 
 if TYPE_CHECKING:
@@ -84,8 +84,12 @@ def _one_mesh(
     from primepar.verify.program_proof import verify_program
 
     placed = on_mesh(target, found, side)
-    program = placed if isinstance(placed, Program) else lower(placed)
+    program = placed if isinstance(placed, Program) else _lowered(placed)
     return verify_program(program, target, buffered, timeout)
+
+
+def _lowered(sequence: Sequence) -> Program:
+    return lower(sequence, Linear.smallest(sequence.grid))
 
 
 def _as_json(report: Report) -> dict[str, object]:

@@ -13,8 +13,6 @@ Held per device:           1 / p of each tensor, and one more block of each that
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from primepar.schedule.primitive import Primitive, Slices, Value, where
 
 
@@ -34,7 +32,6 @@ class PrimePar(Primitive):
         last = where(t == s - 1, 1, 0)
         return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        if s == 1:
-            return Fraction(0)
-        return Fraction(2 * (s - 1) * (M * N + M * K) + 2 * s * N * K, s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        moved = 2 * (s - 1) * (M * N + M * K) + 2 * s * N * K
+        return where(s == 1, 0, moved / s**2)

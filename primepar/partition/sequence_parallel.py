@@ -12,8 +12,6 @@ Held per device:         1 / d of each tensor at rest.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
@@ -32,8 +30,8 @@ class SequenceColumn(Primitive):
     def home(self, tensor: str, d: Value, s: Value) -> Slices:
         return {"I": dict(M=d), "W": dict(K=d), "O": dict(K=d)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * M * N, s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * M * N / s
 
 
 class SequenceRow(Primitive):
@@ -51,5 +49,5 @@ class SequenceRow(Primitive):
     def home(self, tensor: str, d: Value, s: Value) -> Slices:
         return {"I": dict(N=d), "W": dict(N=d), "O": dict(M=d)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(2 * (s - 1) * M * K, s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 2 * (s - 1) * M * K / s

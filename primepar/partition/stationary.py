@@ -19,8 +19,6 @@ Held per device:           1 / p of each tensor, and one more block of each that
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
@@ -37,8 +35,8 @@ class OutputStays(Primitive):
         n = (r + c) % s
         return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=r, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * (M * N + N * K) / s**2
 
 
 class InputStays(Primitive):
@@ -54,8 +52,8 @@ class InputStays(Primitive):
         k = (r + c) % s
         return {"I": dict(M=r, N=c), "W": dict(N=c, K=k), "O": dict(M=r, K=k)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction((s - 1) * (3 * N * K + 2 * M * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (s - 1) * (3 * N * K + 2 * M * K) / s**2
 
 
 class WeightStays(Primitive):
@@ -71,5 +69,5 @@ class WeightStays(Primitive):
         m = (r + c) % s
         return {"I": dict(M=m, N=r), "W": dict(N=r, K=c), "O": dict(M=m, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction((s - 1) * (3 * M * N + 2 * M * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (s - 1) * (3 * M * N + 2 * M * K) / s**2

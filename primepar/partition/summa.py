@@ -20,7 +20,6 @@ Held per device:  1 / p of each tensor, and up to two panels on their way: each 
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import gcd
 
 from primepar.schedule.primitive import ANY, Primitive, Slices, Value
@@ -38,8 +37,8 @@ class Summa(Primitive):
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
         return {"I": dict(M=r, N=c), "W": dict(N=r, K=c), "O": dict(M=r, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * (M * N + N * K) / s**2
 
 
 class SummaRectangular(Primitive):
@@ -66,9 +65,9 @@ class SummaRectangular(Primitive):
             "O": dict(M=(r, a), K=(c, b)),
         }[tensor]
 
-    def sent(self, M: int, N: int, K: int, q: int, u: int, v: int) -> Fraction:
+    def sent(self, M: Value, N: Value, K: Value, q: Value, u: Value, v: Value) -> Value:
         rows, columns = q * u, q * v
-        return Fraction(3 * ((columns - 1) * M * N + (rows - 1) * N * K), rows * columns)
+        return 3 * ((columns - 1) * M * N + (rows - 1) * N * K) / (rows * columns)
 
     def text(self, sides: tuple[int, ...]) -> str:
         """`S4x6` if it has as many panels as it can and is no square, `S1x4x1x6` otherwise."""

@@ -11,8 +11,6 @@ Held per device:             1 / p of I and O, 1 / q^2 of W.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
@@ -28,6 +26,6 @@ class Tesseract(Primitive):
     def home(self, tensor: str, r: Value, c: Value, e: Value, q: Value, d: Value) -> Slices:
         return {"I": dict(M=(e, r), N=c), "W": dict(N=r, K=c), "O": dict(M=(e, r), K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, q: int, d: int) -> Fraction:
-        layer = 3 * (q - 1) * (Fraction(M * N, q * q * d) + Fraction(N * K, q * q))
-        return layer + Fraction(2 * (d - 1) * N * K, d * q * q)
+    def sent(self, M: Value, N: Value, K: Value, q: Value, d: Value) -> Value:
+        layer = 3 * (q - 1) * (M * N / (q**2 * d) + N * K / q**2)
+        return layer + 2 * (d - 1) * N * K / (d * q**2)

@@ -15,8 +15,6 @@ Held per device:           1 / p of each tensor at rest; 1 / q^2 of I and W from
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
@@ -40,9 +38,9 @@ class ThreeD(Primitive):
             "O": dict(M=(i, l), K=j),
         }[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
         again = 0 if self.keeps else M * N + N * K
-        return Fraction((s - 1) * (2 * (M * N + N * K + M * K) + again), s**3)
+        return (s - 1) * (2 * (M * N + N * K + M * K) + again) / s**3
 
 
 class ThreeDRegathered(ThreeD):
