@@ -49,7 +49,7 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
     report = verify_program(told)
     assert (report["memory"].verdict, report["traffic"].verdict) == ("proved", "proved")
     tight = verify_program(
-        replace(told, memory=Bound(device=max(run.peak) - 1), traffic=(*told.traffic[1:], "99/7"))
+        replace(told, memory=Bound(device=max(run.peak) - 1), traffic=("99/7",) * sequence.ranks)
     )
     assert (tight["memory"].verdict, tight["traffic"].verdict) == ("refuted", "refuted")
 

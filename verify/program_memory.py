@@ -72,9 +72,9 @@ def brings(instruction: Instruction, rank: int) -> tuple[str, ...]:
 
 
 class Alive(NamedTuple):
-    """What is alive on a rank after an instruction; before the first one, `index` is -1."""
+    """What is alive on a rank after an instruction; before the first one, `at` is -1."""
 
-    index: int
+    at: int
     device: dict[str, int]
     host: dict[str, int]
 
@@ -99,7 +99,7 @@ class Memory:
                     ("host", alive.host, bound.host),
                 ):
                     if limit is not None and sum(held.values()) > limit:
-                        return self._sentence(rank, alive.index, where, held, limit)
+                        return self._sentence(rank, alive.at, where, held, limit)
         return None
 
     def note(self) -> str:

@@ -42,6 +42,11 @@ def unequal(program: Program, flow: Flow) -> str | None:
     return None
 
 
+def sent_by(program: Program, flow: Flow, rank: int) -> Fraction:
+    """Elements that leave one rank. Raises `UndecidedError` where a size is not known."""
+    return sum((count for count, _ in _sent(Meaning(program), flow, rank)), Fraction(0))
+
+
 def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
     """The contributions that count most, `8 by instruction 3 (isend X -> 1) and 4 more`."""
     if not parts:

@@ -38,8 +38,8 @@ def lower(
 
     With an operator its shape is written into the program, and for a training step of a single
     primitive what its own formulas say is sent and held, where it has them. Raises `ShapeError` if
-    the sequence's grid does not divide it. A map that leaves a block nowhere, or a tensor in the wrong place,
-    still gives a program, and the program is refuted at that place.
+    the sequence's grid does not divide it. A map that leaves a block nowhere, or a tensor in the
+    wrong place, still gives a program, and the program is refuted at that place.
     """
     movement = Movement(sequence)
     shape: dict[Dim, int] | None = None
