@@ -175,7 +175,7 @@ def test_verify_json_has_the_agreed_form() -> None:
     report = json.loads(run("verify", "primepar", "--json").out)
     assert (report["target"], report["verdict"]) == ("primepar", "proved")
     names = [each["name"] for each in report["properties"]]
-    assert names == ["coverage", "placement", "completion", "alignment", "deadlock-freedom"]
+    assert names == [*PROPERTIES[:5], "traffic"]
     for each in report["properties"]:
         assert set(each) - {"reason"} == {"name", "verdict", "seconds", "counterexample"}
         assert (each["verdict"], each["counterexample"]) == ("proved", None)

@@ -168,7 +168,9 @@ def _sum(one: Case, other: Case) -> tuple[Term, Term]:
     return top, _times(one.bottom, other.bottom)
 
 
-def broken(gap: Amount, fixed: list[tuple[Term, Term]], compare: Callable[[Term, int], Term]) -> Term:
+def broken(
+    gap: Amount, fixed: list[tuple[Term, Term]], compare: Callable[[Term, int], Term]
+) -> Term:
     """What a counterexample satisfies to: `gap` is defined and does not compare with 0.
 
     `fixed` are sides with their numbers. Polynomials are expanded, so that a gap that is 0 for

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from primepar.verify.fit import FitError, Row, fit_affine, Sample
+from primepar.verify.fit import FitError, Row, Sample, fit_affine
 from primepar.verify.primitive_affine import Affine
 
 

@@ -53,8 +53,8 @@ def verify_primitive(
 ) -> Report:
     """Prove a primitive for all sides of 1 or more, within `timeout` seconds.
 
-    Traffic is asked where the primitive has a formula `sent`; if anything else is not proved, it
-    is unknown.
+    Traffic is asked where the primitive has a formula `sent` and everything else is proved: what
+    moves is counted where it can be made.
 
     A property that is not proved is refuted if some small mesh breaks it, with the smallest as the
     counterexample, and unknown otherwise. Raises `PrimitiveError` if the maps do not give slices.
@@ -70,10 +70,11 @@ def verify_primitive(
     if any(obligation.is_ground for obligation in failed):
         open_names = set(PROVED)
     if open_names & set(PROVED):
-        open_names -= set(FORMULAS)
+        open_names, names = open_names & set(PROVED), PROVED
     hints = {obligation.sides for obligation in proved if obligation.sides}
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
-    results = [_result(name, proved, faults.get(name)) for name in names]
+    told = {*PROVED, *(obligation.property for obligation in proved)}
+    results = [_result(name, proved, faults.get(name)) for name in names if name in told]
     return Report.of(target or type(primitive).__name__, results)
 
 
@@ -91,11 +92,6 @@ def _result(name: str, proved: list[Obligation], fault: Fault | None) -> Propert
     own = [each for each in proved if each.property == name]
     ground = [each for each in proved if each.is_ground and each.property != name]
     seconds = sum(obligation.seconds for obligation in own)
-    if name in FORMULAS:
-        first = next((each for each in proved if each.reason and each.property in PROVED), None)
-        if first is not None and first.sentence:
-            reason = f"what moves is counted where it can be made: see {first.property}"
-            return PropertyResult(name, "unknown", seconds, reason=reason)
     failed = next((each for each in (*own, *ground) if each.reason), None)
     if failed is None:
         return PropertyResult(name, "proved", seconds)

@@ -51,7 +51,7 @@ def traffic(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
         if told is not None:
             yield from _Traffic(symbolic, seen, told).claims()
     except (FitError, SymbolicError) as error:
-        yield Claim(NAME, "what is sent is as much as a rule says", None, str(error))
+        yield Claim(NAME, "what is sent is as much as the formula says", None, str(error))
 
 
 def sizes() -> dict[str, Term]:

@@ -7,7 +7,8 @@ gathers dO. The gathered I is not kept: it is gathered again for dW; dO is gathe
 dW.
 
 Sent per device over d:  column 3 (d - 1) / d MN elements, row 2 (d - 1) / d MK elements.
-Held per device:         1 / d of each tensor at rest.
+Held per device:         1 / d of each tensor at rest; at most the whole of the one that is gathered
+                         and 1 / d of all gradients besides.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class SequenceColumn(Primitive):
     def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
         return 3 * (s - 1) * M * N / s
 
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return ((s + 1) * M * N + 2 * N * K + 2 * M * K) / s
+
 
 class SequenceRow(Primitive):
     """N=d in every phase; I rests as [:, d], W as [d, :], O as [d, :]."""
@@ -51,3 +55,6 @@ class SequenceRow(Primitive):
 
     def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
         return 2 * (s - 1) * M * K / s
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (2 * M * N + 2 * N * K + (s + 1) * M * K) / s

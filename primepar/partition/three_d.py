@@ -10,7 +10,8 @@ memory. O rests as the I of an operator whose axes j and l are exchanged (`Three
 Sent per device, p = q^3:  2 (q - 1) (MN + NK + MK) / p  elements, and
                            (q - 1) (MN + NK) / p  more where I and W are gathered again.
 Held per device:           1 / p of each tensor at rest; 1 / q^2 of I and W from forward on where
-                           they are kept, and of the operands of a phase while it runs.
+                           they are kept, and of the operands of a phase while it runs; with the
+                           gradients at most 2 (MN + NK) / q^2 + (q + 1) MK / q^3.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class ThreeD(Primitive):
     def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
         again = 0 if self.keeps else M * N + N * K
         return (s - 1) * (2 * (M * N + N * K + M * K) + again) / s**3
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 2 * (M * N + N * K) / s**2 + (s + 1) * M * K / s**3
 
 
 class ThreeDRegathered(ThreeD):

@@ -186,7 +186,8 @@ class Element:
             raise PrimitiveError(
                 f"{kind}.{name}: expected a formula that can be called as {name}(self, M, N, K, "
                 f"{', '.join(self.primitive.side_names)}) with fractions, "
-                f"got {type(error).__name__}: {error}"
+                f"got {type(error).__name__}: {error}, for M={rows} N={operator.N} K={operator.K}, "
+                f"sides {self.sides}"
             ) from None
         if found is not None and found < 0:
             raise PrimitiveError(
