@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import replace
 from test_verify_program import irecv, isend, program, recv, send, wait
 
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.reference.blocks import scatter
 from primepar.reference.executor import emulate
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.operators import tensor_dims
+from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
+from primepar.verify.primitive_side import verify_side
 from primepar.verify.program_memory import Memory
 from primepar.verify.program_proof import verify_program
 
@@ -181,3 +183,51 @@ def test_a_lowered_primitive_brings_its_own_formulas() -> None:
         lower(parse_sequence("K,N"), Linear(8, 8, 8)),
     ):
         assert (other.memory, other.traffic) == (None, None)
+
+
+LOOSE = {
+    "summa-rectangular": 99,
+    **dict.fromkeys(("output-stays", "input-stays", "weight-stays"), 2),
+}
+"""Formulas that are upper bounds up to that side."""
+EXACT = [
+    (name, sides)
+    for name, kind in PRIMITIVES.items()
+    for sides in {1: ((1,), (2,), (4,)), 2: ((1, 2), (2, 1)), 3: ((1, 1, 2), (2, 1, 1))}[
+        len(kind().side_names)
+    ]
+    if not name.startswith("three-d") or sides[0] < 4
+]
+
+
+@pytest.mark.parametrize(("name", "sides"), EXACT)
+@pytest.mark.parametrize("scale", [(1, 1, 1), (5, 1, 1), (1, 5, 1), (1, 1, 5)], ids=str)
+def test_what_a_primitive_holds_is_what_its_formula_says(
+    name: str, sides: tuple[int, ...], scale: tuple[int, int, int]
+) -> None:
+    sequence = Sequence.of(PRIMITIVES[name](), *sides)
+    sizes = {dim: count * dict(zip("MNK", scale, strict=True)).get(dim, 1)
+             for dim, count in sequence.grid.items()}  # fmt: skip
+    lowered = lower(sequence, Linear(**sizes))
+    assert lowered.memory is not None
+    assert lowered.memory.device is not None
+    most = max(Memory(lowered).peaks()[0])
+    loose = max(sides) <= LOOSE.get(name, 0)
+    assert most <= lowered.memory.device if loose else most == lowered.memory.device
+
+
+class ForgetsBuffers(PrimePar):
+    """PrimePar whose formula counts no block that is on its way."""
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 2 * (M * N + N * K + M * K) / s**2
+
+
+def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
+    report = verify_side(ForgetsBuffers(), (2,))
+    assert [each.name for each in report.properties if each.verdict != "proved"] == ["memory"]
+    assert report["memory"].counterexample == (
+        "rank 0, instruction 16 (backward dI[0,1] += dO[0,0] * W[1,0]): expected at most 24 "
+        "elements alive in device memory, got 28: I[0,1] 4, O[0,0] 4, W[1,0] 4, W[1,1] 4 and 3 "
+        "more: free one before, or allow more in memory"
+    )

@@ -13,7 +13,7 @@ from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.three_d import ThreeD
 from primepar.schedule import Linear, Sequence
-from primepar.schedule.primitive import Value
+from primepar.schedule.primitive import Slices, Value
 from primepar.verify.primitive_proof import asked, verify_primitive
 
 ONE_MESH = "where(condition, a, b) for a choice, or use --side"
@@ -21,7 +21,8 @@ ONE_MESH = "where(condition, a, b) for a choice, or use --side"
 
 def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
     """A primitive of another formula."""
-    return type(kind.__name__, (kind,), {"sent": sent})()
+    made: Primitive = type(kind.__name__, (kind,), {"sent": sent})()
+    return made
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
@@ -44,7 +45,7 @@ def test_the_formula_of_a_primitive_of_ones_own_is_proved(kind: type[Primitive])
     assert verify_primitive(with_sent(kind, RIGHT[kind]))["traffic"].verdict == "proved"
 
 
-def twice_at_five(self: Primitive, *sizes: Value) -> Value:
+def twice_at_five(self: Summa, *sizes: Value) -> Value:
     return Summa.sent(self, *sizes) * where(sizes[-1] == 5, 2, 1)
 
 
@@ -81,7 +82,7 @@ def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
 
 
 def test_a_formula_with_if_is_unknown_where_it_is_right() -> None:
-    def sent(self: Primitive, M: Value, N: Value, K: Value, s: Value) -> Value:
+    def sent(self: Summa, M: Value, N: Value, K: Value, s: Value) -> Value:
         return 0 if s == 1 else Summa.sent(self, M, N, K, s)
 
     report = verify_primitive(with_sent(Summa, sent))
@@ -110,9 +111,14 @@ def test_a_formula_that_cannot_be_called_is_refused() -> None:
     )
 
 
+class Late(PrimePar):
+    """Walks in steps of two; its formula is that of PrimePar."""
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c + 2 * t) % s, K=c)
+
+
 def test_without_a_formula_or_with_something_wrong_traffic_is_not_asked() -> None:
     nothing = with_sent(Summa, lambda self, *sizes: None)
     assert [each.name for each in verify_primitive(nothing).properties][-1] == "deadlock-freedom"
-    late = with_sent(PrimePar, PrimePar.sent)
-    late.forward = lambda r, c, t, s: dict(M=r, N=(r + c + 2 * t) % s, K=c)  # type: ignore[method-assign]
-    assert [each.name for each in verify_primitive(late).properties][-1] == "deadlock-freedom"
+    assert [each.name for each in verify_primitive(Late()).properties][-1] == "deadlock-freedom"
