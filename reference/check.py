@@ -55,7 +55,7 @@ def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> 
     Without an operator every slice has two elements. Raises `ShapeError` if the sequence's grid
     does not divide the operator's shape.
     """
-    operator = operator or Linear(**{dim: 2 * count for dim, count in sequence.grid.items()})
+    operator = operator or Linear.smallest(sequence.grid)
     program = lower(sequence, operator)
     return _report(str(sequence), program, sequence, seed, formula(sequence, operator))
 
@@ -87,7 +87,7 @@ def formula(sequence: Sequence, operator: Linear) -> Fraction | None:
     if len(sequence.elements) != 1:
         return None
     (element,) = sequence.elements
-    return element.primitive.sent(operator.M, operator.N, operator.K, *element.sides)
+    return element.sent(operator)
 
 
 def _report(

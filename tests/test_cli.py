@@ -17,6 +17,7 @@ from phase_programs import built, compute, norm, program
 
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import load_program, lower
+from primepar.verify.report import PROPERTIES
 
 WRONG = """
 from primepar import Primitive
@@ -206,7 +207,7 @@ def test_verify_json_has_the_agreed_form() -> None:
     report = json.loads(run("verify", "primepar", "--json").out)
     assert (report["target"], report["verdict"]) == ("primepar", "proved")
     names = [each["name"] for each in report["properties"]]
-    assert names == ["coverage", "placement", "completion", "alignment", "deadlock-freedom"]
+    assert names == [*PROPERTIES[:5], "traffic"]
     for each in report["properties"]:
         assert set(each) - {"reason"} == {"name", "verdict", "seconds", "counterexample"}
         assert (each["verdict"], each["counterexample"]) == ("proved", None)
@@ -216,7 +217,8 @@ def test_verify_json_has_the_agreed_form() -> None:
 def test_verify_proves_one_mesh(arguments: tuple[str, ...]) -> None:
     done = run("verify", *arguments, "--json")
     assert done.code == 0
-    assert len(json.loads(done.out)["properties"]) == 6
+    found = [each["name"] for each in json.loads(done.out)["properties"]]
+    assert found == [*PROPERTIES[:6], *(["traffic"] if arguments[0] == "primepar" else [])]
 
 
 def test_what_verify_refutes_is_replayed_by_the_command_that_it_prints(wrong: str) -> None:

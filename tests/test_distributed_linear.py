@@ -17,7 +17,7 @@ from distributed_ranks import on_ranks
 from primepar.distributed import Mesh, PartitionedLinear
 from primepar.errors import ConfigError, MeshError, ShapeError
 from primepar.partition import parse_sequence
-from primepar.schedule import Layout
+from primepar.schedule import Layout, Linear
 
 TRAVEL = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
 FAMILY = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", "D2x2x2",
@@ -90,7 +90,7 @@ def test_every_rank_of_primepar_sends_what_the_formula_says(sequence: str, side:
 @pytest.mark.parametrize("sequence", FAMILY)
 def test_every_member_of_the_family_sends_its_formula(sequence: str) -> None:
     (element,) = parse_sequence(sequence).elements
-    formula = element.primitive.sent(cases.M, cases.N, cases.K, *element.sides)
+    formula = element.sent(Linear(cases.M, cases.N, cases.K))
     sent = [result["linear", sequence]["sent"]["linear"] for result in results(size_of(sequence))]
     assert sent == [formula] * size_of(sequence)
 

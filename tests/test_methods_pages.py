@@ -110,7 +110,7 @@ def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> No
 class Cheaper(Summa):
     """SUMMA with a formula that says too little."""
 
-    def sent(self, M: int, N: int, K: int, s: int) -> int:  # type: ignore[override]
+    def sent(self, M: int, N: int, K: int, s: int) -> int:
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Properties 1 to 6 of a program: what is asked, what is proved, and what a report says."""
+"""Properties of a program: what is asked, what is proved, and what a report says."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def only_counterexample(report: Report) -> str:
 
 
 @pytest.mark.parametrize("text", SEQUENCES)
-def test_a_lowered_sequence_is_proved_in_all_six_properties(text: str) -> None:
+def test_a_lowered_sequence_is_proved_in_all_that_it_asks(text: str) -> None:
     report = verify_program(lower(parse_sequence(text)), text)
     assert report.target == text
-    assert verdicts(report) == dict.fromkeys(PROPERTIES, "proved")
+    assert verdicts(report) == dict.fromkeys(PROPERTIES[:6], "proved")
     assert report.verdict == "proved"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter
 
 import z3
@@ -16,10 +17,13 @@ from primepar.verify.primitive_homes import home_claims
 from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_search import Fault, smallest_faults
 from primepar.verify.primitive_symbolic import SymbolicMap
+from primepar.verify.primitive_traffic import traffic
 from primepar.verify.report import PropertyResult, Report
 
 PROVED = ("coverage", "placement", "completion", "alignment", "deadlock-freedom")
-"""The properties of a primitive, in the order of the report."""
+"""The properties of every primitive, in the order of the report."""
+FORMULAS = {"traffic": "sent"}
+"""Property -> the method whose formula it is about; asked where the primitive has one."""
 
 Sides = tuple[int, ...]
 LONGEST_TIMEOUT = 1e6
@@ -49,22 +53,39 @@ def verify_primitive(
 ) -> Report:
     """Prove a primitive for all sides of 1 or more, within `timeout` seconds.
 
+    Traffic is asked where the primitive has a formula `sent` and everything else is proved: what
+    moves is counted where it can be made.
+
     A property that is not proved is refuted if some small mesh breaks it, with the smallest as the
     counterexample, and unknown otherwise. Raises `PrimitiveError` if the maps do not give slices.
     """
     deadline = perf_counter() + timeout
+    names = asked(primitive)
     try:
         proved = list(obligations(primitive, timeout))
     except (SymbolicError, FitError) as error:
-        proved = [Obligation(name, "", 0.0, str(error)) for name in PROVED]
+        proved = [Obligation(name, "", 0.0, str(error)) for name in names]
     failed = [obligation for obligation in proved if obligation.reason]
     open_names = {obligation.property for obligation in failed}
     if any(obligation.is_ground for obligation in failed):
         open_names = set(PROVED)
+    if open_names & set(PROVED):
+        open_names, names = open_names & set(PROVED), PROVED
     hints = {obligation.sides for obligation in proved if obligation.sides}
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
-    results = [_result(name, proved, faults.get(name)) for name in PROVED]
+    told = {*PROVED, *(obligation.property for obligation in proved)}
+    results = [_result(name, proved, faults.get(name)) for name in names if name in told]
     return Report.of(target or type(primitive).__name__, results)
+
+
+def asked(primitive: Primitive) -> tuple[str, ...]:
+    """Names of the properties that are asked of a primitive (see `verify_primitive`)."""
+    kind = type(primitive)
+    told = (
+        name for name, method in FORMULAS.items()
+        if getattr(kind, method) is not getattr(Primitive, method)
+    )  # fmt: skip
+    return (*PROVED, *told)
 
 
 def _result(name: str, proved: list[Obligation], fault: Fault | None) -> PropertyResult:
@@ -91,7 +112,7 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     clock = perf_counter()
     prover = Prover(symbolic, clock + timeout)
     owed = home_claims if primitive.home else claims
-    for claim in owed(symbolic, seen):
+    for claim in chain(owed(symbolic, seen), traffic(symbolic, seen)):
         reason, sides = prover.ask(claim)
         clock, before = perf_counter(), clock
         took = clock - before

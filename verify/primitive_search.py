@@ -7,22 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from math import prod
 from time import perf_counter
 
+from primepar.schedule.lowering import lower
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
     DIMS,
     PHASES,
     PRODUCTS,
     Index,
+    Linear,
     Phase,
     block_name,
     tensor_dims,
 )
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import HOMES, Sequence
+from primepar.verify.program_flow import Flow
+from primepar.verify.program_traffic import sent_by
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
@@ -210,10 +215,30 @@ def _misaligned(
             )
 
 
+def traffic_faults(movement: Movement) -> Iterator[str]:
+    """Sums of what all devices send that are not what the primitive's formula says."""
+    sequence = movement.sequence
+    (element,) = sequence.elements
+    operator = Linear.smallest(sequence.grid)
+    told = element.sent(operator)
+    if told is None:
+        return
+    program = lower(sequence, operator)
+    flow = Flow.of(program)
+    total = sum((sent_by(program, flow, rank) for rank in range(sequence.ranks)), Fraction(0))
+    if total != told * sequence.ranks:
+        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+        yield (
+            f"{shape}: expected {told} elements to leave each device, as sent says, got {total} "
+            f"that leave all {sequence.ranks}, {total / sequence.ranks} each: mend the formula"
+        )
+
+
 FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
     "coverage": coverage_faults,
     "placement": placement_faults,
     "completion": completion_faults,
     "alignment": alignment_faults,
+    "traffic": traffic_faults,
 }
 """Property -> what breaks it on one mesh; a derived hop is posted at both ends, so none hangs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from primepar.schedule.lowering import lower
+from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 from primepar.verify.program_proof import verify_program
@@ -16,9 +17,11 @@ def verify_side(
     buffered: bool = False,
     timeout: float = 30.0,
 ) -> Report:
-    """Decide properties 1 to 6 on one mesh; `sides` are a primitive's, a sequence has its own.
+    """Decide all properties on one mesh, with two elements to a slice.
 
+    `sides` are a primitive's, a sequence has its own.
     Raises `SequenceError` if a primitive has another number of sides.
     """
     sequence = target if isinstance(target, Sequence) else Sequence.of(target, *sides)
-    return verify_program(lower(sequence), name or str(sequence), buffered, timeout)
+    program = lower(sequence, Linear.smallest(sequence.grid))
+    return verify_program(program, name or str(sequence), buffered, timeout)

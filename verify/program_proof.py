@@ -1,4 +1,4 @@
-"""Properties 1 to 6 of one program, each decided by Z3 or by one rank's own instructions."""
+"""All eight properties of one program, decided by Z3 or by one rank's own instructions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, J
 from primepar.verify.program_coverage import cover
 from primepar.verify.program_expected import Expected
 from primepar.verify.program_flow import Flow
+from primepar.verify.program_memory import Memory
 from primepar.verify.program_outcomes import complete, first_broken, misaligned
 from primepar.verify.program_races import Race, races
 from primepar.verify.program_solver import Solver, UndecidedError
+from primepar.verify.program_traffic import unequal
 from primepar.verify.program_values import SymbolicRun
 from primepar.verify.report import PropertyResult, Report
 from primepar.verify.waits import Waits
@@ -28,12 +30,13 @@ ONLY_BUFFERED = "only because sends are buffered; without that, "
 def verify_program(
     program: Program, target: str = "program", buffered: bool = False, timeout: float = 30.0
 ) -> Report:
-    """Decide properties 1 to 6 of a program; only those that it asks are in the report.
+    """Decide all properties of a program; only those that it asks are in the report.
 
     Coverage is asked where there is a grid; placement where there is `initial`, or instructions
     that use memory; completion where there is a grid, or `final` lists a block that the program
     sums up; alignment where there are two phases, or `final` lists anything but O and dI of the
-    program's phases. Deadlock-freedom, which includes matching, and races are always asked.
+    program's phases. Deadlock-freedom, which includes matching, and races are always asked;
+    memory and traffic where the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. Each question
     to Z3 may take `timeout` seconds; what it cannot tell in time is unknown. Behind a deadlock
@@ -47,6 +50,8 @@ def verify_program(
         "alignment": proof.alignment,
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
+        "memory": proof.memory.over,
+        "traffic": lambda: unequal(program, proof.flow),
     }
     with _collector_paused():
         results = [_answer(name, questions[name], proof) for name in asked(program)]
@@ -82,6 +87,10 @@ def asked(program: Program) -> Iterator[str]:
         yield "alignment"
     yield "deadlock-freedom"
     yield "races"
+    if program.memory is not None:
+        yield "memory"
+    if program.traffic is not None:
+        yield "traffic"
 
 
 def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> PropertyResult:
@@ -91,6 +100,8 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
         wrong = question()
         if wrong is None and name == "deadlock-freedom" and proof.buffered:
             note = proof.leans_on_buffers()
+        if wrong is None and name == "memory":
+            note = proof.memory.note()
     except UndecidedError as error:
         return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
     seconds = perf_counter() - start
@@ -123,6 +134,10 @@ class _Proof:
         run = SymbolicRun(self.program, self.flow, racing)
         run.follow(self.waits.order())
         return run
+
+    @cached_property
+    def memory(self) -> Memory:
+        return Memory(self.program)
 
     def placement(self) -> str | None:
         return self._to_the_end(first_broken(self.run, "placement"))

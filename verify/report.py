@@ -9,7 +9,10 @@ from msgspec import Struct
 
 Verdict = Literal["proved", "refuted", "unknown"]
 
-PROPERTIES = ("coverage", "placement", "completion", "alignment", "deadlock-freedom", "races")
+PROPERTIES = (
+    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+    "traffic",
+)  # fmt: skip
 """Names of the properties, in the order in which a report lists them."""
 
 

@@ -23,7 +23,7 @@ from primepar.commands.options import (
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.plan import Plan
-from primepar.schedule import Primitive, Program, lower
+from primepar.schedule import Linear, Primitive, Program, Sequence, lower
 from primepar.targets import Target
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def verify(
         )
     else:
         placed = on_mesh(target, found, side)
-        program = placed if isinstance(placed, Program) else lower(placed)
+        program = placed if isinstance(placed, Program) else _lowered(placed)
         report = _program(program, target, buffered, timeout)
         scope = f"for side {side}" if side else "as it stands"
         replay = _replay(target, found, side, report)
@@ -110,6 +110,10 @@ def _program(program: Program, target: str, buffered: bool, timeout: float) -> R
     from primepar.verify.program_proof import verify_program
 
     return verify_program(program, target, buffered, timeout)
+
+
+def _lowered(sequence: Sequence) -> Program:
+    return lower(sequence, Linear.smallest(sequence.grid))
 
 
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:

@@ -7,12 +7,12 @@ A tensor without the dim is whole on every device, and the phase that sums over 
 an all-reduce: O for N, dI for K, dW for M and B.
 
 Sent per device by a ring all-reduce over d devices:  2 (d - 1) / d  elements per element reduced.
-Held per device:  1 / d of the two tensors that have the dim, all of the third.
+Held per device:  1 / d of the two tensors that have the dim, all of the third; with all of their
+                  gradients twice that.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import ClassVar
 
 from primepar.schedule.primitive import Primitive, Slices, Value
@@ -28,9 +28,14 @@ class _ByDimension(Primitive):
     def forward(self, d: Value, t: Value, s: Value) -> Slices:
         return {self.dim: d}
 
-    def sent(self, M: int, N: int, K: int, d: int) -> Fraction:
+    def sent(self, M: Value, N: Value, K: Value, d: Value) -> Value:
         reduced = {"B": N * K, "M": N * K, "N": M * K, "K": M * N}[self.dim]
-        return Fraction(2 * (d - 1) * reduced, d)
+        return 2 * (d - 1) * reduced / d
+
+    def held(self, M: Value, N: Value, K: Value, d: Value) -> Value:
+        whole = {"B": N * K, "M": N * K, "N": M * K, "K": M * N}[self.dim]
+        cut = M * N + N * K + M * K - whole
+        return 2 * whole + 2 * cut / d
 
 
 class ByBatch(_ByDimension):

@@ -8,14 +8,13 @@ one more hop at the end of backward, and dW one before its last product, so that
 starts the next forward.
 
 Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements, none if s = 1.
-Held per device:           1 / p of each tensor, and one more block of each that is moving.
+Held per device:           1 / p of each tensor, and one more block of each that is moving; with the
+                           gradients at most [2 (MN + NK + MK) + max(2 NK, MN + MK)] / p.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from primepar.schedule.primitive import Primitive, Slices, Value, where
+from primepar.schedule.primitive import Primitive, Slices, Value, largest, where
 
 
 class PrimePar(Primitive):
@@ -34,7 +33,11 @@ class PrimePar(Primitive):
         last = where(t == s - 1, 1, 0)
         return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        if s == 1:
-            return Fraction(0)
-        return Fraction(2 * (s - 1) * (M * N + M * K) + 2 * s * N * K, s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        moved = 2 * (s - 1) * (M * N + M * K) + 2 * s * N * K
+        return where(s == 1, 0, moved / s**2)
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        rests = 2 * (M * N + N * K + M * K)
+        moves = largest(rests + 2 * N * K, rests + M * N + M * K)
+        return where(s == 1, rests, moves / s**2)

@@ -7,12 +7,11 @@ gathers dO. The gathered I is not kept: it is gathered again for dW; dO is gathe
 dW.
 
 Sent per device over d:  column 3 (d - 1) / d MN elements, row 2 (d - 1) / d MK elements.
-Held per device:         1 / d of each tensor at rest.
+Held per device:         1 / d of each tensor at rest; at most the whole of the one that is gathered
+                         and 1 / d of all gradients besides.
 """
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 from primepar.schedule.primitive import Primitive, Slices, Value
 
@@ -32,8 +31,11 @@ class SequenceColumn(Primitive):
     def home(self, tensor: str, d: Value, s: Value) -> Slices:
         return {"I": dict(M=d), "W": dict(K=d), "O": dict(K=d)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * M * N, s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * M * N / s
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return ((s + 1) * M * N + 2 * N * K + 2 * M * K) / s
 
 
 class SequenceRow(Primitive):
@@ -51,5 +53,8 @@ class SequenceRow(Primitive):
     def home(self, tensor: str, d: Value, s: Value) -> Slices:
         return {"I": dict(N=d), "W": dict(N=d), "O": dict(M=d)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(2 * (s - 1) * M * K, s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 2 * (s - 1) * M * K / s
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (2 * M * N + 2 * N * K + (s + 1) * M * K) / s

@@ -14,14 +14,13 @@ both the input of the first and the output of the second rest as [r, r + c].
 Sent per device, p = s^2:  output stays 3 (s - 1) (MN + NK) / p,
                            input stays (s - 1) (3 NK + 2 MK) / p,
                            weight stays (s - 1) (3 MN + 2 MK) / p  elements.
-Held per device:           1 / p of each tensor, and one more block of each that is moving.
+Held per device:           1 / p of each tensor, and up to three more blocks of each that is moving:
+                           `held` tells the sum, exactly from s = 4 on.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from primepar.schedule.primitive import Primitive, Slices, Value
+from primepar.schedule.primitive import Primitive, Slices, Value, largest, where
 
 
 class OutputStays(Primitive):
@@ -37,8 +36,15 @@ class OutputStays(Primitive):
         n = (r + c) % s
         return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=r, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * (M * N + N * K) / s**2
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        moves = largest(
+            5 * M * N + 3 * N * K + 2 * M * K,
+            4 * M * N + 5 * N * K + 2 * M * K,
+        )
+        return where(s == 1, 2 * (M * N + N * K + M * K), moves / s**2)
 
 
 class InputStays(Primitive):
@@ -54,8 +60,15 @@ class InputStays(Primitive):
         k = (r + c) % s
         return {"I": dict(M=r, N=c), "W": dict(N=c, K=k), "O": dict(M=r, K=k)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction((s - 1) * (3 * N * K + 2 * M * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (s - 1) * (3 * N * K + 2 * M * K) / s**2
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        moves = largest(
+            2 * M * N + 7 * N * K + 4 * M * K,
+            M * N + 3 * N * K + 5 * M * K,
+        )
+        return where(s == 1, 2 * (M * N + N * K + M * K), moves / s**2)
 
 
 class WeightStays(Primitive):
@@ -71,5 +84,12 @@ class WeightStays(Primitive):
         m = (r + c) % s
         return {"I": dict(M=m, N=r), "W": dict(N=r, K=c), "O": dict(M=m, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction((s - 1) * (3 * M * N + 2 * M * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return (s - 1) * (3 * M * N + 2 * M * K) / s**2
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        moves = largest(
+            7 * M * N + 2 * N * K + 4 * M * K,
+            3 * M * N + N * K + 5 * M * K,
+        )
+        return where(s == 1, 2 * (M * N + N * K + M * K), moves / s**2)

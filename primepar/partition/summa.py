@@ -15,15 +15,16 @@ the mesh. `S4x6` has their greatest common divisor, two; `S1x4x1x6`, a length fo
 Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
                   q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v.
 Held per device:  1 / p of each tensor, and up to two panels on their way: each 1 / p of I and W,
-                  v / p of I and u / p of W where the mesh is rectangular.
+                  v / p of I and u / p of W where the mesh is rectangular. With the gradients at
+                  most (4 MN + 3 NK + 2 MK) / p; where the mesh is rectangular at most
+                  ((3 v + 1) MN + (2 u + 1) NK + 2 MK) / p, an upper bound.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import gcd
 
-from primepar.schedule.primitive import ANY, Primitive, Slices, Value
+from primepar.schedule.primitive import ANY, Primitive, Slices, Value, where
 
 
 class Summa(Primitive):
@@ -38,8 +39,12 @@ class Summa(Primitive):
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
         return {"I": dict(M=r, N=c), "W": dict(N=r, K=c), "O": dict(M=r, K=c)}[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
-        return Fraction(3 * (s - 1) * (M * N + N * K), s * s)
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 3 * (s - 1) * (M * N + N * K) / s**2
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        rows, columns = where(s > 2, 4, s + 1), where(s > 1, 3, 2)
+        return (rows * M * N + columns * N * K + 2 * M * K) / s**2
 
 
 class SummaRectangular(Primitive):
@@ -66,9 +71,13 @@ class SummaRectangular(Primitive):
             "O": dict(M=(r, a), K=(c, b)),
         }[tensor]
 
-    def sent(self, M: int, N: int, K: int, q: int, u: int, v: int) -> Fraction:
+    def sent(self, M: Value, N: Value, K: Value, q: Value, u: Value, v: Value) -> Value:
         rows, columns = q * u, q * v
-        return Fraction(3 * ((columns - 1) * M * N + (rows - 1) * N * K), rows * columns)
+        return 3 * ((columns - 1) * M * N + (rows - 1) * N * K) / (rows * columns)
+
+    def held(self, M: Value, N: Value, K: Value, q: Value, u: Value, v: Value) -> Value:
+        rows, columns = where(q > 2, 3, q) * v + 1, where(q > 1, 2, 1) * u + 1
+        return (rows * M * N + columns * N * K + 2 * M * K) / (q**2 * u * v)
 
     def text(self, sides: tuple[int, ...]) -> str:
         """`S4x6` if it has as many panels as it can and is no square, `S1x4x1x6` otherwise."""

@@ -10,12 +10,11 @@ memory. O rests as the I of an operator whose axes j and l are exchanged (`Three
 Sent per device, p = q^3:  2 (q - 1) (MN + NK + MK) / p  elements, and
                            (q - 1) (MN + NK) / p  more where I and W are gathered again.
 Held per device:           1 / p of each tensor at rest; 1 / q^2 of I and W from forward on where
-                           they are kept, and of the operands of a phase while it runs.
+                           they are kept, and of the operands of a phase while it runs; with the
+                           gradients at most 2 (MN + NK) / q^2 + (q + 1) MK / q^3.
 """
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 from primepar.schedule.primitive import Primitive, Slices, Value
 
@@ -40,9 +39,12 @@ class ThreeD(Primitive):
             "O": dict(M=(i, l), K=j),
         }[tensor]
 
-    def sent(self, M: int, N: int, K: int, s: int) -> Fraction:
+    def sent(self, M: Value, N: Value, K: Value, s: Value) -> Value:
         again = 0 if self.keeps else M * N + N * K
-        return Fraction((s - 1) * (2 * (M * N + N * K + M * K) + again), s**3)
+        return (s - 1) * (2 * (M * N + N * K + M * K) + again) / s**3
+
+    def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 2 * (M * N + N * K) / s**2 + (s + 1) * M * K / s**3
 
 
 class ThreeDRegathered(ThreeD):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
+from math import floor
+from typing import TypedDict
 
 from primepar.schedule.holdings import Holdings, both, less
 from primepar.schedule.layout import Layout
@@ -23,8 +25,9 @@ from primepar.schedule.operators import (
     scratch_name,
     tensor_dims,
 )
-from primepar.schedule.program import Compute, Free, Instruction, Program, Wait
+from primepar.schedule.program import Compute, Elements, Free, Instruction, Program, Wait
 from primepar.schedule.sequence import FlatSlices, Sequence
+from primepar.schedule.signature import Bound
 from primepar.schedule.transfers import Dealt, Post, collectives, go_home, messages, split
 
 
@@ -33,9 +36,10 @@ def lower(
 ) -> Program:
     """Program of one linear operator over the mesh of `sequence`, for consecutive `phases`.
 
-    With an operator its shape is written into the program. Raises `ShapeError` if the sequence's
-    grid does not divide it. A map that leaves a block nowhere, or a tensor in the wrong place,
-    still gives a program, and the program is refuted at that place.
+    With an operator its shape is written into the program, and for a training step of a single
+    primitive what its own formulas say is sent and held, where it has them. Raises `ShapeError` if
+    the sequence's grid does not divide it. A map that leaves a block nowhere, or a tensor in the
+    wrong place, still gives a program, and the program is refuted at that place.
     """
     movement = Movement(sequence)
     shape: dict[Dim, int] | None = None
@@ -55,7 +59,28 @@ def lower(
         initial=_named(_initial(movement, phases), sequence.ranks),
         programs=tuple(map(tuple, programs)),
         final=_named(_final(movement, phases), sequence.ranks),
+        **_amounts(sequence, operator, phases),
     )
+
+
+class _Amounts(TypedDict, total=False):
+    memory: Bound
+    traffic: tuple[Elements, ...]
+
+
+def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, ...]) -> _Amounts:
+    """What a training step should send and hold at most, where a single primitive says it."""
+    amounts: _Amounts = {}
+    if operator is None or phases != PHASES or len(sequence.elements) != 1:
+        return amounts
+    (element,) = sequence.elements
+    sent, held = element.sent(operator), element.held(operator)
+    if held is not None:
+        amounts["memory"] = Bound(device=floor(held))
+    if sent is not None:
+        each = sent.numerator if sent.denominator == 1 else str(sent)
+        amounts["traffic"] = (each,) * sequence.ranks
+    return amounts
 
 
 def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:

@@ -59,6 +59,11 @@ class Linear:
     K: int
     B: int = 1
 
+    @classmethod
+    def smallest(cls, grid: Mapping[Dim, int]) -> Linear:
+        """The operator with two elements for each slice of a grid."""
+        return cls(**{dim: 2 * count for dim, count in grid.items()})
+
     def size(self, dim: Dim) -> int:
         """Number of elements along `dim`."""
         return int(getattr(self, dim))

@@ -7,7 +7,6 @@ The same lines are called with integers (lowering, emulation, execution) and wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from typing import Any, Final, NoReturn
 
 from primepar.errors import PrimeParError, PrimitiveError
@@ -60,6 +59,18 @@ def where(condition: Value, then: Value, otherwise: Value) -> Value:
     return condition * then + (1 - condition) * otherwise
 
 
+def largest(first: Value, *others: Value) -> Value:
+    """The largest of several amounts; for numbers and symbols.
+
+    Examples:
+        >>> largest(3, 5, 4)
+        5
+    """
+    for other in others:
+        first = where(first < other, other, first)
+    return first
+
+
 class Primitive:
     """Base class of partition primitives; a subclass gives `axes` and the maps.
 
@@ -95,10 +106,18 @@ class Primitive:
     keeps: tuple[str, ...] = ()
     """Operands whose copies, brought in forward, are kept for the later phases."""
 
-    def sent(self, *args: Any, **kwargs: Any) -> Fraction | None:
+    def sent(self, *args: Any, **kwargs: Any) -> Value | None:
         """Elements that leave each device in one training step of a linear operator, if known.
 
-        Takes M, N, K and the sides; all-reduce counts as a ring.
+        Takes M (rows, those of all batches), N, K and the sides, as fractions or as symbols: it is
+        built of `+`, `-`, `*`, `/`, powers, comparisons and `where`. All-reduce counts as a ring.
+        """
+        return None
+
+    def held(self, *args: Any, **kwargs: Any) -> Value | None:
+        """Elements that are alive at once on a device in one training step, at most, if known.
+
+        Takes and gives what `sent` does; `largest` gives the largest of several amounts.
         """
         return None
 

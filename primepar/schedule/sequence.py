@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
-from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Phase, tensor_dims
+from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Linear, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, AnyDigit, Primitive, call_home, call_map
 
 Coordinates = tuple[int, ...]
@@ -179,6 +180,35 @@ class Element:
     def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
         """Flat slices of `dim` of the block of `tensor` that rests on a device."""
         return self._whole(self._home_digits[tensor, device], dim)
+
+    def sent(self, operator: Linear) -> Fraction | None:
+        """Elements that leave each device in a training step, by the primitive's own formula."""
+        return self._amount("sent", operator)
+
+    def held(self, operator: Linear) -> Fraction | None:
+        """Elements alive at once on a device at most, by the primitive's own formula."""
+        return self._amount("held", operator)
+
+    def _amount(self, name: str, operator: Linear) -> Fraction | None:
+        rows = operator.B * operator.M
+        sizes = map(Fraction, (rows, operator.N, operator.K, *self.sides))
+        kind = type(self.primitive).__name__
+        try:
+            amount = getattr(self.primitive, name)(*sizes)
+            found = None if amount is None else Fraction(amount)
+        except Exception as error:
+            raise PrimitiveError(
+                f"{kind}.{name}: expected a formula that can be called as {name}(self, M, N, K, "
+                f"{', '.join(self.primitive.side_names)}) with fractions, "
+                f"got {type(error).__name__}: {error}, for M={rows} N={operator.N} K={operator.K}, "
+                f"sides {self.sides}"
+            ) from None
+        if found is not None and found < 0:
+            raise PrimitiveError(
+                f"{kind}.{name}: expected 0 elements or more, got {found} for M={rows} "
+                f"N={operator.N} K={operator.K}, sides {self.sides}: mend the formula"
+            )
+        return found
 
     def _whole(self, digits: dict[str, SliceIndex], dim: Dim) -> tuple[int, ...]:
         radices, given = self.radices.get(dim, ()), digits.get(dim, ())

@@ -1,0 +1,124 @@
+"""What a primitive sends, for every side: counted from its maps, and compared with its formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_verify_primitive import Rectangle, TravellingSums
+
+from primepar import Primitive, where
+from primepar.errors import PrimitiveError
+from primepar.partition import PRIMITIVES, PrimePar
+from primepar.partition.summa import Summa, SummaRectangular
+from primepar.partition.three_d import ThreeD
+from primepar.schedule import Linear, Sequence
+from primepar.schedule.primitive import Slices, Value
+from primepar.verify.primitive_proof import asked, verify_primitive
+
+ONE_MESH = "where(condition, a, b) for a choice, or use --side"
+
+
+def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
+    """A primitive of another formula."""
+    made: Primitive = type(kind.__name__, (kind,), {"sent": sent})()
+    return made
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_every_formula_of_the_library_is_asked(name: str) -> None:
+    assert asked(PRIMITIVES[name]())[-1] == "traffic"
+
+
+RIGHT: dict[type[Primitive], Any] = {
+    TravellingSums: lambda self, M, N, K, s: where(
+        s == 1, 0, ((3 * s - 2) * M * N + 3 * (s - 1) * M * K) / s**2
+    ),
+    Rectangle: lambda self, M, N, K, p, q: (
+        2 * (q - 1) * M * N / (p * q) + 2 * (p - 1) * N * K / (p * q)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_the_formula_of_a_primitive_of_ones_own_is_proved(kind: type[Primitive]) -> None:
+    assert verify_primitive(with_sent(kind, RIGHT[kind]))["traffic"].verdict == "proved"
+
+
+def twice_at_five(self: Summa, *sizes: Value) -> Value:
+    return Summa.sent(self, *sizes) * where(sizes[-1] == 5, 2, 1)
+
+
+REFUTED = {
+    "forgets the layers": (
+        with_sent(SummaRectangular, lambda self, M, N, K, q, u, v: Summa.sent(self, M, N, K, q)),
+        "q=1, u=1, v=2 (1x1x1x2 devices): M=2 N=4 K=4: expected 0 elements to leave each device, "
+        "as sent says, got 24 that leave all 2, 12 each: mend the formula",
+    ),
+    "no step too few": (
+        with_sent(PrimePar, lambda self, M, N, K, s: 2 * (s - 1) * (M * N + N * K + M * K) / s**2),
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent says, "
+        "got 128 that leave all 4, 32 each: mend the formula",
+    ),
+    "right on small sides": (
+        with_sent(Summa, twice_at_five),
+        "s=5 (5x5 devices): M=10 N=10 K=10: expected 192 elements to leave each device, as sent "
+        "says, got 2400 that leave all 25, 96 each: mend the formula",
+    ),
+    "gathers once": (
+        with_sent(ThreeD, lambda self, M, N, K, s: (s - 1) * (M * N + N * K + M * K) / s**3),
+        "s=2 (2x2x2 devices): M=8 N=4 K=8: expected 16 elements to leave each device, as sent "
+        "says, got 256 that leave all 8, 32 each: mend the formula",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUTED)
+def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
+    primitive, sentence = REFUTED[name]
+    report = verify_primitive(primitive)
+    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
+    assert report["traffic"].counterexample == sentence
+
+
+def test_a_formula_with_if_is_unknown_where_it_is_right() -> None:
+    def sent(self: Summa, M: Value, N: Value, K: Value, s: Value) -> Value:
+        return 0 if s == 1 else Summa.sent(self, M, N, K, s)
+
+    report = verify_primitive(with_sent(Summa, sent))
+    assert report["traffic"].verdict == "unknown"
+    assert report["traffic"].reason == (
+        "what is sent is as much as the formula says: a formula for every side cannot ask `if`, "
+        f"max or min: write it with +, -, *, / and powers, {ONE_MESH}"
+    )
+
+
+def test_a_formula_that_cannot_be_called_is_refused() -> None:
+    primitive = with_sent(Summa, lambda self, M, N, K, s: M / (s - 1))
+    with pytest.raises(PrimitiveError) as raised:
+        verify_primitive(primitive)
+    assert str(raised.value) == (
+        "Summa.sent: expected a formula that can be called as sent(self, M, N, K, s) with "
+        "fractions, got ZeroDivisionError: Fraction(1, 0), for M=2 N=2 K=2, sides (1,)"
+    )
+    with pytest.raises(PrimitiveError) as raised:
+        Sequence.of(with_sent(Summa, lambda self, M, N, K, s: -M), 2).elements[0].sent(
+            Linear(2, 2, 2)
+        )
+    assert str(raised.value) == (
+        "Summa.sent: expected 0 elements or more, got -2 for M=2 N=2 K=2, sides (2,): "
+        "mend the formula"
+    )
+
+
+class Late(PrimePar):
+    """Walks in steps of two; its formula is that of PrimePar."""
+
+    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
+        return dict(M=r, N=(r + c + 2 * t) % s, K=c)
+
+
+def test_without_a_formula_or_with_something_wrong_traffic_is_not_asked() -> None:
+    nothing = with_sent(Summa, lambda self, *sizes: None)
+    assert [each.name for each in verify_primitive(nothing).properties][-1] == "deadlock-freedom"
+    assert [each.name for each in verify_primitive(Late()).properties][-1] == "deadlock-freedom"

@@ -1,0 +1,324 @@
+"""Sets of (device, step, block), read off the maps twice: on concrete meshes, and as Z3 terms.
+
+A set is given by one predicate over `Facts`. On a mesh it is looked at point by point; over all
+meshes it is a term, and the rule that was fitted is claimed to be the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import z3
+
+from primepar.schedule.operators import Phase, tensor_dims
+from primepar.schedule.primitive import ANY, call_home
+from primepar.schedule.sequence import Coordinates, Element, SliceIndex
+from primepar.verify.fit import FitError, Sample
+from primepar.verify.fit_count import Rule, Seen, fit_count
+from primepar.verify.primitive_affine import Affine
+from primepar.verify.primitive_order import Claim
+from primepar.verify.primitive_symbolic import Block, SymbolicMap, overlaps
+from primepar.verify.symbol import Symbol, Term
+
+Truth = Any
+"""A bool on a mesh, a Z3 term over all."""
+Named = dict[str, SliceIndex]
+
+
+class Facts(ABC):
+    """What is asked of one device, one step `t` and one block of a tensor."""
+
+    t: Any
+    steps: Any
+
+    @abstractmethod
+    def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
+        """The device has the block in its product at that step."""
+
+    @abstractmethod
+    def at_home(self) -> Truth:
+        """The block rests on the device."""
+
+    @abstractmethod
+    def all(self, *facts: Truth) -> Truth:
+        """All of them hold."""
+
+    @abstractmethod
+    def none(self, *facts: Truth) -> Truth:
+        """None of them holds."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A set: of the blocks that `tensor` has in a product of `phase`, those that `which` chooses.
+
+    `step` is the step of that product, or None for every step.
+    """
+
+    name: str
+    phase: Phase
+    tensor: str
+    which: Callable[[Facts], Truth]
+    step: str | None = None
+    """`first` or `last`."""
+
+
+class _Numbers(Facts):
+    """One point on a mesh."""
+
+    def __init__(self, mesh: Mesh, device: Coordinates, t: int, block: Named, tensor: str) -> None:
+        self.mesh, self.device, self.t, self.block = mesh, device, t, block
+        self.steps, self.tensor = mesh.sample.element.steps, tensor
+
+    def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
+        if not 0 <= step < self.steps:
+            return False
+        digits = self.mesh.sample.digits(phase, tensor, self.device, step)
+        return _same(dict(zip(tensor_dims(tensor), digits, strict=True)), self.block)
+
+    def at_home(self) -> Truth:
+        return _same(self.mesh.home(self.tensor, self.device), self.block)
+
+    def all(self, *facts: Truth) -> Truth:
+        return all(facts)
+
+    def none(self, *facts: Truth) -> Truth:
+        return not any(facts)
+
+
+def _same(one: Named, block: Named) -> bool:
+    return all(
+        a is ANY or a == b
+        for dim, index in block.items()
+        for a, b in zip(one[dim], index, strict=False)
+    )
+
+
+@dataclass
+class Mesh:
+    """A primitive on one concrete mesh."""
+
+    sample: Sample
+    radices: dict[str, tuple[Affine, ...]]
+    _homes: dict[tuple[str, Coordinates], Named] = field(default_factory=dict)
+
+    def home(self, tensor: str, device: Coordinates) -> Named:
+        """The digits of the block that rests on a device."""
+        base = tensor.removeprefix("d")
+        if (base, device) not in self._homes:
+            element = self.sample.element
+            named = call_home(element.primitive, base, device, element.sides)
+            self._homes[base, device] = {dim: named.get(dim, ()) for dim in tensor_dims(base)}
+        return self._homes[base, device]
+
+    def seen(self, counted: Counted, lengths: list[Affine], opened: list[tuple[str, int]]) -> Seen:
+        """The set on this mesh."""
+        element, points = self.sample.element, set()
+        sizes = tuple(length.at(element.sides) for length in lengths)
+        axes = len(element.axis_lengths)
+        ranges = [range(size) for size in sizes[axes + (counted.step is None) :]]
+        steps = {None: range(element.steps), "first": range(1)}.get(
+            counted.step, range(element.steps - 1, element.steps)
+        )
+        for device, t in product(self.sample.devices, steps):
+            digits = self.sample.digits(counted.phase, counted.tensor, device, t)
+            named = dict(zip(tensor_dims(counted.tensor), digits, strict=True))
+            for choice in product(*ranges):
+                block = filled(named, opened, choice)
+                if counted.which(_Numbers(self, device, t, block, counted.tensor)):
+                    points.add((*device, *((t,) if counted.step is None else ()), *choice))
+        return Seen(self.sample, sizes, frozenset(points))
+
+
+def filled(named: dict[str, Any], opened: list[tuple[str, int]], choice: Any) -> dict[str, Any]:
+    """The block of these digits where those that are open are chosen."""
+    index = {dim: list(digits) for dim, digits in named.items()}
+    for (dim, place), digit in zip(opened, choice, strict=True):
+        index[dim] += [ANY] * (place + 1 - len(index[dim]))
+        index[dim][place] = digit
+    return {dim: tuple(digits) for dim, digits in index.items()}
+
+
+class _Terms(Facts):
+    """Any point over all meshes."""
+
+    def __init__(self, symbolic: SymbolicMap, t: Term, block: Block, tensor: str) -> None:
+        self.symbolic, self.t, self.block, self.tensor = symbolic, t, block, tensor
+        self.steps = symbolic.steps.term
+
+    def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
+        inside = z3.And(step >= 0, step < self.steps)
+        block = self.symbolic.block(phase, tensor, self.symbolic.here, step)
+        return z3.And(inside, overlaps(block, self.block))
+
+    def at_home(self) -> Truth:
+        return overlaps(self.symbolic.home(self.tensor, self.symbolic.here), self.block)
+
+    def all(self, *facts: Truth) -> Truth:
+        return z3.And(*facts)
+
+    def none(self, *facts: Truth) -> Truth:
+        return z3.Not(z3.Or(*facts))
+
+
+@dataclass
+class Space:
+    """The variables of one set over all meshes: the device, the step, the open digits."""
+
+    symbolic: SymbolicMap
+    counted: Counted
+
+    @cached_property
+    def opened(self) -> list[tuple[str, int]]:
+        """(dim, place) of the digits that the product leaves open."""
+        symbolic, counted = self.symbolic, self.counted
+        named = symbolic.block(counted.phase, counted.tensor, symbolic.here, symbolic.now)
+        return [
+            (dim, place)
+            for dim, digits in named.items()
+            for place in range(len(symbolic.radices.get(dim, ())))
+            if place >= len(digits) or digits[place] is ANY
+        ]
+
+    @cached_property
+    def lengths(self) -> list[Affine]:
+        """How many values each variable has."""
+        radices = [self.symbolic.radices[dim][place] for dim, place in self.opened]
+        form = self.symbolic.steps.form
+        if form is None:
+            raise FitError("the number of steps is no sum of sides")
+        steps = [form] if self.counted.step is None else []
+        return [*self.symbolic.lengths, *steps, *radices]
+
+    @cached_property
+    def variables(self) -> list[Term]:
+        """A Z3 integer for each."""
+        steps = [self.symbolic.now] if self.counted.step is None else []
+        digits = [z3.Int(f"{dim}{place}") for dim, place in self.opened]
+        return [*self.symbolic.here, *steps, *digits]
+
+    @property
+    def inside(self) -> Term:
+        """Every variable is in its range."""
+        term = self.symbolic.space.term
+        return z3.And(
+            *(z3.And(at >= 0, at < term(length))
+              for at, length in zip(self.variables, self.lengths, strict=True))
+        )  # fmt: skip
+
+    @property
+    def member(self) -> Term:
+        """The point is in the set."""
+        return self.counted.which(self.facts())
+
+    def facts(self) -> Facts:
+        """What is asked of any point."""
+        symbolic, counted = self.symbolic, self.counted
+        last = symbolic.steps.term - 1
+        t = {None: symbolic.now, "first": z3.IntVal(0)}.get(counted.step, last)
+        named = symbolic.block(counted.phase, counted.tensor, symbolic.here, t)
+        chosen = self.variables[len(self.variables) - len(self.opened) :]
+        return _Terms(symbolic, t, filled(named, self.opened, chosen), counted.tensor)
+
+    def by_rule(self, rule: Rule) -> Term:
+        """The point is in the set by the rule."""
+        space = self.symbolic.space
+        pairs = zip(self.variables, self.lengths, strict=True)
+        symbols = [space.below(at, length) for at, length in pairs]
+        same = []
+        for bound in rule.bounds:
+            far: Symbol = space.exactly(bound.constant)
+            for free, factor in bound.factors:
+                far = far + symbols[free] * factor
+            wrapped = far % space.exactly(self.lengths[bound.variable])
+            same.append(self.variables[bound.variable] == wrapped.term)
+        return z3.Not(z3.And(*same)) if rule.complement else z3.And(*same)
+
+    def number(self, rule: Rule) -> Term:
+        """How many points a rule has, over all devices."""
+        term = self.symbolic.space.term
+        every = [term(length) for length in self.lengths]
+        bound = {each.variable for each in rule.bounds}
+        free = [each for at, each in enumerate(every) if at not in bound]
+        inside = z3.Product([z3.IntVal(1), *free])
+        return z3.Product([z3.IntVal(1), *every]) - inside if rule.complement else inside
+
+
+@dataclass
+class Counter:
+    """Fits and claims the sets of one primitive; `meshes` are found by their sides set to 1."""
+
+    symbolic: SymbolicMap
+    meshes: dict[frozenset[int], list[Mesh]]
+    proves: str
+    _rules: dict[tuple[str, frozenset[int]], Rule] = field(default_factory=dict)
+    _short: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def short(self, counted: Counted) -> frozenset[int]:
+        """Sides for which the rule of a set is another one where they are 1."""
+        if counted.name not in self._short:
+            space, rule = Space(self.symbolic, counted), self.rule(counted, frozenset())
+            self._short[counted.name] = frozenset(
+                side
+                for side in range(len(self.symbolic.space.names))
+                for mesh in self.meshes[frozenset([side])][:1]
+                if not mesh.seen(counted, space.lengths, space.opened).agrees(rule)
+            )
+        return self._short[counted.name]
+
+    def rule(self, counted: Counted, ones: frozenset[int]) -> Rule:
+        """The rule that was fitted where these sides are 1. Raises `FitError` if none fits."""
+        key = counted.name, ones
+        if key not in self._rules:
+            space = Space(self.symbolic, counted)
+            seen = [mesh.seen(counted, space.lengths, space.opened) for mesh in self.meshes[ones]]
+            self._rules[key] = fit_count(seen)
+        return self._rules[key]
+
+    def number(self, counted: Counted, ones: frozenset[int]) -> Term:
+        """How many points the set has where these sides are 1, and the others are not."""
+        rule = self.rule(counted, ones & self.short(counted))
+        return Space(self.symbolic, counted).number(rule)
+
+    def claims(self, counted: Counted, every: list[frozenset[int]]) -> Iterator[Claim]:
+        """That the rules are right, each for the sides that it is meant for."""
+        space, short = Space(self.symbolic, counted), self.short(counted)
+        for ones in dict.fromkeys(each & short for each in every):
+            rule = self.rule(counted, ones)
+            guard = self.guard(short, ones)
+            differ = z3.Xor(space.member, space.by_rule(rule))
+            sentence = f"{counted.name}: as many as the rule says"
+            yield Claim(self.proves, sentence, z3.And(guard, space.inside, differ))
+
+    def guard(self, sides: frozenset[int], ones: frozenset[int]) -> Term:
+        """Of `sides` those in `ones` are 1, and the others are not."""
+        terms = [side.term for side in self.symbolic.space.sides]
+        return z3.And(*(terms[at] == 1 if at in ones else terms[at] >= 2 for at in sides))
+
+
+LONGEST = 3
+"""Sides of the base mesh; where one is longer by 1 a rule shows what it has of that side."""
+
+
+def meshes(
+    seen: list[Sample], radices: dict[str, tuple[Affine, ...]]
+) -> dict[frozenset[int], list[Mesh]]:
+    """For each choice of sides that are 1 a base mesh, and for each side one where it is longer."""
+    primitive = seen[0].element.primitive
+    base = [min(side, LONGEST) for side in seen[0].element.sides]
+    several = [base, *([*base[:at], side + 1, *base[at + 1 :]] for at, side in enumerate(base))]
+    known = {sample.element.sides: sample for sample in seen}
+    found: dict[frozenset[int], list[Mesh]] = {}
+    for choice in product((False, True), repeat=len(base)):
+        ones = frozenset(at for at, one in enumerate(choice) if one)
+        found[ones] = []
+        for each in several:
+            sides = tuple(1 if at in ones else side for at, side in enumerate(each))
+            sample = known.setdefault(sides, Sample(Element(primitive, sides)))
+            found[ones].append(Mesh(sample, radices))
+    return found

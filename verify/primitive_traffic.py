@@ -1,0 +1,306 @@
+"""Traffic of a primitive for every side: what is brought and what leaves, counted and compared.
+
+The movement is that of `primitive_claims` and `primitive_homes`, whose claims say that all of it
+can be made; here it is counted. Every block that a device is brought leaves one other device. A
+part of a sum leaves a device that goes on without it and is no home of it; where a sum ends on
+several devices, the ring all-reduce sends 2 (h - 1) blocks for each.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import z3
+
+from primepar.errors import SymbolicError
+from primepar.schedule.movement import NEXT_USE
+from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
+from primepar.schedule.primitive import ANY
+from primepar.verify.amount import Amount, broken
+from primepar.verify.fit import FitError, Sample, Transition
+from primepar.verify.fit_count import NONE
+from primepar.verify.primitive_claims import Movement
+from primepar.verify.primitive_count import Counted, Counter, Facts, Truth, meshes
+from primepar.verify.primitive_order import Claim
+from primepar.verify.primitive_symbolic import SymbolicMap, overlaps
+from primepar.verify.symbol import Term
+
+NAME = "traffic"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of the traffic: `times` the blocks of a set, or all of these at `rest`."""
+
+    tensor: str
+    times: int
+    counted: Counted | None = None
+    """None: twice how much more than once each block of the tensor rests at home."""
+    less: int = 0
+    """How many times every block of the tensor once is taken off."""
+
+
+def traffic(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
+    """All claims about what a primitive sends; none if it has no formula."""
+    try:
+        told = formula(symbolic, "sent")
+        if told is not None:
+            yield from _Traffic(symbolic, seen, told).claims()
+    except (FitError, SymbolicError) as error:
+        yield Claim(NAME, "what is sent is as much as the formula says", None, str(error))
+
+
+def sizes() -> dict[str, Term]:
+    """M, N and K as Z3 integers."""
+    return {dim: z3.Int(f"size {dim}") for dim in ("M", "N", "K")}
+
+
+def formula(symbolic: SymbolicMap, name: str) -> Amount | None:
+    """A primitive's own formula `sent` or `held`; None if it has none.
+
+    Raises `SymbolicError` if amounts cannot follow it.
+    """
+    sides = [Amount.term(side.term) for side in symbolic.space.sides]
+    given = [Amount.term(size) for size in sizes().values()]
+    amount = getattr(symbolic.primitive, name)(*given, *sides)
+    return None if amount is None else Amount.of(amount)
+
+
+def block_size(symbolic: SymbolicMap, tensor: str) -> Amount:
+    """Elements of one block of a tensor."""
+    return elements(tensor) / Amount.term(blocks(symbolic, tensor))
+
+
+def elements(tensor: str) -> Amount:
+    """Elements of a tensor; M counts the rows of all batches."""
+    size = sizes()
+    return Amount.term(z3.Product([size[dim] for dim in tensor_dims(tensor) if dim in size]))
+
+
+def blocks(symbolic: SymbolicMap, tensor: str) -> Term:
+    """How many blocks a tensor is cut in."""
+    radices = [each for dim in tensor_dims(tensor) for each in symbolic.radices.get(dim, ())]
+    return z3.Product([z3.IntVal(1), *map(symbolic.space.term, radices)])
+
+
+def before(facts: Facts, phase: Phase, tensor: str) -> Truth:
+    """The device had the block one step earlier."""
+    return facts.works(phase, tensor, facts.t - 1)
+
+
+@dataclass
+class _Traffic:
+    symbolic: SymbolicMap
+    seen: list[Sample]
+    told: Amount
+    parts: list[Part] = field(default_factory=list)
+    counter: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        every = meshes(self.seen, self.symbolic.radices)
+        self.counter = Counter(self.symbolic, every, NAME)
+
+    def claims(self) -> Iterator[Claim]:
+        """What is counted is what there is; what is told is what is counted."""
+        for phase, made in PRODUCTS.items():
+            for tensor in made.reads:
+                yield from self._operand(phase, tensor)
+            yield from self._sum(phase, made.writes)
+        if not self.symbolic.primitive.home:
+            self._between()
+        sets = [part.counted for part in self.parts if part.counted is not None]
+        short = frozenset[int]().union(*map(self.counter.short, sets))
+        cases = [
+            frozenset(at for at, one in zip(sorted(short), choice, strict=True) if one)
+            for choice in product((False, True), repeat=len(short))
+        ]
+        for counted in sets:
+            yield from self.counter.claims(counted, cases)
+        for ones in cases:
+            yield self._equal(short, ones)
+
+    def _equal(self, short: frozenset[int], ones: frozenset[int]) -> Claim:
+        total = Amount.of(0)
+        for part in self.parts:
+            total = total + self._amount(part, ones)
+        devices = prod(map(self.symbolic.space.term, self.symbolic.lengths), start=z3.IntVal(1))
+        gap = self.told * Amount.term(devices) - total
+        terms = [side.term for side in self.symbolic.space.sides]
+        fixed = [(terms[at], z3.IntVal(1)) for at in ones]
+        positive = z3.And(*(size >= 1 for size in sizes().values()))
+        guard = z3.And(positive, self.counter.guard(short, ones))
+        sentence = "the blocks that leave all devices are as many elements as devices times sent"
+        wrong = broken(gap, fixed, operator.eq)
+        counter = z3.BoolVal(False) if z3.is_false(wrong) else z3.And(guard, wrong)
+        return Claim(NAME, sentence, counter)
+
+    def _amount(self, part: Part, ones: frozenset[int]) -> Amount:
+        size = block_size(self.symbolic, part.tensor)
+        if part.counted is not None:
+            count = self.counter.number(part.counted, ones)
+        else:
+            count = self._resting(part.tensor)
+        whole = Amount.term(blocks(self.symbolic, part.tensor)) * part.less
+        return (Amount.term(count) * part.times - whole) * size
+
+    def _resting(self, tensor: str) -> Term:
+        """Blocks of a tensor that rest at home, on all devices together."""
+        symbolic = self.symbolic
+        named = symbolic.home(tensor, symbolic.here)
+        opened = [
+            symbolic.space.term(radix)
+            for dim, digits in named.items()
+            for place, radix in enumerate(symbolic.radices.get(dim, ()))
+            if place >= len(digits) or digits[place] is ANY
+        ]
+        lengths = map(symbolic.space.term, symbolic.lengths)
+        return z3.Product([z3.IntVal(1), *lengths, *opened])
+
+    # Operands
+
+    def _operand(self, phase: Phase, tensor: str) -> Iterator[Claim]:
+        """Blocks that a device needs and has neither at home nor kept nor still from before."""
+        keeps = phase != "forward" and tensor in self.symbolic.primitive.keeps
+
+        def brought(facts: Facts) -> Truth:
+            has = [before(facts, phase, tensor)]
+            if not self.symbolic.primitive.home:
+                return facts.all(facts.t > 0, facts.none(*has))
+            if keeps:
+                has.append(facts.works("forward", tensor, facts.t))
+            return facts.none(facts.at_home(), *has)
+
+        counted = Counted(f"{phase}, {tensor} that is brought", phase, tensor, brought)
+        if (phase, tensor) == ("gradient", "dO") and self.symbolic.primitive.home:
+            yield from self._shared(counted)
+            return
+        if keeps:
+            yield self._kept(phase, tensor)
+        self.parts.append(Part(tensor, 1, counted))
+
+    def _kept(self, phase: Phase, tensor: str) -> Claim:
+        """What is kept from another step of forward is kept from the same one, or here anyway."""
+        symbolic, now, other = self.symbolic, self.symbolic.now, z3.Int("t kept")
+        block = symbolic.any_block(tensor)
+
+        def works(during: Phase, step: Term) -> Term:
+            inside = z3.And(step >= 0, step < symbolic.steps.term)
+            held = symbolic.block(during, tensor, symbolic.here, step)
+            return z3.And(inside, overlaps(held, block))
+
+        home = overlaps(symbolic.home(tensor, symbolic.here), block)
+        here = z3.Or(works("forward", now), works(phase, now - 1), home)
+        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
+        counter = z3.And(inside, works(phase, now), works("forward", other), z3.Not(here))
+        return Claim(NAME, f"{phase}, {tensor}: what is kept is kept from the same step", counter)
+
+    def _shared(self, counted: Counted) -> Iterator[Claim]:
+        """The dO of gradient is that of backward, brought once for both, or nothing is brought."""
+        symbolic = self.symbolic
+        alike = all(
+            sample.digits("backward", "dO", device, t) == sample.digits("gradient", "dO", device, t)
+            for sample in self.seen
+            for device in sample.devices
+            for t in range(sample.element.steps)
+        )
+        if alike:
+            pair = [
+                symbolic.block(phase, "dO", symbolic.here, symbolic.now)
+                for phase in ("backward", "gradient")
+            ]
+            inside = z3.And(
+                symbolic.in_mesh(symbolic.here),
+                symbolic.now >= 0,
+                symbolic.now < symbolic.steps.term,
+            )
+            same = z3.And(symbolic.contains(*pair), symbolic.contains(*reversed(pair)))
+            sentence = "backward and gradient want the same dO at every step, which is brought once"
+            yield Claim(NAME, sentence, z3.And(inside, z3.Not(same)))
+            return
+        if self.counter.rule(counted, frozenset()) != NONE:
+            raise FitError(
+                "backward and gradient want dO at other steps, and whether one way serves both "
+                "is not known for every side"
+            )
+        self.parts.append(Part("dO", 1, counted))
+
+    def _between(self) -> None:
+        """Blocks that make one hop from where a phase leaves them to where the next one begins."""
+        for (phase, tensor), following in NEXT_USE.items():
+
+            def brought(facts: Facts, phase: Phase = phase, tensor: str = tensor) -> Truth:
+                return facts.none(facts.works(phase, tensor, facts.steps - 1))
+
+            name = f"{phase} to {following}, {tensor} that is brought"
+            self.parts.append(Part(tensor, 1, Counted(name, following, tensor, brought, "first")))
+
+    # Sums
+
+    def _sum(self, phase: Phase, tensor: str) -> Iterator[Claim]:
+        """Parts of sums that leave a device, and what is reduced over several in the end."""
+        homes = self.symbolic.primitive.home is not None
+        transition = Transition("completion", phase, tensor, None, tensor, may_hop=True)
+        moved = Movement(transition) if homes else Movement.fitted(self.seen, transition)
+        moves = any(span.sender is not None for span in moved.spans)
+
+        def leaves(facts: Facts) -> Truth:
+            goes_on = facts.works(phase, tensor, facts.t + 1)
+            if homes:
+                return facts.none(facts.at_home(), goes_on)
+            return facts.all(facts.none(goes_on), facts.t < facts.steps - 1) if moves else (
+                facts.none(goes_on)
+            )  # fmt: skip
+
+        counted = Counted(f"{phase}, {tensor} that is left", phase, tensor, leaves)
+        if homes or not moves:
+            yield self._never_again(phase, tensor)
+        if homes:
+            self.parts.append(Part(tensor, 1, counted))
+            self.parts.append(Part(tensor, 2, None, less=2))
+        elif moves:
+            yield self._passed_on(phase, tensor, moved)
+            self.parts.append(Part(tensor, 1, counted))
+            last = Counted(f"{phase}, {tensor} at the end", phase, tensor, _every, "last")
+            self.parts.append(Part(tensor, 2, last, less=2))
+        else:
+            self.parts.append(Part(tensor, 2, counted, less=2))
+
+    def _never_again(self, phase: Phase, tensor: str) -> Claim:
+        symbolic, now = self.symbolic, self.symbolic.now
+        first, then, block = z3.Int("t before"), z3.Int("t then"), symbolic.any_block(tensor)
+        works = [
+            overlaps(symbolic.block(phase, tensor, symbolic.here, step), block)
+            for step in (first, now, then)
+        ]
+        order = z3.And(first >= 0, first < now, now < then, then < symbolic.steps.term)
+        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
+        again = z3.And(inside, order, works[0], z3.Not(works[1]), works[2])
+        sentence = f"{phase}, {tensor}: a device adds to a sum at steps that follow one another"
+        return Claim(NAME, sentence, again)
+
+    def _passed_on(self, phase: Phase, tensor: str, moved: Movement) -> Claim:
+        """Where sums are passed on, none stays behind."""
+        symbolic, now, block = self.symbolic, self.symbolic.now, self.symbolic.any_block(tensor)
+        lost = []
+        firsts = [symbolic.space.term(span.first) for span in moved.spans]
+        for place, span in enumerate(moved.spans):
+            during = z3.And(now >= firsts[place], *(now < later for later in firsts[place + 1 :]))
+            here = symbolic.here
+            source = here if span.sender is None else symbolic.sender(here, span.sender)
+            has = overlaps(symbolic.block(phase, tensor, source, now), block)
+            keeps = overlaps(symbolic.block(phase, tensor, source, now + 1), block)
+            gets = overlaps(symbolic.block(phase, tensor, here, now + 1), block)
+            arrives = z3.BoolVal(False) if span.sender is None else gets
+            lost.append(z3.And(during, has, z3.Not(keeps), z3.Not(arrives)))
+        at_step = z3.And(now >= 0, now < symbolic.steps.term - 1)
+        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block), at_step)
+        sentence = f"{phase}, {tensor}: every sum that a device leaves is passed on"
+        return Claim(NAME, sentence, z3.And(inside, z3.Or(*lost)))
+
+
+def _every(_: Facts) -> Truth:
+    return True
