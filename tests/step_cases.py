@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -45,8 +46,10 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
                 yield rank, Call(type(node).__name__, (node.peer,), (), elements(node.block))
             elif isinstance(node, Collective):
                 how = tuple(getattr(node, each, None) for each in ("root", "reduction"))
-                given = node.blocks if isinstance(node, ReduceScatter) else (node.block,)
-                yield rank, Call(type(node).__name__, node.group, how, elements(given[0]))
+                given = getattr(node, "block", "")
+                if isinstance(node, ReduceScatter):
+                    given = node.blocks[0]
+                yield rank, Call(type(node).__name__, node.group, how, elements(given))
 
 
 @cache
@@ -73,6 +76,20 @@ def calls_of_step(program: Program) -> list[list[Call]]:
         return found
 
     return by_rank(calls(program, elements), program.ranks)
+
+
+def merged(everyone: list[list[Call]]) -> list[list[Call]]:
+    """Calls that are alike and follow one another as one, of all their elements.
+
+    The emulated model sums what a rank holds of a parameter at once, a program block by block.
+    """
+    return [
+        [
+            alike._replace(elements=sum(call.elements for call in several))
+            for alike, several in groupby(own, key=lambda call: call._replace(elements=0))
+        ]
+        for own in everyone
+    ]
 
 
 def calls_of_model(plan: Plan, batch: int, positions: int) -> tuple[list[list[Call]], Any]:

@@ -114,6 +114,20 @@ def test_a_gated_activation_has_two_columns_for_each_of_its_own() -> None:
     assert meaning.place("blocks.0.fc1/O[0,1]") == Place("blocks.0.fc1/O", ((0, 32), (12, 24)))
 
 
+def test_attention_on_parts_of_a_sequence_reads_the_keys_of_the_whole_of_it() -> None:
+    program = lower_step(ready_plan("data", SMALL["llama"], 4), 2, 4)
+    phases, meaning, name = program.phases or {}, Meaning(program), "blocks.0.attention"
+    assert phases[f"{name}.forward"].reads[1] == f"{name}/KV.sequences[M/2,K]"
+    assert phases[f"{name}.backward.keys"].writes == f"{name}/dKV[M/2,K]"
+    assert phases[f"{name}.backward"].reads[-1] == f"{name}/dKV.own[M,K]"
+    boxes = {each: meaning.place(f"{name}/{each}[1,0]") for each in ("KV", "dKV", "dKV.own")}
+    assert boxes == {
+        "KV": Place(f"{name}/KV", ((2, 4), (0, 32))),
+        "dKV": Place(f"{name}/dKV", ((4, 8), (0, 32))),
+        "dKV.own": Place(f"{name}/dKV", ((2, 4), (0, 32))),
+    }
+
+
 def test_ranks_that_do_the_same_are_copies() -> None:
     program = lowered("M2,megatron", 4, "opt")
     assert program.grid is not None
@@ -220,8 +234,8 @@ def test_what_others_need_stays_when_it_moves(shared: bool) -> None:
     ("batch", "positions", "message"),
     [
         (
-            6, 4, "batch: expected a positive multiple of 4, the cuts of the rows in the plan's "
-            "sequences, got 6: take 8",
+            6, 4, "batch: expected a multiple or a divisor of the 4 slices of the rows in "
+            "blocks.0.attention, got 6: take 8",
         ),
         (BATCH, 5, "positions: expected 1 to context=4, got 5: cut the sequences"),
         (BATCH, 0, "positions: expected 1 to context=4, got 0: cut the sequences"),

@@ -42,7 +42,7 @@ def test_verify_proves_the_step_of_a_plan_and_says_of_which_sizes(plan: str) -> 
     done = run("verify", plan)
     assert (done.code, done.err) == (0, "")
     first, *rest = done.out.splitlines()
-    assert first == f"{plan}: proved for a step of 2 sequences of 4 tokens"
+    assert first == f"{plan}: proved for a step of 1 sequence of 4 tokens"
     assert [line.split()[:2] for line in rest] == [[name, "proved"] for name in PROPERTIES]
 
 
@@ -75,8 +75,8 @@ def test_a_batch_of_the_plan_is_the_one_that_is_proved(tmp_path: Path) -> None:
 def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     done = run("show", plan, "--program", "-o", str(path))
-    assert done == (0, f"wrote {path}: a step of 2 sequences of 4 tokens\n", "")
-    program = lower_step(ready_plan("summa", SMALL["opt"], 4), 2, 4)
+    assert done == (0, f"wrote {path}: a step of 1 sequence of 4 tokens\n", "")
+    program = lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4)
     assert load_program(path) == program
     assert run("verify", str(path)).code == 0
     assert run("show", plan, "--program").out == program_text(program)
@@ -86,14 +86,14 @@ def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
 def test_show_makes_the_program_of_a_ready_plan(config: str) -> None:
     options = ("--model", config, "--ranks", "2", "--positions", "2", "--json")
     done = json.loads(run("show", "data", *options, "--program").out)
-    assert done["tensors"]["tokens"] == {"cuts": [[0, 2, 4]]}
+    assert done["tensors"]["tokens"] == {"cuts": [[0, 1, 2]]}
 
 
 def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -> None:
     def spoil(rank: int, own: list[Instruction]) -> None:
         del own[place(own, "all_reduce norm.weight.grad")]
 
-    wrong = spoilt(lower_step(ready_plan("summa", SMALL["opt"], 4), 2, 4), spoil)
+    wrong = spoilt(lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
     with patch.object(TrainingStep, "program", wrong):
         done = run("verify", plan, "--positions", "4")
     assert done.code == 1
@@ -111,8 +111,8 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
          "sequences, got --side 2: leave it out"),
         (("verify", "PLAN", "--all-sides"), "PLAN: expected no --all-sides, as a plan has its own "
          "sequences, got --all-sides: leave it out"),
-        (("verify", "PLAN", "--batch", "3"), "batch: expected a positive multiple of 2, the cuts "
-         "of the rows in the plan's sequences, got 3: take 4"),
+        (("verify", "PLAN", "--batch", "3"), "batch: expected a multiple or a divisor of the 2 "
+         "slices of the rows in blocks.0.attention, got 3: take 4"),
         (("verify", "PLAN", "--positions", "5"), "positions: expected 1 to context=4, got 5: cut "
          "the sequences"),
         (("verify", "megatron", "--model", "CONFIG"), "megatron: expected the number of devices "

@@ -172,8 +172,8 @@ class Draft:
                 names = tuple(template.block(sub_operator) for template in read)
                 program.append(Compute(names, written.block(sub_operator), phase, sub_operator))
         held = [dict.fromkeys(written.index(each) for each in own) for own in mine]
-        names = writes.removeprefix(f"{written.tensor}[").removesuffix("]").split(",")
-        return self.new(written.tensor, space.cuts_of(written, fixed), held, tuple(names))
+        entries = writes.removeprefix(f"{written.tensor}[").removesuffix("]").split(",")
+        return self.new(written.tensor, space.cuts_of(written, fixed), held, tuple(entries))
 
     def all_reduce(self, view: View, groups: Groups, reduction: Reduction = "sum") -> None:
         """Reduce the blocks of the ranks of each group of two or more."""
