@@ -8,6 +8,7 @@ from functools import cached_property
 from time import perf_counter
 
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
+from primepar.verify.counterexample_program import of_program
 from primepar.verify.program_coverage import cover
 from primepar.verify.program_expected import Expected
 from primepar.verify.program_flow import Flow
@@ -80,7 +81,8 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
         return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
     seconds = perf_counter() - start
     if wrong is not None:
-        return PropertyResult(name, "refuted", seconds, counterexample=wrong)
+        details = of_program(proof.program, proof.flow, name, wrong)
+        return PropertyResult(name, "refuted", seconds, counterexample=wrong, details=details)
     return PropertyResult(name, "proved", seconds, reason=note)
 
 

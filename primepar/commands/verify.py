@@ -10,6 +10,7 @@ import typer
 
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ConfigError, TargetError
+from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.schedule import Primitive, Program, lower
 from primepar.targets import Target, resolve
 
@@ -97,6 +98,7 @@ def _as_json(report: Report) -> dict[str, object]:
             "seconds": round(result.seconds, 6),
             "counterexample": result.counterexample,
             **({"reason": result.reason} if result.reason else {}),
+            **({"details": result.details} if result.details else {}),
         }
         for result in report.properties
     ]
@@ -110,6 +112,8 @@ def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
         verdict = _styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
+        if result.details is not None:
+            yield from (f"        {line}" for line in counterexample_lines(result.details))
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
