@@ -102,9 +102,7 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
 
 def kind_of(name: str, sentence: str) -> Kind:
     """The kind of counterexample that the sentence of a property tells of."""
-    return next(
-        kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence
-    )
+    return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
 
 
 WINDOW = 8

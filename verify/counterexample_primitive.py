@@ -44,9 +44,7 @@ def of_primitive(
     )
 
 
-def _cell(
-    sequence: Sequence, told: str
-) -> tuple[str | None, dict[str, int] | None, Plane | None]:
+def _cell(sequence: Sequence, told: str) -> tuple[str | None, dict[str, int] | None, Plane | None]:
     match = _CELL.search(told)
     if match is None:
         return next((phase for phase in PHASES if told.startswith(phase)), None), None, None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.commands.counterexamples import CounterexampleOption, check_output, write_picture
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ConfigError, TargetError
 from primepar.pictures.counterexample_text import counterexample_lines
@@ -38,6 +39,7 @@ def verify(
             help="Seconds for Z3: in all for a primitive, on each question for a program.",
         ),
     ] = 30.0,
+    output: CounterexampleOption = None,
     json: JsonOption = False,
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
@@ -46,6 +48,7 @@ def verify(
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
+    check_output(output)
     found = resolve(target)
     if isinstance(found, Primitive) and side is None:
         report = _every_side(target, found, buffered, timeout)
@@ -61,6 +64,7 @@ def verify(
         typer.echo(json_text(_as_json(report)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, _replay(target, found, side, report))))
+    write_picture(report, output)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
