@@ -1,4 +1,4 @@
-"""The counterexample of a primitive: the mesh, devices, steps and blocks that its sentence names."""
+"""The counterexample of a primitive: the mesh, devices and blocks that its sentence names."""
 
 from __future__ import annotations
 

@@ -25,7 +25,11 @@ ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
 def verify_program(
-    program: Program, target: str = "program", buffered: bool = False, timeout: float = 30.0
+    program: Program,
+    target: str = "program",
+    buffered: bool = False,
+    timeout: float = 30.0,
+    only: str | None = None,
 ) -> Report:
     """Decide properties 1 to 6 of a program; only those that it asks are in the report.
 
@@ -36,7 +40,8 @@ def verify_program(
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. Each question
     to Z3 may take `timeout` seconds; what it cannot tell in time is unknown. Behind a deadlock
-    nothing is known of placement, completion and alignment unless it fails before.
+    nothing is known of placement, completion and alignment unless it fails before. `only` asks a
+    single property.
     """
     proof = _Proof(program, buffered, Solver(timeout))
     questions: dict[str, Callable[[], str | None]] = {
@@ -47,7 +52,9 @@ def verify_program(
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
     }
-    results = [_answer(name, questions[name], proof) for name in asked(program)]
+    results = [
+        _answer(name, questions[name], proof) for name in asked(program) if only in (None, name)
+    ]
     return Report.of(target, results)
 
 
