@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import TypeVar
@@ -60,8 +61,9 @@ def smaller(program: Program) -> Iterator[Program]:
     one field, or one slice of the grid.
     """
     yield from (without_items(program, unit) for unit in units(program))
-    if program.ranks > 1:
-        yield from (without_ranks(program, {rank}) for rank in range(program.ranks))
+    for rank in range(program.ranks if program.ranks > 1 else 0):
+        with suppress(ValueError):
+            yield without_ranks(program, {rank})
     yield from (without_entries(program, {entry}) for entry in entries(program))
     yield from without_fields(program)
 

@@ -94,7 +94,10 @@ def _rest(node: Instruction, rank: int, index: int, gone: Collection[Item]) -> I
 
 
 def without_ranks(program: Program, gone: Collection[int]) -> Program:
-    """Leave out ranks with their messages; collectives go on without them, the others move up."""
+    """Leave out ranks with their messages; collectives go on without them, the others move up.
+
+    Raises `ValueError` where a collective is left with nobody in its group.
+    """
     dropped = {item for unit in units(program) if _hurt(program, unit, gone) for item in unit}
     program = without_items(program, dropped)
     kept = [rank for rank in range(program.ranks) if rank not in gone]
@@ -133,6 +136,8 @@ def _moved(node: Instruction, new: dict[int, int]) -> Instruction:
     if not isinstance(node, Collective):
         return node
     places = [place for place, rank in enumerate(node.group) if rank in new]
+    if not places:
+        raise ValueError("expected a rank in the group of a collective")
     changed: dict[str, Any] = {"group": tuple(new[node.group[place]] for place in places)}
     if isinstance(node, AllGather | ReduceScatter | AllToAll):
         changed["blocks"] = _picked(node.blocks, places)
@@ -171,20 +176,28 @@ def without_entries(program: Program, gone: Collection[Entry]) -> Program:
 
 def without_fields(program: Program) -> Iterator[Program]:
     """Leave out one field, one phase of the grid, or the last slice of a dim with its products."""
+    for base, fields in _changes(program):
+        try:
+            rest = replace(base, **fields)
+        except ValueError:
+            continue
+        yield rest
+
+
+def _changes(program: Program) -> Iterator[tuple[Program, dict[str, Any]]]:
     for name in ("shape", "traffic", "memory", "tensors", "phases", "grid", "final", "initial"):
         if getattr(program, name) is not None:
-            yield replace(program, **{name: None})
+            yield program, {name: None}
     for field in ("phases", "tensors", "grid"):
         entry: dict[str, Any] = getattr(program, field) or {}
         for key in entry if len(entry) > 1 else ():
-            rest = {other: value for other, value in entry.items() if other != key}
-            yield replace(program, **{field: rest})
+            yield program, {field: {name: entry[name] for name in entry if name != key}}
     for phase, grid in (program.grid or {}).items():
         for dim, slices in grid.items():
             if slices > 1:
-                items = list(_of_slice(program, phase, dim, slices - 1))
+                base = without_items(program, list(_of_slice(program, phase, dim, slices - 1)))
                 smaller = {**(program.grid or {}), phase: {**grid, dim: slices - 1}}
-                yield replace(without_items(program, items), grid=smaller)
+                yield base, {"grid": smaller}
 
 
 def _of_slice(program: Program, phase: str, dim: str, last: int) -> Iterator[Item]:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.commands.counterexamples import CounterexampleOption, check_output, write_picture
+from primepar.commands.counterexamples import (
+    CounterexampleOption,
+    MinimalOption,
+    check_names,
+    write_picture,
+    write_smallest,
+)
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
 from primepar.errors import ConfigError, TargetError
 from primepar.pictures.counterexample_text import counterexample_lines
@@ -40,6 +46,7 @@ def verify(
         ),
     ] = 30.0,
     output: CounterexampleOption = None,
+    smallest: MinimalOption = None,
     json: JsonOption = False,
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
@@ -48,7 +55,7 @@ def verify(
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
-    check_output(output)
+    check_names(output, smallest)
     found = resolve(target)
     if isinstance(found, Primitive) and side is None:
         report = _every_side(target, found, buffered, timeout)
@@ -64,7 +71,11 @@ def verify(
         typer.echo(json_text(_as_json(report)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, _replay(target, found, side, report))))
-    write_picture(report, output)
+    if output is not None:
+        write_picture(report, output)
+    if smallest is not None:
+        placed = found if side is None else on_mesh(target, found, side)
+        write_smallest(report, placed, smallest, buffered, 2 * timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
