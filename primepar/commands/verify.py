@@ -128,7 +128,8 @@ def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
         if result.details is not None:
-            yield from (f"        {line}" for line in counterexample_lines(result.details))
+            for line in counterexample_lines(result.details):
+                yield f"        {line}".rstrip()
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
