@@ -31,3 +31,17 @@ def test_what_is_wrong_is_refuted_drawn_and_replayed(path: Path) -> None:
     assert replay.startswith(f"check {target}")
     assert run(*replay.split()).code == 1
     assert run("show", *replay.split()[1:]).code == 0
+
+
+@pytest.mark.parametrize("path", sorted(WRONG.glob("*.json")), ids=lambda path: path.name)
+def test_the_smallest_wrong_program_is_written_drawn_and_replayed(
+    path: Path, tmp_path: Path
+) -> None:
+    smallest, picture = tmp_path / "smallest.json", tmp_path / "wrong.svg"
+    done = run("verify", str(path), "--minimal", str(smallest), "-o", str(picture))
+    assert done.code == 1
+    replay = done.err.splitlines()[-1].removeprefix("  replay: primepar ")
+    assert replay == f"check {smallest}"
+    assert run(*replay.split()).code == 1
+    assert run("verify", str(smallest)).code == 1
+    assert picture.read_text().startswith("<svg ")

@@ -11,6 +11,7 @@ import z3
 
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import Primitive
+from primepar.verify.counterexample_primitive import of_primitive
 from primepar.verify.fit import FitError, fit_radices, samples
 from primepar.verify.primitive_claims import claims
 from primepar.verify.primitive_homes import home_claims
@@ -74,7 +75,9 @@ def verify_primitive(
     hints = {obligation.sides for obligation in proved if obligation.sides}
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
     told = {*PROVED, *(obligation.property for obligation in proved)}
-    results = [_result(name, proved, faults.get(name)) for name in names if name in told]
+    results = [
+        _result(primitive, name, proved, faults.get(name)) for name in names if name in told
+    ]
     return Report.of(target or type(primitive).__name__, results)
 
 
@@ -88,7 +91,9 @@ def asked(primitive: Primitive) -> tuple[str, ...]:
     return (*PROVED, *told)
 
 
-def _result(name: str, proved: list[Obligation], fault: Fault | None) -> PropertyResult:
+def _result(
+    primitive: Primitive, name: str, proved: list[Obligation], fault: Fault | None
+) -> PropertyResult:
     own = [each for each in proved if each.property == name]
     ground = [each for each in proved if each.is_ground and each.property != name]
     seconds = sum(obligation.seconds for obligation in own)
@@ -96,7 +101,9 @@ def _result(name: str, proved: list[Obligation], fault: Fault | None) -> Propert
     if failed is None:
         return PropertyResult(name, "proved", seconds)
     if fault is not None:
-        return PropertyResult(name, "refuted", seconds + fault.seconds, fault.sentence)
+        details = of_primitive(primitive, fault.sides, name, fault.sentence)
+        took = seconds + fault.seconds
+        return PropertyResult(name, "refuted", took, fault.sentence, details=details)
     about = f"{failed.sentence}: " if failed.sentence else ""
     return PropertyResult(name, "unknown", seconds, reason=f"{about}{failed.reason}")
 

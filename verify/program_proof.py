@@ -10,6 +10,7 @@ from functools import cached_property
 from time import perf_counter
 
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
+from primepar.verify.counterexample_program import of_program
 from primepar.verify.program_coverage import cover
 from primepar.verify.program_expected import Expected
 from primepar.verify.program_flow import Flow
@@ -28,7 +29,11 @@ ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
 def verify_program(
-    program: Program, target: str = "program", buffered: bool = False, timeout: float = 30.0
+    program: Program,
+    target: str = "program",
+    buffered: bool = False,
+    timeout: float = 30.0,
+    only: str | None = None,
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
@@ -40,7 +45,8 @@ def verify_program(
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. Each question
     to Z3 may take `timeout` seconds; what it cannot tell in time is unknown. Behind a deadlock
-    nothing is known of placement, completion and alignment unless it fails before.
+    nothing is known of placement, completion and alignment unless it fails before. `only` asks a
+    single property.
     """
     proof = _Proof(program, buffered, Solver(timeout))
     questions: dict[str, Callable[[], str | None]] = {
@@ -54,7 +60,11 @@ def verify_program(
         "traffic": lambda: unequal(program, proof.flow),
     }
     with _collector_paused():
-        results = [_answer(name, questions[name], proof) for name in asked(program)]
+        results = [
+            _answer(name, questions[name], proof)
+            for name in asked(program)
+            if only in (None, name)
+        ]
     return Report.of(target, results)
 
 
@@ -106,7 +116,8 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
         return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
     seconds = perf_counter() - start
     if wrong is not None:
-        return PropertyResult(name, "refuted", seconds, counterexample=wrong)
+        details = of_program(proof.program, proof.flow, name, wrong)
+        return PropertyResult(name, "refuted", seconds, counterexample=wrong, details=details)
     return PropertyResult(name, "proved", seconds, reason=note)
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from primepar.verify.counterexample import Counterexample
+
 Verdict = Literal["proved", "refuted", "unknown"]
 
 PROPERTIES = (
@@ -26,6 +28,8 @@ class PropertyResult(Struct, frozen=True):
     """If refuted: one sentence with the place and the mend, then lines of detail if any."""
     reason: str | None = None
     """If unknown, why; if proved, what the proof leans on where that is worth saying."""
+    details: Counterexample | None = None
+    """If refuted: the counterexample as data, for pictures and programs."""
 
 
 class Report(Struct, frozen=True):

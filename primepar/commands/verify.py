@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.commands.counterexamples import (
+    CounterexampleOption,
+    MinimalOption,
+    check_names,
+    write_picture,
+    write_smallest,
+)
 from primepar.commands.options import (
     BatchOption,
     DepthOption,
@@ -22,6 +29,7 @@ from primepar.commands.options import (
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
+from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence, lower
 from primepar.targets import Target
@@ -55,6 +63,8 @@ def verify(
     batch: BatchOption = None,
     depth: DepthOption = None,
     positions: PositionsOption = None,
+    output: CounterexampleOption = None,
+    smallest: MinimalOption = None,
     json: JsonOption = False,
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
@@ -64,30 +74,37 @@ def verify(
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
+    check_names(output, smallest)
     making = Making(model, ranks, batch, depth, positions)
-    found, step = making.resolved(target, step=True), None
-    if isinstance(found, Plan):
+    placed: Target = making.resolved(target, step=True)
+    step = None
+    if isinstance(placed, Plan):
         refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
-        step = making.step(found)
-        report = _program(step.program, target, buffered, timeout)
+        step = making.step(placed)
+        placed = step.program
+        report = _program(placed, target, buffered, timeout)
         scope, replay = f"for {step}", making.replay(target)
-    elif isinstance(found, Primitive) and side is None:
-        report = _every_side(target, found, buffered, timeout)
-        scope, replay = "for every side", _replay(target, found, side, report)
+    elif isinstance(placed, Primitive) and side is None:
+        report = _every_side(target, placed, buffered, timeout)
+        scope, replay = "for every side", _replay(target, _smallest_sides(placed, report))
     elif all_sides:
         raise TargetError(
             f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
         )
     else:
-        placed = on_mesh(target, found, side)
+        placed = on_mesh(target, placed, side)
         program = placed if isinstance(placed, Program) else _lowered(placed)
         report = _program(program, target, buffered, timeout)
         scope = f"for side {side}" if side else "as it stands"
-        replay = _replay(target, found, side, report)
+        replay = _replay(target, side)
     if json:
         typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, replay)))
+    if output is not None:
+        write_picture(report, output)
+    if smallest is not None:
+        write_smallest(report, placed, smallest, buffered, 2 * timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
@@ -125,6 +142,7 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
             "seconds": round(result.seconds, 6),
             "counterexample": result.counterexample,
             **({"reason": result.reason} if result.reason else {}),
+            **({"details": result.details} if result.details else {}),
         }
         for result in report.properties
     ]
@@ -139,6 +157,9 @@ def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
         verdict = _styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
+        if result.details is not None:
+            for line in counterexample_lines(result.details):
+                yield f"        {line}".rstrip()
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
@@ -151,10 +172,8 @@ def _styled(verdict: str, width: int = 0) -> str:
     return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
 
 
-def _replay(target: str, found: Target, side: str | None, report: Report) -> str:
+def _replay(target: str, side: str | None) -> str:
     """The command that meets the counterexample on emulated devices."""
-    if isinstance(found, Primitive) and side is None:
-        side = _smallest_sides(found, report)
     return f"primepar check {target}" + (f" --side {side}" if side else "")
 
 

@@ -1,0 +1,107 @@
+"""What `primepar verify` writes of a refutation: its picture, and the smallest program like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primepar.errors import TargetError
+from primepar.files import write_text
+from primepar.pictures.counterexample_svg import Panel, counterexample_svg
+from primepar.schedule import Primitive, Program, Sequence, lower, save_program
+from primepar.targets import Target
+
+if TYPE_CHECKING:
+    from primepar.verify.minimal import Minimal
+    from primepar.verify.report import PropertyResult, Report
+
+CounterexampleOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write a picture of the counterexamples (.svg).",
+        show_default=False,
+    ),
+]
+MinimalOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--minimal",
+        metavar="OUT.JSON",
+        help="Write the smallest program that is refuted in the same way.",
+        show_default=False,
+    ),
+]
+
+
+def check_names(output: Path | None, smallest: Path | None) -> None:
+    """Raise `TargetError` unless a picture and a program can have these names."""
+    for option, path, ending, what in (
+        ("--output", output, ".svg", "picture"),
+        ("--minimal", smallest, ".json", "program"),
+    ):
+        if path is not None and path.suffix != ending:
+            raise TargetError(
+                f"{option}: expected a name that ends with {ending} (the {what}), got {path}"
+            )
+
+
+def write_picture(report: Report, output: Path) -> None:
+    """Draw all counterexamples of a report into one file; without any there is no file."""
+    panels = [
+        Panel(result.name, result.counterexample, result.details)
+        for result in report.properties
+        if result.details is not None and result.counterexample is not None
+    ]
+    if not panels:
+        typer.echo(f"nothing is refuted: {output} is not written", err=True)
+        return
+    write_text(output, counterexample_svg(f"{report.target}: refuted", panels))
+    typer.echo(f"wrote {output}", err=True)
+
+
+def write_smallest(
+    report: Report, placed: Target, output: Path, buffered: bool, seconds: float
+) -> None:
+    """Write the smallest program that is wrong as the first refuted property of a report says.
+
+    A primitive is lowered to the smallest mesh that is wrong. Raises `TargetError` where the
+    program that it lowers to is right in this.
+    """
+    from primepar.verify.minimal import minimal
+
+    wrong = next((result for result in report.properties if result.details is not None), None)
+    if wrong is None:
+        typer.echo(f"nothing is refuted: {output} is not written", err=True)
+        return
+    found = minimal(_program(placed, wrong), wrong.name, buffered, seconds)
+    if found is None:
+        raise TargetError(
+            f"--minimal: expected a program whose {wrong.name} is refuted, got the one that "
+            f"{report.target} lowers to, in which it is not: leave --minimal out"
+        )
+    save_program(found.program, output)
+    typer.echo("\n".join(_about(wrong.name, found, output)), err=True)
+
+
+def _program(placed: Target, wrong: PropertyResult) -> Program:
+    if isinstance(placed, Primitive):
+        sides = wrong.details.sides if wrong.details else None
+        placed = Sequence.of(placed, *(sides or {}).values())
+    assert isinstance(placed, Program | Sequence)
+    return placed if isinstance(placed, Program) else lower(placed)
+
+
+def _about(name: str, found: Minimal, output: Path) -> list[str]:
+    ranks = found.program.ranks
+    count = sum(map(len, found.program.programs))
+    more = "nothing more can be left out" if found.is_smallest else "the time was up"
+    size = f"{ranks} rank{'s' * (ranks != 1)}, {count} instruction{'s' * (count != 1)}"
+    return [
+        f"wrote {output}: {name} is refuted with {size}; {more}",
+        f"  {found.sentence.splitlines()[0]}",
+        f"  replay: primepar check {output}",
+    ]

@@ -1,0 +1,132 @@
+"""The smallest wrong programs: refuted in the same way, and nothing more can be left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import run
+
+from primepar.partition import PrimePar
+from primepar.reference.check import check_program
+from primepar.schedule import Program, Sequence, lower
+from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv, Send
+from primepar.schedule.program_file import load_program
+from primepar.verify.minimal import Minimal, minimal, smaller, way_of
+from primepar.verify.minimal_removals import without_ranks
+from primepar.verify.program_proof import verify_program
+
+FOLDER = Path(__file__).parent / "wrong"
+
+
+def refuted(program: Program) -> list[str]:
+    report = verify_program(program)
+    return [result.name for result in report.properties if result.verdict == "refuted"]
+
+
+def way(program: Program, name: str) -> str | None:
+    return way_of(name, next(iter(verify_program(program, only=name).properties), None))
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_nothing_more_can_be_left_out_and_the_emulator_meets_it(path: Path) -> None:
+    program = load_program(path)
+    for name in refuted(program):
+        found = minimal(program, name)
+        assert found is not None
+        assert found.is_smallest
+        expected = way(program, name)
+        assert way(found.program, name) == expected is not None
+        assert [rest for rest in smaller(found.program) if way(rest, name) == expected] == []
+        assert not check_program(found.program).equal
+
+
+def smallest(program: Program, name: str) -> Minimal:
+    found = minimal(program, name)
+    assert found is not None
+    return found
+
+
+def test_what_is_right_has_none() -> None:
+    assert minimal(load_program(FOLDER / "send-send-deadlock.json"), "races") is None
+
+
+def test_a_deadlock_in_a_large_program_is_cut_out_of_it() -> None:
+    """Of 64 ranks two send head-on, between barriers of all; the others go their ways."""
+    everybody = tuple(range(64))
+    lists = []
+    for rank in everybody:
+        partner = rank ^ 1
+        exchange = (
+            (Send(peer=partner, block="x"), Recv(peer=partner, block="y"))
+            if rank in (40, 41)
+            else (Group((Send(peer=partner, block="x"), Recv(peer=partner, block="y"))),)
+        )
+        lists.append((Barrier(everybody), *exchange * 2, AllReduce(everybody, block="y")))
+    found = smallest(Program("primepar-program", 1, 64, tuple(lists)), "deadlock-freedom")
+    assert found.is_smallest
+    assert found.program.programs == (
+        (Send(peer=1, block="x"), Recv(peer=1, block="y")),
+        (Send(peer=0, block="x"), Recv(peer=0, block="y")),
+    )
+
+
+def test_a_lost_message_of_a_lowered_method_is_cut_out_of_it() -> None:
+    program = lower(Sequence.of(PrimePar(), 2))
+    first = next(node for node in program.programs[0] if type(node).__name__ == "IRecv")
+    lists = (tuple(node for node in program.programs[0] if node != first), *program.programs[1:])
+    broken = Program("primepar-program", 1, 4, lists, grid=program.grid, initial=program.initial)
+    found = smallest(broken, "deadlock-freedom")
+    assert found.found.kind in ("no-partner", "no-request")
+    assert sum(map(len, found.program.programs)) <= 2
+
+
+def test_without_time_it_stops_where_it_is() -> None:
+    program = load_program(FOLDER / "duplicated-product.json")
+    found = minimal(program, "coverage", seconds=0.0)
+    assert found is not None
+    assert not found.is_smallest
+
+
+def test_ranks_are_left_out_of_collectives_and_numbered_anew() -> None:
+    nodes = (Barrier((2, 0, 1)), Broadcast((2, 0, 1), block="b", root=2))
+    program = Program("primepar-program", 1, 3, (nodes,) * 3)
+    assert without_ranks(program, {0}).programs == (
+        ((Barrier((1, 0)), Broadcast((1, 0), block="b", root=1)),) * 2
+    )
+    assert without_ranks(program, {2}).programs == ((Barrier((0, 1)),),) * 2
+
+
+def test_the_command_writes_it_and_says_how_small_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "smallest.json"
+    done = run("verify", f"{FOLDER}/missing-wait.json", "--minimal", str(path))
+    assert done.code == 1
+    told = done.err.splitlines()
+    assert told[0] == (
+        f"wrote {path}: races is refuted with 2 ranks, 4 instructions; nothing more can be left out"
+    )
+    assert told[2] == f"  replay: primepar check {path}"
+    assert run("check", str(path)).code == 1
+
+
+def test_a_primitive_is_lowered_to_the_smallest_mesh_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "smallest.json"
+    done = run("verify", f"{FOLDER}/twins.py:Twins", "--minimal", str(path))
+    assert done.err.startswith(f"wrote {path}: coverage is refuted with 2 ranks, 2 instructions; ")
+    assert run("check", str(path)).code == 1
+
+
+def test_another_ending_is_refused() -> None:
+    done = run("verify", "by-output", "--minimal", "program.txt")
+    assert (done.code, done.err) == (
+        2,
+        "primepar: error: --minimal: expected a name that ends with .json (the program), "
+        "got program.txt\n",
+    )
+
+
+def test_nothing_is_written_where_nothing_is_refuted(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    done = run("verify", "by-output", "--side", "2", "--minimal", str(path))
+    assert (done.code, done.err) == (0, f"nothing is refuted: {path} is not written\n")
+    assert not path.exists()
