@@ -19,6 +19,16 @@ EXERCISES = sorted((ROOT / "tutorials" / "exercises").glob("[0-9]*.py"))
 USER_CODE = re.compile(r"^# USER CODE BEGIN\n.*?^# USER CODE END\n", re.MULTILINE | re.DOTALL)
 SOLUTIONS = ROOT / "tutorials" / "exercises" / "solutions"
 
+
+def rows_go_round(forward: str, rests: str) -> str:
+    """User code of the seventh exercise: its map, and where O rests."""
+    return (
+        "class RowRing(Primitive):\n    axes = ('r',)\n    def forward(self, r, t, s):\n"
+        f"        return dict({forward})\n    def home(self, tensor, r, s):\n"
+        f"        return dict(I=dict(M=r), W=dict(K=r), O=dict({rests}))[tensor]\n"
+    )
+
+
 WRONG = [
     ("01", "class Cube(Primitive):\n    axes = ('i', 'j', 'l')\n    def steps(self, s):\n"
            "        return 1\n    def forward(self, i, j, l, t, s):\n"
@@ -49,6 +59,25 @@ WRONG = [
     ("06", "def sequence(kind, name):\n"
            "    return 'M2,N4' if kind == 'embedding' else 'M2,K4'\n",
      "768 elements move between embedding and blocks.0.norm1"),
+    ("07", rows_go_round("M=(r + 2 * t) % s, K=r", "K=r"),
+     "coverage: s=2 (2 devices): forward sub-operator (M=0, N=0, K=0): expected one device to "
+     "compute it once, got device 0 (r=0) at t=0 and device 0 (r=0) at t=1: give one of them "
+     "another"),
+    ("07", rows_go_round("M=(r + t) % s, K=(r + 1) % s", "K=r"),
+     "with side 2 device 0 makes other columns than its own"),
+    ("07", rows_go_round("M=(r + t) % s, K=r", "M=r"),
+     "with side 2 O rests on device 1 as [(1, 0), (1, 1)]"),
+    ("07", rows_go_round("M=r, K=(r + t) % s", "M=r"),
+     "with side 2 device 0 makes other columns than its own"),
+    ("08", "def fuse(messages):\n    return [Group(tuple(messages))]\n",
+     "2 stages, 1 micro-batches, stage 1: a group holds other than a send and a receive of a "
+     "neighbour"),
+    ("08", "def fuse(messages):\n    return list(messages)[:-1]\n",
+     "2 stages, 1 micro-batches, stage 0: expected each message once and in order"),
+    ("08", "def fuse(messages):\n    return list(messages)\n",
+     "2 stages, 2 micro-batches, deadlock-freedom: ranks 0 and 1 wait for one another in a circle: "
+     "start both directions of an exchange together, in a group or by isend and irecv before the "
+     "waits"),
 ]  # fmt: skip
 
 
@@ -75,7 +104,7 @@ def run(script: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_every_tutorial_has_an_exercise_and_every_exercise_a_solution() -> None:
     numbers = [path.name[:2] for path in TUTORIALS]
-    assert numbers == ["01", "02", "03", "04", "05", "06"]
+    assert numbers == ["01", "02", "03", "04", "05", "06", "07", "08"]
     assert [path.name[:2] for path in EXERCISES] == numbers
     names = [path.name for path in EXERCISES]
     assert [path.name for path in sorted(SOLUTIONS.glob("*.py"))] == names

@@ -75,9 +75,7 @@ def verify_primitive(
     hints = {obligation.sides for obligation in proved if obligation.sides}
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
     told = {*PROVED, *(obligation.property for obligation in proved)}
-    results = [
-        _result(primitive, name, proved, faults.get(name)) for name in names if name in told
-    ]
+    results = [_result(primitive, name, proved, faults.get(name)) for name in names if name in told]
     return Report.of(target or type(primitive).__name__, results)
 
 

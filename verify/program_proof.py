@@ -61,9 +61,7 @@ def verify_program(
     }
     with _collector_paused():
         results = [
-            _answer(name, questions[name], proof)
-            for name in asked(program)
-            if only in (None, name)
+            _answer(name, questions[name], proof) for name in asked(program) if only in (None, name)
         ]
     return Report.of(target, results)
 

@@ -1,0 +1,158 @@
+"""`primepar exercise`: broken schedules to diagnose and to mend."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primepar.commands.verify import EXIT_CODES
+from primepar.equations import map_equations
+from primepar.errors import TargetError
+from primepar.exercises import (
+    PRIMITIVE,
+    Exercise,
+    exercise_number,
+    exercises,
+    misjudged,
+    other_work,
+    verify,
+)
+from primepar.files import write_text
+from primepar.pictures.space_time import grid_text, space_time
+from primepar.schedule import Primitive, Program, Sequence, lower
+from primepar.schedule.program_file import instruction_text
+from primepar.targets import resolve
+
+if TYPE_CHECKING:
+    from primepar.verify.report import Report
+
+RIGHT, WRONG = 0, 1
+
+
+def exercise(
+    number: Annotated[
+        int | None, typer.Argument(metavar="N", help="Which exercise.", show_default=False)
+    ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ANSWER",
+            help="Your mended program.json, or file.py:Class where the exercise is a primitive.",
+            show_default=False,
+        ),
+    ] = None,
+    diagnose: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROPERTY[:RANK[,INSTRUCTION]]",
+            help="Check your diagnosis: a property that is refuted, a rank, and an instruction of "
+            "it, counted from 0, that the counterexample names. Of a primitive, the property.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the broken schedule, to mend it.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List broken schedules, show one with what users say of it, or check what you make of it.
+
+    An answer has to do the same work: of a program the mesh, the grid, what lies where at the start
+    and in the end, and the bounds stay as they are. Ends with 0 if it is mended or diagnosed, with
+    1 if not, 3 if something is unknown.
+    """
+    asked = sum(value is not None for value in (answer, diagnose, output))
+    if number is None and asked:
+        raise TargetError(
+            "expected the number of an exercise, got none: write primepar exercise 1 "
+            "--diagnose races:0,3"
+        )
+    if asked > 1:
+        raise TargetError(
+            "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
+        )
+    if number is None:
+        typer.echo("\n".join(f"{each.number:2}  {each.title}" for each in exercises()))
+        return
+    found = exercise_number(number)
+    if answer is not None:
+        raise typer.Exit(_check(found, answer))
+    if diagnose is not None:
+        raise typer.Exit(_judge(found, diagnose))
+    if output is not None:
+        _write(found, output)
+    else:
+        typer.echo("\n".join(_task(found)))
+
+
+def _check(found: Exercise, answer: str) -> int:
+    schedule = resolve(answer)
+    other = other_work(found, schedule)
+    if other is not None:
+        typer.echo(f"exercise {found.number}: other work\n  {other}")
+        return WRONG
+    assert isinstance(schedule, Program | Primitive)
+    report = verify(schedule, answer)
+    mended = report.verdict == "proved"
+    typer.echo(f"exercise {found.number}: {'mended' if mended else 'not yet'}")
+    typer.echo("".join(f"{line}\n" for line in _left(report)), nl=False)
+    return EXIT_CODES[report.verdict]
+
+
+def _left(report: Report) -> Iterator[str]:
+    """What is not proved of an answer."""
+    for result in report.properties:
+        if result.verdict != "proved":
+            yield f"  {result.name:17} {result.verdict}"
+            detail = result.counterexample or result.reason or ""
+            yield from (f"      {line}" for line in detail.splitlines())
+
+
+def _judge(found: Exercise, diagnosis: str) -> int:
+    wrong = misjudged(verify(found.schedule, str(found.path)), diagnosis)
+    typer.echo(f"exercise {found.number}: {wrong or 'diagnosed'}")
+    return RIGHT if wrong is None else WRONG
+
+
+def _write(found: Exercise, output: Path) -> None:
+    if output.suffix != found.path.suffix:
+        raise TargetError(
+            f"--output: expected a name that ends with {found.path.suffix}, got {output}"
+        )
+    write_text(output, found.path.read_text(encoding="utf-8"))
+    typer.echo(f"wrote {output}")
+
+
+def _task(found: Exercise) -> Iterator[str]:
+    """The symptom, the picture, and what may be done next."""
+    schedule, columns = found.schedule, shutil.get_terminal_size((100, 24)).columns
+    mine = f"mine{found.path.suffix}"
+    yield f"{found.number}. {found.title}"
+    yield f"\n{found.symptom}\n"
+    if isinstance(schedule, Program):
+        yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
+        yield from _instructions(schedule)
+        answer = mine
+    else:
+        yield from (f"{phase:9} {text}" for phase, text in map_equations(schedule).items())
+        program = lower(Sequence.of(schedule, *(2 for _ in schedule.side_names)))
+        yield "\n" + grid_text(space_time(program, f"{program.ranks} devices"), columns)
+        answer = f"{mine}:{PRIMITIVE}"
+    yield f"primepar exercise {found.number} -o {mine}   writes the schedule"
+    yield f"primepar exercise {found.number} {answer}   checks what you have mended"
+
+
+def _instructions(program: Program) -> Iterator[str]:
+    for rank, nodes in enumerate(program.programs):
+        yield f"rank {rank}"
+        for index, node in enumerate(nodes):
+            yield f"  {index:2}  {instruction_text(node)}"
+        if program.final is not None:
+            yield f"  ends  {' '.join(program.final[rank])}"
+        yield ""

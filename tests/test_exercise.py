@@ -1,0 +1,199 @@
+"""Broken schedules: wrong as they stand, mended by the answers kept here, and by nothing less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import Done, run
+from msgspec.structs import replace
+
+from primepar.exercises import QUESTIONS, Exercise, exercises, verify
+from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.signature import Bound, Signature, Tensor
+from primepar.verify.report import PROPERTIES
+
+MENDED = Path(__file__).parent / "mended"
+DIAGNOSES = {
+    1: "deadlock-freedom:0,0",
+    2: "completion:0",
+    3: "coverage:1,2",
+    4: "alignment:0",
+    5: "memory:1,3",
+    6: "races:2,10",
+    7: "placement:0,11",
+    8: "traffic:0",
+    9: "deadlock-freedom:3,2",
+    10: "alignment",
+}
+ALL = exercises()
+
+
+def asked(exercise: Exercise) -> Exercise:
+    """Skip an exercise in a property that this prover does not decide."""
+    name = DIAGNOSES[exercise.number].partition(":")[0]
+    if name not in PROPERTIES:
+        pytest.skip(f"{name} is not among the properties")
+    return exercise
+
+
+def target(exercise: Exercise, folder: Path) -> str:
+    return f"{folder / exercise.path.name}" + ":Walk" * (exercise.path.suffix == ".py")
+
+
+def test_there_are_ten_with_a_symptom_each_and_they_cover_all_properties() -> None:
+    assert [exercise.number for exercise in ALL] == list(range(1, 11)) == list(DIAGNOSES)
+    assert all(exercise.title and exercise.symptom for exercise in ALL)
+    assert {path.name for path in MENDED.iterdir()} == {each.path.name for each in ALL}
+    assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
+        "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+        "traffic",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercise) -> None:
+    number, diagnosis = exercise.number, DIAGNOSES[asked(exercise).number]
+    told = run("exercise", str(number), "--diagnose", diagnosis)
+    assert told == Done(0, f"exercise {number}: diagnosed\n", "")
+    done = run("exercise", str(number), target(exercise, exercise.path.parent))
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith(f"exercise {number}: not yet\n  ")
+    report = verify(exercise.schedule, "broken")
+    wrong = report[diagnosis.partition(":")[0]].counterexample
+    assert wrong is not None
+    assert all(f"      {line}\n" in done.out for line in wrong.splitlines())
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+def test_an_answer_mends_it(exercise: Exercise) -> None:
+    done = run("exercise", str(exercise.number), target(exercise, MENDED))
+    assert done == Done(0, f"exercise {exercise.number}: mended\n", "")
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+def test_it_is_shown_and_written(exercise: Exercise, tmp_path: Path) -> None:
+    shown = run("exercise", str(exercise.number))
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith(f"{exercise.number}. {exercise.title}\n\n{exercise.symptom}\n")
+    copy = tmp_path / f"mine{exercise.path.suffix}"
+    done = run("exercise", str(exercise.number), "-o", str(copy))
+    assert done == Done(0, f"wrote {copy}\n", "")
+    assert copy.read_text() == exercise.path.read_text()
+
+
+CHANGED = {
+    "ranks": 3,
+    "grid": None,
+    "shape": {"M": 2, "N": 2, "K": 2},
+    "initial": None,
+    "final": None,
+    "phases": {"more": Signature(("a[M]",), "b[M]")},
+    "tensors": {"a": Tensor(((0, 2),))},
+    "memory": Bound(device=99),
+    "traffic": (1, 1),
+}
+
+
+@pytest.mark.parametrize("field", QUESTIONS)
+def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: Path) -> None:
+    program = load_program(MENDED / "02_rows.json")
+    if field == "ranks":
+        other = load_program(MENDED / "01_ring.json")
+    else:
+        other = replace(program, **{field: CHANGED[field]})
+    save_program(other, tmp_path / "mine.json")
+    done = run("exercise", "2", str(tmp_path / "mine.json"))
+    expected = f"expected {field} as in the exercise, got it changed: put it back"
+    assert done == Done(1, f"exercise 2: other work\n  {expected}\n", "")
+
+
+@pytest.mark.parametrize("number", [1, 4, 5])
+def test_an_answer_that_does_nothing_is_not_mended(number: int, tmp_path: Path) -> None:
+    schedule = ALL[number - 1].schedule
+    assert isinstance(schedule, Program)
+    empty = replace(schedule, programs=((),) * schedule.ranks)
+    save_program(empty, tmp_path / "mine.json")
+    done = run("exercise", str(number), str(tmp_path / "mine.json"))
+    assert done.code == 1
+    assert done.out.startswith(f"exercise {number}: not yet\n")
+
+
+PRIMITIVES = {
+    "the steps": ("axes = ('r', 'c')", "def steps(self, s):\n        return 1"),
+    "the slices of each dim": ("axes = ('r', 'c')", "def gradient(self, r, c, t, s):\n"
+                               "        return dict(M=r, N=c, B=t)"),
+    "axes": ("axes = {'r': 's', 'c': 'q'}", "def forward(self, r, c, t, s, q):\n"
+             "        return dict(M=r, K=c)\n    backward = gradient = forward\n"
+             "    def steps(self, s, q):\n        return 1"),
+    "the homes of tensors": ("axes = ('r', 'c')", "def home(self, tensor, r, c, s):\n"
+                             "        return dict(M=r, N=c, K=c)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PRIMITIVES)
+def test_a_primitive_that_cuts_in_another_way_is_other_work(what: str, tmp_path: Path) -> None:
+    lines = "\n    ".join(PRIMITIVES[what])
+    source = "from primepar.partition import PrimePar\n\n\nclass Walk(PrimePar):\n    "
+    (tmp_path / "mine.py").write_text(f"{source}{lines}\n")
+    done = run("exercise", "10", f"{tmp_path / 'mine.py'}:Walk")
+    expected = f"expected {what} as in the exercise, got it changed: put it back"
+    assert done == Done(1, f"exercise 10: other work\n  {expected}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "diagnosis", "said"),
+    [
+        (1, "races", "races is proved"),
+        (1, "completion", "completion is not asked of this schedule"),
+        (1, "alignment", "alignment is unknown"),
+        (6, "races:1", "races it is, but its counterexample does not name rank 1"),
+        (6, "races:2,3", "races it is, but its counterexample does not name rank 2, instruction 3"),
+    ],
+)
+def test_a_wrong_diagnosis_is_refused_without_the_right_one(
+    number: int, diagnosis: str, said: str
+) -> None:
+    done = run("exercise", str(number), "--diagnose", diagnosis)
+    assert done == Done(1, f"exercise {number}: {said}\n", "")
+
+
+def refused(*arguments: str) -> str:
+    done = run("exercise", *arguments)
+    assert (done.code, done.out) == (2, "")
+    return done.err.removeprefix("primepar: error: ").removesuffix("\n")
+
+
+def test_wrong_input_ends_in_one_line() -> None:
+    known = ", ".join(PROPERTIES)
+    assert refused("11") == (
+        "expected an exercise from 1 to 10, got 11: primepar exercise lists them"
+    )
+    assert refused("--diagnose", "races") == (
+        "expected the number of an exercise, got none: write primepar exercise 1 "
+        "--diagnose races:0,3"
+    )
+    assert refused("1", "K", "-o", "x.json") == (
+        "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
+    )
+    assert refused("1", "--diagnose", "hang:0") == (
+        f"--diagnose: expected PROPERTY[:RANK[,INSTRUCTION]] with a property out of {known}, got "
+        "'hang:0': write it like races:2,7"
+    )
+    assert refused("1", "-o", "mine.py") == (
+        "--output: expected a name that ends with .json, got mine.py"
+    )
+    assert refused("1", "primepar") == (
+        "exercise 1: expected a program as the answer, got something else: start from what "
+        "primepar exercise 1 -o FILE writes"
+    )
+    assert refused("10", str(MENDED / "01_ring.json")) == (
+        "exercise 10: expected a primitive as the answer, got something else: start from what "
+        "primepar exercise 10 -o FILE writes"
+    )
+
+
+def test_the_list_has_a_line_for_each() -> None:
+    done = run("exercise")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [f"{each.number:2}  {each.title}" for each in ALL]

@@ -1,0 +1,222 @@
+# %% [markdown]
+# # Who waits for whom
+#
+# A program that hangs says nothing. No error, no line, no number: every device stands in a call,
+# and waits for another one that waits as well. This tutorial makes programs hang, in the ways in
+# which they do in practice, and lets the checker say who waits for whom.
+
+# %% Set-up: imports, and a function that asks
+from pathlib import Path
+from textwrap import fill
+
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import space_time
+from primepar.schedule import Program
+from primepar.schedule.program import AllReduce, Group, IRecv, ISend, Recv, Send, Wait
+from primepar.verify import verify_program
+
+OUT = Path("out/tutorials")
+OUT.mkdir(parents=True, exist_ok=True)
+
+
+def program(*ranks):
+    return Program("primepar-program", 1, len(ranks), tuple(map(tuple, ranks)))
+
+
+def ask(title, asked, buffered=False):
+    result = verify_program(asked, title, buffered=buffered)["deadlock-freedom"]
+    print(f"{title}: {result.verdict}")
+    for line in (result.counterexample or result.reason or "").splitlines():
+        print(fill(line, 96, initial_indent="  ", subsequent_indent="      "))
+
+
+# %% [markdown]
+# ## Head-on
+#
+# `send` returns when the other side has the block. That is called *rendezvous*. Two devices that
+# both send first never get to receive:
+
+# %%
+head_on = program(
+    [Send(1, "a"), Recv(1, "b")],
+    [Send(0, "b"), Recv(0, "a")],
+)
+(OUT / "08_head_on.svg").write_text(grid_svg(space_time(head_on, "head-on")), encoding="utf-8")
+ask("head-on", head_on)
+
+# %% [markdown]
+# That is the circle: each line is a device, the call it stands in, and the call of another device
+# that would free it. Follow the lines and you come back to the first.
+#
+# ## It ran on my machine
+#
+# The last line says why such programs are written all the same. Many libraries copy a small block
+# away and return from `send` at once. Under that the program ends, and `--buffered` on the
+# command line asks exactly this. The answer says what it leans on:
+
+# %%
+ask("head-on, buffered", head_on, buffered=True)
+
+# %% [markdown]
+# How large is small? That depends on the library, the wire and a setting somewhere. Then the model
+# grows. So the strict question is the one that is asked unless you say otherwise.
+#
+# ## Three ways out
+#
+# One of the two receives first; or both calls start together, in a group; or both are posted, and
+# waited for afterwards.
+
+# %%
+ask("one receives first", program(head_on.programs[0], reversed(head_on.programs[1])))
+ask("in groups", program(*([Group(calls)] for calls in head_on.programs)))
+
+
+def posted(peer, out, into):
+    return [ISend(peer, out, request="out"), IRecv(peer, into, request="into"),
+            Wait("out"), Wait("into")]  # fmt: skip
+
+
+ask("posted", program(posted(1, "a", "b"), posted(0, "b", "a")))
+
+# %% [markdown]
+# ## Rings
+#
+# In a ring of `n` devices, each sending to the next, the circle has `n` lines. The first of the
+# three mends becomes: the even ones send first, the odd ones receive first. With an odd `n` two
+# even ones are neighbours, and it still ends, as one of the two has an odd one on its other side.
+
+
+# %%
+def ring(n, sends_first):
+    ranks = []
+    for rank in range(n):
+        left = (rank - 1) % n
+        calls = [Send((rank + 1) % n, f"x{rank}"), Recv(left, f"x{left}")]
+        ranks.append(calls if sends_first(rank) else calls[::-1])
+    return program(*ranks)
+
+
+ask("all send first", ring(3, lambda rank: True))
+for n in (4, 5):
+    ask(f"odd and even, {n} devices", ring(n, lambda rank: rank % 2 == 0))
+
+# %% [markdown]
+# ## Collectives
+#
+# A collective returns when all of its group have called it. Four devices in a square sum along
+# rows and along columns. If every device takes the two in the same order, all is well. If two of
+# them think that the other sum is more urgent:
+
+
+# %%
+def square(rows_first, posted=False, apart=True):
+    ranks = []
+    for rank in range(4):
+        r, c = divmod(rank, 2)
+        sums = [
+            ("row", (2 * r, 2 * r + 1), f"O{r}"),
+            ("column", (c, c + 2), f"dW{c}"),
+        ]
+        calls = [
+            AllReduce(group, block=block, communicator=name if apart else "world",
+                      request=name if posted else None)
+            for name, group, block in sums
+        ]  # fmt: skip
+        calls = calls if rank in rows_first else calls[::-1]
+        ranks.append([*calls, *(Wait(name) for name, *_ in sums if posted)])
+    return program(*ranks)
+
+
+ask("one order", square(rows_first=(0, 1, 2, 3)))
+ask("two orders", square(rows_first=(0, 3)))
+
+# %% [markdown]
+# No two of them disagree about a sum: the circle goes through all four. And nothing is buffered
+# here that could save it, so the strict and the weak question have the same answer. One device
+# out of order would not be enough, by the way:
+
+# %%
+ask("three against one", square(rows_first=(0, 1, 2)))
+
+# %% [markdown]
+# ## Posted collectives, and communicators
+#
+# A collective may be posted too, with a request, and waited for later. Two that are in flight
+# together have to be on two communicators, or be called in the same order by all members: within
+# one communicator and group, the first call of one member meets the first call of another.
+
+# %%
+ask("posted, in two orders", square(rows_first=(0, 3), posted=True))
+
+
+def two_sums(apart, posted):
+    """Two devices add up a and b; device 1 takes them the other way round."""
+    calls = [
+        AllReduce((0, 1), block=block, communicator=block if apart else "world",
+                  request=block if posted else None)
+        for block in "ab"
+    ]  # fmt: skip
+    waits = [Wait("a"), Wait("b")] if posted else []
+    return program([*calls, *waits], [*calls[::-1], *waits])
+
+
+ask("blocking, two communicators", two_sums(apart=True, posted=False))
+ask("posted, two communicators", two_sums(apart=True, posted=True))
+ask("posted, one communicator", two_sums(apart=False, posted=True))
+
+# %% [markdown]
+# On two communicators, posting lets both sums meet. With NCCL be careful even so: the kernels of
+# two communicators may wait for room on the same device. Keep one order there.
+#
+# The last line is worth a thought: proved, as nothing hangs. But on one communicator the first call
+# of one device meets the first call of the other, and `a` is added to `b`. That is no matter of
+# deadlock, but of what the blocks hold. Another property finds it, in programs that say what their
+# blocks mean.
+#
+# ## Tags
+#
+# A program may hope that tags pick out the message. NCCL has none; messages match in the order in
+# which they were posted. A tag is a claim here, which is checked:
+
+# %%
+ask("tags", program([Send(1, "a", tag=1), Send(1, "b", tag=2)],
+                    [Recv(0, "b", tag=2), Recv(0, "a", tag=1)]))  # fmt: skip
+
+# %% [markdown]
+# ## A pipeline
+#
+# In a pipeline each stage runs some layers. In the order called *1F1B* (one forward, one backward)
+# the last stage turns each micro-batch round at once; the one before is one forward ahead, the one
+# before that two. Activations go down the stages and gradients come up.
+
+
+# %%
+def messages(stage, stages, batches):
+    """All messages of a stage, in the order of 1F1B."""
+    ahead = min(stages - 1 - stage, batches)
+    turns = [("forward", i) for i in range(ahead)]
+    for i in range(batches):
+        turns += [("forward", i + ahead)] if i + ahead < batches else []
+        turns.append(("backward", i))
+    calls = []
+    for turn, i in turns:
+        before, after = (stage - 1, stage + 1) if turn == "forward" else (stage + 1, stage - 1)
+        x = "x" if turn == "forward" else "dx"
+        calls += [Recv(before, f"{x}{i}.{stage}")] if 0 <= before < stages else []
+        calls += [Send(after, f"{x}{i}.{after}")] if 0 <= after < stages else []
+    return calls
+
+
+pipeline = program(*(messages(stage, 2, 3) for stage in range(2)))
+grid = space_time(pipeline, "1F1B, two stages")
+(OUT / "08_pipeline.svg").write_text(grid_svg(grid), encoding="utf-8")
+ask("1F1B", pipeline)
+
+# %% [markdown]
+# Each stage does what it must in the right order, and yet they stand head-on: stage 0 sends the
+# next activation down, while stage 1 sends the last gradient up. It is the first program of this
+# page again. Stage 0 can receive the gradient only after its send; stage 1 can receive the
+# activation only after its own.
+#
+# If one of them received first, it would end, but one direction would always wait for the other.
+# The two messages that face each other can also start together. That is the exercise.

@@ -1,0 +1,19 @@
+"""A walk on a square mesh: forward along N, backward along K, gradient along M."""
+
+from primepar import Primitive, where
+
+
+class Walk(Primitive):
+    """Every tensor rests where the last step that used it left it."""
+
+    axes = ("r", "c")
+
+    def forward(self, r, c, t, s):
+        return dict(M=r, N=(r + c + t) % s, K=c)
+
+    def backward(self, r, c, t, s):
+        return dict(M=r, N=(r + c - 1) % s, K=(c + t) % s)
+
+    def gradient(self, r, c, t, s):
+        last = where(t == 1, 1, 0)
+        return dict(M=(r + t) % s, N=(r + c - 1 + last) % s, K=(c - 1 + last) % s)
