@@ -236,6 +236,10 @@ def test_a_message_without_a_partner_is_refuted(alone: str) -> None:
     assert done.out.splitlines()[2:] == [
         "      rank 0, instruction 0 (send A -> 1): expected a recv from rank 0 on rank 1 to "
         "match, got none that is left: add it there, or remove this one",
+        "          rank 0                            rank 1",
+        "        ! 0 send A -> 1  (never matched)",
+        "          '---------- waits for ----------->.",
+        "                                            no recv from rank 0 is left  (missing)",
         "  races             proved      0.000 s",
         f"  replay: primepar check {alone}",
     ]

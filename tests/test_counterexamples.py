@@ -15,7 +15,9 @@ from primepar.schedule import Program, load_program
 from primepar.schedule.program import Recv, Send
 from primepar.targets import load_primitive
 from primepar.verify.counterexample import Counterexample, Kind
+from primepar.verify.counterexample_program import of_program
 from primepar.verify.primitive_proof import verify_primitive
+from primepar.verify.program_flow import Flow
 from primepar.verify.program_proof import verify_program
 from primepar.verify.report import Report
 
@@ -55,9 +57,34 @@ def test_every_counterexample_has_a_picture(name: str, golden: Golden) -> None:
 def test_every_kind_is_drawn() -> None:
     golden_texts = (Path(__file__).parent / "golden" / "pictures").glob("*.txt")
     text = "\n".join(path.read_text() for path in golden_texts)
-    # over-memory and wrong-traffic: no program of these is kept under wrong yet
-    missing = {kind for kind in get_args(Kind) if f": {kind}\n" not in text}
-    assert missing <= {"over-memory", "wrong-traffic"}
+    bounds = {"over-memory", "wrong-traffic"}  # below
+    assert {kind for kind in get_args(Kind) if f": {kind}\n" not in text} <= bounds
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "kind", "line"),
+    [
+        (
+            "memory",
+            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 elements alive in device "
+            "memory, got 8: X 4, Y 4: free one before, or allow more in memory",
+            "over-memory",
+            "! 1 recv Y <- 1  (over the bound)",
+        ),
+        (
+            "traffic",
+            "rank 0: expected 2 elements to leave it, got 4: 4 by instruction 0 (send X -> 1): "
+            "mend what it sends, or traffic",
+            "wrong-traffic",
+            "! 0 send X -> 1  (leaves here)",
+        ),
+    ],
+)
+def test_bounds_are_drawn_too(name: str, sentence: str, kind: str, line: str) -> None:
+    program = load_program(FOLDER / "send-send-deadlock.json")
+    found = of_program(program, Flow.of(program), name, sentence)
+    assert (found.kind, found.ranks) == (kind, (0,))
+    assert counterexample_lines(found) == ["  rank 0", line]
 
 
 def test_a_circle_names_where_each_rank_hangs_and_what_it_never_reaches() -> None:

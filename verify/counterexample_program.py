@@ -142,12 +142,15 @@ class _Lookup:
             wrong, other = places[:2]
             self._arrow(self._add(*other), self._add(*wrong, wrong=True), "meets")
         else:
-            for place in dict.fromkeys(places):
-                self._add(*place, _ROLES.get(self.kind, ""), wrong=True)
+            for number, place in enumerate(dict.fromkeys(places)):
+                first = self.kind == "done-twice" and number == 0
+                self._add(*place, "" if first else _ROLES.get(self.kind, ""), wrong=not first)
         if self.kind == "no-partner" and places:
             self._absent()
         elif self.kind == "sum-lost":
             self._lost(self.blocks[0])
+        elif self.kind == "wrong-traffic":
+            self._sent()
         elif final:
             self._end(int(final[1]), final[2] or final[3])
 
@@ -159,6 +162,14 @@ class _Lookup:
                     self._arrow(self._add(rank, index, "sums it"), 1, "never reaches")
                     self.events.append(Event(rank, "the end", role="nobody keeps it", wrong=True))
                     return
+
+    def _sent(self) -> None:
+        """What most of the elements leave a rank by."""
+        rank = re.match(r"rank (\d+):", self.sentence)
+        if rank is None:
+            return
+        for index in re.findall(r" by instruction (\d+) ", self.sentence):
+            self._add(int(rank[1]), int(index), "leaves here", wrong=True)
 
     def _absent(self) -> None:
         """The other end that is nowhere."""

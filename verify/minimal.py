@@ -72,11 +72,11 @@ def way_of(name: str, result: PropertyResult | None) -> str | None:
     """In which way a property is broken; None if it is not refuted.
 
     These are the words of its sentence without numbers and what is in brackets; of a circle of
-    waiting ranks only that it is one.
+    waiting ranks, memory and traffic only that they are wrong.
     """
     if result is None or result.details is None or result.counterexample is None:
         return None
-    if result.details.kind == "waiting-circle":
+    if result.details.kind in ("waiting-circle", "over-memory", "wrong-traffic"):
         return result.details.kind
     words = re.sub(r"\([^()]*\)", "", result.counterexample.splitlines()[0])
     return f"{name}: " + re.sub(r"\d+", "#", words)

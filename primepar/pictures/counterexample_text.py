@@ -12,7 +12,7 @@ from primepar.verify.counterexample import Arrow, Counterexample, Device, Event,
 
 MOST_ROWS = 8
 """Rows of a circle or a mesh that are drawn; the others are counted."""
-_ALONE = ("outside-the-grid", "no-request", "never-awaited", "over-memory")
+_ALONE = ("outside-the-grid", "no-request", "never-awaited", "over-memory", "wrong-traffic")
 """Kinds whose story may be one instruction."""
 _FIRST, _NEXT = " --.      .--> ", " --.   '--|--> "
 _DOWN, _CLOSED = "   '---.  |", "   '------'"
