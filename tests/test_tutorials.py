@@ -69,6 +69,9 @@ WRONG = [
      "with side 2 O rests on device 1 as [(1, 0), (1, 1)]"),
     ("07", rows_go_round("M=r, K=(r + t) % s", "M=r"),
      "with side 2 device 0 makes other columns than its own"),
+    ("07", rows_go_round("M=(r + t) % s, K=r", "K=r")
+     + "    def backward(self, r, t, s):\n        return dict(M=r, K=(r + t) % s)\n",
+     "with side 2 each device sends 252 elements"),
     ("08", "def fuse(messages):\n    return [Group(tuple(messages))]\n",
      "2 stages, 1 micro-batches, stage 1: a group holds other than a send and a receive of a "
      "neighbour"),

@@ -98,13 +98,13 @@ draw(WrongOffset(), 2, "wrong_offset")
 # %% [markdown]
 # Read it from the left: *s=2* is the smallest mesh that is wrong; then the phase and the product;
 # then the two places where it is done. In the picture both stand in the row of device 0.
-# Coverage is the root. What is unknown below it is not proved, and that is no wonder.
+# Coverage is the root. What is unknown below it was not proved, and that is no wonder.
 #
 # ## Break the home
 #
 # The same factor of two in the home of `W`. Products and steps are right now, but on two devices
-# both hold slice 0, and slice 1 rests nowhere. The lowering cannot draw such a schedule; the
-# counterexample names the first product that misses its block.
+# both hold slice 0, and slice 1 rests nowhere. The counterexample names the first product that
+# misses its block.
 
 
 # %%

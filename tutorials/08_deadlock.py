@@ -219,4 +219,5 @@ ask("1F1B", pipeline)
 # activation only after its own.
 #
 # If one of them received first, it would end, but one direction would always wait for the other.
-# The two messages that face each other can also start together. That is the exercise.
+# The two messages that face each other can also start together. That is the exercise. Ten more
+# schedules that somebody has broken, not all by a deadlock, are in `primepar exercise`.
