@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from primepar.models.config import ModelConfig
 from primepar.plan import READY, Plan, ready_plan
+from primepar.schedule import Layout
 
 GPT2 = ModelConfig.of(
     "gpt2", layers=2, hidden=48, heads=12, context=8, vocabulary=97
@@ -42,3 +43,19 @@ def changed(plan: Plan, **sequences: str) -> dict[str, str]:
 def small(name: str = "megatron", ranks: int = 4, model: ModelConfig = WIDE) -> Plan:
     """A ready plan for a small model."""
     return ready_plan(name, model, ranks)
+
+
+MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")
+SCATTERED = ("Ns8", "Ns4,M2", "Ns2,M2,N2", "Ns2,K2,M2", "N2,Ns4", "Ns2,S2x2", "R2,Ns4", "Ns4,R2")
+LOOKUPS = (*MIXED, "N2,M2,K2", "M2,N2,R2", "S2x2,N2", "R2,K2,Ns2", "M4,Ns2", "N2,M4")
+"""Sequences of an embedding: without a cut of the vocabulary, scattered, and looked up."""
+
+
+def held(layout: Layout) -> list[tuple[int, ...]]:
+    """The one block of every device."""
+    return [index for (index,) in layout.held]
+
+
+def only(plan: Plan, **sequences: str) -> Plan:
+    """The plan with other sequences for some operators."""
+    return Plan(model=plan.model, ranks=plan.ranks, sequences=changed(plan, **sequences))

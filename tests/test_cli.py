@@ -218,7 +218,7 @@ def test_verify_proves_one_mesh(arguments: tuple[str, ...]) -> None:
     done = run("verify", *arguments, "--json")
     assert done.code == 0
     found = [each["name"] for each in json.loads(done.out)["properties"]]
-    assert found == [*PROPERTIES[:6], *(["traffic"] if arguments[0] == "primepar" else [])]
+    assert found == [*PROPERTIES[:6], *(PROPERTIES[6:] if arguments[0] == "primepar" else ())]
 
 
 def test_what_verify_refutes_is_replayed_by_the_command_that_it_prints(wrong: str) -> None:

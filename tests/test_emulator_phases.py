@@ -159,17 +159,6 @@ def test_a_sub_operator_outside_the_grid_is_refused() -> None:
     )
 
 
-def test_a_sub_operator_that_names_other_dims_than_its_phase_is_refused() -> None:
-    reads, writes = ["I[0,0]", "W[0,0]"], "O[0,0]"
-    first = compute("forward", reads, writes, M=0, N=0, K=0)
-    refused(
-        refusal(program([[first, compute("forward", reads, writes, N=0)]])),
-        WrongDataError,
-        "device 0, programs[0][1], forward: expected a forward sub-operator over K, M, N, as "
-        "elsewhere in the program, got forward N=0",
-    )
-
-
 def test_arrays_with_other_dims_do_not_fit() -> None:
     made = built(rows(f(0)))
     held = memories(made)

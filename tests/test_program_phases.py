@@ -192,3 +192,28 @@ def test_what_is_wrong_with_a_signature_is_said(change: Json, message: str) -> N
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert({**fields(), **change}, Program)
     assert str(raised.value) == message
+
+
+def test_a_sub_operator_that_leaves_out_a_dim_of_its_phase_is_refused() -> None:
+    first = compute("forward", ["I[0,0]", "W[0,0]"], "O[0,0]", M=0, N=0, K=0)
+    second = compute("forward", ["I[0,0]", "W[0,0]"], "O[0,0]", N=0)
+    asked = {**fields(), "grid": None, "programs": [[first, second], []]}
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(asked, Program)
+    assert str(raised.value) == "expected a sub_operator with K, M, N, got N in programs[0][1]"
+
+
+def test_a_grid_that_nobody_could_walk_through_is_refused() -> None:
+    asked = {**fields(), "grid": {"norm.squares": {"M": 10**6, "K": 10**6}}}
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(asked, Program)
+    assert str(raised.value) == (
+        "expected at most 1000000 sub-operators in grid.norm.squares, got 1000000000000"
+    )
+
+
+@pytest.mark.parametrize("name", ["A" * 1001, "", "A\nB", "A\x1b[31m"])
+def test_a_name_that_would_spoil_a_report_is_refused(name: str) -> None:
+    asked = {**fields(), "programs": [[{"op": "free", "block": name}], []]}
+    with pytest.raises(msgspec.ValidationError, match=r"^Expected `str` "):
+        msgspec.convert(asked, Program)
