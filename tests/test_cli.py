@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from command import run
 from conftest import Golden
-from phase_programs import built, compute, norm, program
+from phase_programs import compute, program
 
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import load_program, lower
@@ -157,7 +157,6 @@ def test_check_runs_a_sequence_with_a_batch_and_a_program(tmp_path: Path) -> Non
 
 def test_check_says_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> None:
     path = "docs/examples/norm.json"
-    assert load_program(Path(path)) == built(norm())
     done = run("check", path)
     assert (done.code, done.out.splitlines()[-1]) == (
         0, "  by stand-ins for what the phases compute: data is where it belongs, summed once",

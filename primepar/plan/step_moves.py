@@ -74,8 +74,7 @@ def moved(
     """
     if way.source == way.target:
         return reblocked(draft, view, cuts, name)
-    pairs = zip(Cells.of(way.source, way.target).cuts, cuts, strict=True)
-    cells = tuple(tuple(int(at * line[-1]) for at in parts) for parts, line in pairs)
+    cells = Cells.of(way.source, way.target).bounds([line[-1] for line in cuts])
     pieces = name if cells == cuts else f"{name}.pieces"
     view = reblocked(draft, view, cells, pieces, copy=shared)
     program = _way(way.source, way.target)
