@@ -2,87 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
+from phase_programs import Json, built, compute, norm, program
 
 from primepar.schedule import Program
 from primepar.verify import Report, verify_program
 
-Json = dict[str, Any]
-
-PHASES: Json = {
-    "norm.squares": {"reads": ["x[M,K]"], "writes": "norm.sum[M]"},
-    "norm.forward": {"reads": ["x[M,K]", "norm.sum[M]", "norm.weight[K]"], "writes": "y[M,K]"},
-    "norm.gradient": {"reads": ["x[M,K]", "dy[M,K]"], "writes": "norm.weight.grad[K]"},
-    "norm.update": {"reads": ["norm.weight[K]", "norm.weight.grad[K]"], "writes": "new[K]"},
-}
-TENSORS: Json = {
-    "x": {"cuts": [[0, 4, 8], [0, 6]]},
-    "y": {"cuts": [[0, 4, 8], [0, 6]]},
-    "dy": {"cuts": [[0, 4, 8], [0, 6]]},
-    "y.columns": {"of": "y", "cuts": [[0, 8], [0, 3, 6]]},
-    "y.pieces": {"of": "y", "cuts": [[0, 4, 8], [0, 3, 6]]},
-}
-
-
-def compute(phase: str, reads: list[str], writes: str, **sub_operator: int) -> Json:
-    return {
-        "op": "compute", "phase": phase, "reads": reads, "accumulates": writes,
-        "sub_operator": sub_operator,
-    }  # fmt: skip
-
-
-def rows(rank: int) -> list[Json]:
-    """One rank's rows of a norm, its gradient summed over both ranks, and the update."""
-    x, y, own = f"x[{rank},0]", f"y[{rank},0]", f"norm.sum[{rank}]"
-    return [
-        compute("norm.squares", [x], own, M=rank, K=0),
-        compute("norm.forward", [x, own, "norm.weight[0]"], y, M=rank, K=0),
-        compute("norm.gradient", [x, f"dy[{rank},0]"], "norm.weight.grad[0]", M=rank, K=0),
-        {"op": "all_reduce", "group": [0, 1], "block": "norm.weight.grad[0]"},
-        compute("norm.update", ["norm.weight[0]", "norm.weight.grad[0]"], "new[0]", K=0, R=rank),
-    ]
-
-
-def moved(rank: int) -> list[Json]:
-    """From rows to columns: each rank cuts what it has, keeps one piece and sends the other."""
-    kept, left = f"y.pieces[{rank},{rank}]", f"y.pieces[{rank},{1 - rank}]"
-    arriving = f"y.pieces[{1 - rank},{rank}]"
-    pieces = [f"y.pieces[0,{rank}]", f"y.pieces[1,{rank}]"]
-    messages = [
-        {"op": "send", "peer": 1 - rank, "block": left},
-        {"op": "recv", "peer": 1 - rank, "block": arriving},
-    ]
-    return [
-        {"op": "cut", "block": f"y[{rank},0]", "blocks": sorted([kept, left])},
-        {"op": "group", "body": messages},
-        {"op": "join", "blocks": pieces, "block": f"y.columns[0,{rank}]"},
-    ]
-
 
 def fields() -> Json:
-    return {
-        "format": "primepar-program",
-        "version": 1,
-        "ranks": 2,
-        "grid": {
-            "norm.squares": {"M": 2, "K": 1},
-            "norm.forward": {"M": 2, "K": 1},
-            "norm.gradient": {"M": 2, "K": 1},
-            "norm.update": {"K": 1, "R": 2},
-        },
-        "phases": PHASES,
-        "tensors": TENSORS,
-        "initial": [[f"x[{r},0]", f"dy[{r},0]", "norm.weight[0]"] for r in (0, 1)],
-        "final": [[f"y.columns[0,{r}]", "new[0]"] for r in (0, 1)],
-        "programs": [rows(r) + moved(r) for r in (0, 1)],
-    }
+    """A norm, of whose end only the output and the new weight are asked."""
+    return {**norm(), "final": [[f"y.columns[0,{r}]", "new[0]"] for r in (0, 1)]}
 
 
 def verified(asked: Json) -> Report:
-    return verify_program(msgspec.convert(asked, Program))
+    return verify_program(built(asked))
 
 
 def refuted(asked: Json) -> dict[str, str]:
@@ -217,3 +151,67 @@ def test_a_name_that_would_spoil_a_report_is_refused(name: str) -> None:
     asked = {**fields(), "programs": [[{"op": "free", "block": name}], []]}
     with pytest.raises(msgspec.ValidationError, match=r"^Expected `str` "):
         msgspec.convert(asked, Program)
+
+
+PIECES: Json = {
+    "x": {"cuts": [[0, 4], [0, 4]]},
+    "x.halves": {"of": "x", "cuts": [[0, 4], [0, 2, 4]]},
+    "x.quarters": {"of": "x", "cuts": [[0, 2, 4], [0, 2, 4]]},
+}
+"""A tensor in one block, and two other ways to cut it."""
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        ["x.halves[0,0]", "x.quarters[0,0]", "x.quarters[0,1]"],
+        ["x.halves[0,0]", "x.halves[0,0]"],
+        ["x.halves[0,0]"],
+        ["x.halves[0,0]", "x.halves[0,1]", "scratch"],
+    ],
+)
+@pytest.mark.parametrize("op", ["cut", "join"])
+def test_parts_that_overlap_or_leave_something_out_are_refuted(op: str, blocks: list[str]) -> None:
+    node = {"op": op, "block": "x[0,0]", "blocks": blocks}
+    found = refuted(program([[node]], tensors=PIECES))
+    assert list(found) == ["placement"]
+    assert (
+        "expected to read the parts of x[0,0], side by side, and nothing but these"
+        in (found["placement"])
+    )
+
+
+def test_data_of_another_size_is_neither_cut_nor_joined() -> None:
+    nodes: list[Json] = [
+        {"op": "isend", "peer": 1, "block": "x.halves[0,0]", "request": "a"},
+        {"op": "wait", "request": "a"},
+    ]
+    arriving: list[Json] = [
+        {"op": "recv", "peer": 0, "block": "x[0,0]"},
+        {"op": "cut", "block": "x[0,0]", "blocks": ["x.halves[0,0]", "x.halves[0,1]"]},
+    ]
+    found = refuted(program([nodes, arriving], tensors=PIECES))
+    assert found == {
+        "placement": "rank 1, instruction 1 (cut x[0,0] -> x.halves[0,0] x.halves[0,1]): expected "
+        "data of the size of x[0,0] in it, got data of another size: cut or join it before"
+    }
+
+
+def test_sums_of_sums_that_share_one_another_are_counted_at_once() -> None:
+    product = compute("forward", ["I[0,0]", "W[0,0]"], "O[0,0]", M=0, N=0, K=0)
+    doubled: Json = {"op": "all_reduce", "group": [0, 1], "block": "O[0,0]"}
+    zeros: Json = {"op": "alloc", "block": "O[0,0]"}
+    lists = [[product, *[doubled] * 300], [zeros, *[doubled] * 300]]
+    found = refuted(program(lists, grid={"forward": {"M": 1, "N": 1, "K": 1}}))
+    assert (
+        f"expected forward product (M=0, N=0, K=0) once, got it {2**299} times"
+        in (found["completion"])
+    )
+
+
+def test_a_sum_without_a_dim_of_its_own_is_followed() -> None:
+    lists = [[compute("forward", [f"I[{n}]", f"W[{n}]"], "O[]", N=n) for n in (0, 1)]]
+    asked = program(lists, grid={"forward": {"N": 2}})
+    assert verified(asked).verdict == "proved"
+    del asked["programs"][0][1]
+    assert list(refuted(asked)) == ["coverage", "completion"]

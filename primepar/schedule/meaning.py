@@ -33,7 +33,7 @@ Box = tuple[tuple[int, int], ...]
 Key = tuple[int, ...]
 """Which part of an output block a sub-operator makes: the slices that are reduced over."""
 
-_NAME = re.compile(r"(.+?)\[(\d+(?:,\d+)*)\]")
+_NAME = re.compile(r"(.+?)\[((?:\d+(?:,\d+)*)?)\]")
 
 
 class Place(NamedTuple):
@@ -160,7 +160,7 @@ class Meaning:
         match = _NAME.fullmatch(block)
         if match is None:
             return None
-        tensor, index = match[1], tuple(map(int, match[2].split(",")))
+        tensor, index = match[1], tuple(map(int, re.findall(r"\d+", match[2])))
         known = (self.program.tensors or {}).get(tensor)
         if known is None:
             box = tuple((at, at + 1) for at in index)
