@@ -95,7 +95,7 @@ class Devices:
             return blocks
         cells = Cells.of(source, target)
         memories = [named("O", block, source, rank, cells) for rank, block in enumerate(blocks)]
-        return [joined("O", held) for held in self.run(_way(source, target), memories)]
+        return [joined("O", held) for held in self.run(redistribution(source, target), memories)]
 
     def reduced(self, blocks: Blocks, groups: Groups, reduction: Reduction = "sum") -> Blocks:
         """Every rank's block reduced over its group; a rank in no group keeps its own."""
@@ -152,11 +152,6 @@ def _lines(groups: Groups, parts: tuple[int, ...]) -> Groups:
         ]
         lines += [tuple(line) for line in zip(*owners, strict=True)]
     return tuple(lines)
-
-
-@lru_cache(maxsize=1024)
-def _way(source: Layout, target: Layout) -> Program:
-    return redistribution(source, target)
 
 
 @lru_cache(maxsize=1024)

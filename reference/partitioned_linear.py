@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from primepar.models import Operator
-from primepar.plan.layouts import Edge, edges, weight_layout
-from primepar.plan.plan import Plan
+from primepar.plan.layouts import table_edge, weight_layout
 from primepar.reference.blocks import Memory
 from primepar.reference.partitioned_devices import Blocks, joined, named
 from primepar.reference.partitioned_step import Step
@@ -80,11 +79,6 @@ class PartitionedLinear:
         way, turned = self.table.backward, [block_NK.T for block_NK in found]
         moved = self.step.devices.redistributed(turned, way.source, way.target)
         self.step.gradients["embedding.token"] = moved
-
-
-def table_edge(plan: Plan) -> Edge | None:
-    """The way of the token table to a tied head; None where the head has its own weight."""
-    return next((edge for edge in edges(plan) if edge.rows is not None), None)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.reference.blocks import scatter
 from primepar.reference.executor import emulate
 from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
@@ -46,7 +47,7 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
     dense = {tensor: np.ones([operator.size(dim) for dim in tensor_dims(tensor)
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
-    assert Memory(lowered).peaks()[0] == run.peak
+    assert Memory(Meaning(lowered)).peaks()[0] == run.peak
     told = replace(lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent)))
     report = verify_program(told)
     assert (report["memory"].verdict, report["traffic"].verdict) == ("proved", "proved")
@@ -211,7 +212,7 @@ def test_what_a_primitive_holds_is_what_its_formula_says(
     lowered = lower(sequence, Linear(**sizes))
     assert lowered.memory is not None
     assert lowered.memory.device is not None
-    most = max(Memory(lowered).peaks()[0])
+    most = max(Memory(Meaning(lowered)).peaks()[0])
     loose = max(sides) <= LOOSE.get(name, 0)
     assert most <= lowered.memory.device if loose else most == lowered.memory.device
 

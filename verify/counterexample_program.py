@@ -8,7 +8,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from primepar.schedule.program import Broadcast, Compute, Program, Wait
-from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_file import instruction_line
 from primepar.verify.counterexample import (
     Arrow,
     Counterexample,
@@ -250,7 +250,7 @@ class _Lookup:
         nodes = self.program.programs[rank]
         if index >= len(nodes):
             return Event(rank, "the end")
-        return Event(rank, " ".join(instruction_text(nodes[index]).split()), index)
+        return Event(rank, instruction_line(nodes[index]), index)
 
     def _writer(self, rank: int, before: int, block: str) -> Operation | Post | None:
         """What last wrote a block before an instruction: a receive, a call, or an own product."""

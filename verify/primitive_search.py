@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from math import prod
 from time import perf_counter
 
 from primepar.schedule.lowering import lower
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
     DIMS,
@@ -27,7 +27,7 @@ from primepar.schedule.operators import (
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import HOMES, Sequence
 from primepar.verify.program_flow import Flow
-from primepar.verify.program_traffic import sent_by
+from primepar.verify.program_traffic import sent
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
@@ -224,8 +224,7 @@ def traffic_faults(movement: Movement) -> Iterator[str]:
     if told is None:
         return
     program = lower(sequence, operator)
-    flow = Flow.of(program)
-    total = sum((sent_by(program, flow, rank) for rank in range(sequence.ranks)), Fraction(0))
+    total = sent(Meaning(program), Flow.of(program))
     if total != told * sequence.ranks:
         shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
         yield (

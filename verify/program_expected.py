@@ -7,7 +7,7 @@ from itertools import combinations
 from math import prod
 
 from primepar.schedule.meaning import Box, Key, Meaning, Phase
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Compute
 from primepar.verify.program_contents import (
     BEFORE,
     OWN,
@@ -22,15 +22,14 @@ from primepar.verify.program_contents import (
 class Expected:
     """What blocks should hold by their names."""
 
-    def __init__(self, program: Program) -> None:
-        self.meaning = Meaning(program)
-        self.makers = self.meaning.makers
+    def __init__(self, meaning: Meaning) -> None:
+        self.meaning = meaning
         self._before: dict[str, set[Box]] = {}
         """Where tensors have data that the program found: it stays in the sums made there."""
         self._known: dict[str, Sum] = {}
         self._data: dict[str, Content] = {}
         self._seen: dict[str, dict[Box, set[Key]]] = {}
-        for instructions in program.programs:
+        for instructions in meaning.program.programs:
             for node in instructions:
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                     self._see(self.meaning.phases[node.phase], node.sub_operator)
@@ -46,15 +45,10 @@ class Expected:
     def bring(self, block: str) -> Content:
         """What a block holds that is there before the program."""
         found = self.meaning.place(block)
-        if found is not None and self.maker(block) is not None:
+        if found is not None and self.meaning.maker(block) is not None:
             self._before.setdefault(found.tensor, set()).add(found.box)
             self._known.clear()
         return self.datum(block)
-
-    def maker(self, block: str) -> Phase | None:
-        """The phase that makes a block; None for data from outside."""
-        found = self.meaning.place(block)
-        return None if found is None else self.makers.get(found.tensor)
 
     def datum(self, block: str) -> Content:
         """What a block holds that the program did not make."""
@@ -64,7 +58,7 @@ class Expected:
 
     def _datum(self, block: str) -> Content:
         found = self.meaning.place(block)
-        source: Source = OWN if self.maker(block) is None else BEFORE
+        source: Source = OWN if self.meaning.maker(block) is None else BEFORE
         return Content.one(Part(source, found.tensor, found.box) if found else
                            Part(OWN, block, ()))  # fmt: skip
 
@@ -75,7 +69,7 @@ class Expected:
         return self._known[block]
 
     def _sum(self, block: str) -> Sum:
-        found, phase = self.meaning.place(block), self.maker(block)
+        found, phase = self.meaning.place(block), self.meaning.maker(block)
         if found is None or phase is None:
             return self.datum(block).parts
         keys = self._computed(phase, found.box) if phase.keys is None else phase.keys

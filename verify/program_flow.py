@@ -25,7 +25,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_file import instruction_line
 
 COLLECTIVES = frozenset(get_args(Collective))
 _SENDING = frozenset((Send, ISend))
@@ -55,7 +55,7 @@ class Post:
         return (*ends, message.communicator)
 
     def __str__(self) -> str:
-        return f"instruction {self.index} ({_text(self.message)})"
+        return f"instruction {self.index} ({instruction_line(self.message)})"
 
 
 @dataclass(eq=False, slots=True)
@@ -89,11 +89,7 @@ class Operation:
         return type(self.instruction) in _BLOCKING and not self.posts
 
     def __str__(self) -> str:
-        return f"instruction {self.index} ({_text(self.instruction)})"
-
-
-def _text(instruction: Instruction) -> str:
-    return " ".join(instruction_text(instruction).split())
+        return f"instruction {self.index} ({instruction_line(self.instruction)})"
 
 
 def place(item: Post | Operation) -> str:

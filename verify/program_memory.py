@@ -8,7 +8,7 @@ goes where it is freed or evicted. Nothing of this depends on the order of event
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from primepar.schedule.program import (
     Recv,
     Send,
 )
-from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_file import instruction_line
 from primepar.schedule.signature import Bound
 from primepar.verify.program_races import touched
 from primepar.verify.program_solver import UndecidedError
@@ -79,15 +79,16 @@ class Alive(NamedTuple):
     host: dict[str, int]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Memory:
     """The memory of every rank, followed through its instructions."""
 
-    program: Program
-    meaning: Meaning = field(init=False)
+    meaning: Meaning
 
-    def __post_init__(self) -> None:
-        self.meaning = Meaning(self.program)
+    @property
+    def program(self) -> Program:
+        """The program."""
+        return self.meaning.program
 
     def over(self) -> str | None:
         """The first instruction of the first rank that goes over a bound; None if none does."""
@@ -187,16 +188,11 @@ class Memory:
         place = f"rank {rank}, before its first instruction"
         if index >= 0:
             node = self.program.programs[rank][index]
-            place = f"rank {rank}, instruction {index} ({one_line(node)})"
+            place = f"rank {rank}, instruction {index} ({instruction_line(node)})"
         return (
             f"{place}: expected at most {limit} elements alive in {where} memory, got "
             f"{sum(held.values())}: {largest(held)}: free one before, or allow more in memory"
         )
-
-
-def one_line(node: Instruction) -> str:
-    """An instruction as sentences show it."""
-    return " ".join(instruction_text(node).split())
 
 
 def largest(held: dict[str, int]) -> str:

@@ -106,7 +106,7 @@ class Miscount:
         for part in sorted(named, key=named.__getitem__):
             if counts[part] != self.due[part]:
                 return self._sentence(part, named[part], counts, held)
-        phase = self.expected.maker(self.block)
+        phase = self.expected.meaning.maker(self.block)
         reduction = phase.reduction if phase else "sum"
         text = content_text(self.expected, got)
         return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
@@ -150,7 +150,7 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
         return _complete_somewhere(run)
     for rank, blocks in enumerate(program.final):
         for block in blocks:
-            if run.expected.maker(block) is None:
+            if run.expected.meaning.maker(block) is None:
                 continue
             if block not in run.device[rank] and block.startswith("dW") and run.holders.get(block):
                 continue
@@ -223,7 +223,7 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
 
 
 def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:
-    content, made = run.device[rank].get(block), run.expected.maker(block) is not None
+    content, made = run.device[rank].get(block), run.expected.meaning.maker(block) is not None
     if content is None:
         found = run.holders.get(block)
         if made and not (block.startswith("dW") and found):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
 from primepar.verify.counterexample_program import of_program
 from primepar.verify.program_coverage import cover
-from primepar.verify.program_expected import Expected
 from primepar.verify.program_flow import Flow
 from primepar.verify.program_memory import Memory
 from primepar.verify.program_outcomes import complete, first_broken, misaligned
@@ -57,11 +57,13 @@ def verify_program(
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
         "memory": proof.memory.over,
-        "traffic": lambda: unequal(program, proof.flow),
+        "traffic": lambda: unequal(proof.meaning, proof.flow),
     }
     with _collector_paused():
         results = [
-            _answer(name, questions[name], proof) for name in asked(program) if only in (None, name)
+            _answer(name, questions[name], proof)
+            for name in asked(proof.meaning)
+            if only in (None, name)
         ]
     return Report.of(target, results)
 
@@ -78,12 +80,12 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def asked(program: Program) -> Iterator[str]:
+def asked(meaning: Meaning) -> Iterator[str]:
     """Names of the properties that a program asks (see `verify_program`)."""
-    expected = Expected(program)
+    program = meaning.program
     nodes = [node for instructions in program.programs for node in instructions]
     final = {block for blocks in program.final or () for block in blocks}
-    sums = {block for block in final if expected.maker(block) is not None}
+    sums = {block for block in final if meaning.maker(block) is not None}
     if program.grid:
         yield "coverage"
     if program.initial is not None or any(isinstance(node, _LOCAL) for node in nodes):
@@ -126,6 +128,10 @@ class _Proof:
     solver: Solver
 
     @cached_property
+    def meaning(self) -> Meaning:
+        return Meaning(self.program)
+
+    @cached_property
     def flow(self) -> Flow:
         return Flow.of(self.program)
 
@@ -140,13 +146,13 @@ class _Proof:
     @cached_property
     def run(self) -> SymbolicRun:
         racing = {(race.rank, race.index, race.block) for race in self.races}
-        run = SymbolicRun(self.program, self.flow, racing)
+        run = SymbolicRun(self.meaning, self.flow, racing)
         run.follow(self.waits.order())
         return run
 
     @cached_property
     def memory(self) -> Memory:
-        return Memory(self.program)
+        return Memory(self.meaning)
 
     def placement(self) -> str | None:
         return self._to_the_end(first_broken(self.run, "placement"))

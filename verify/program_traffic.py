@@ -17,7 +17,6 @@ from primepar.schedule.program import (
     Broadcast,
     Collective,
     Instruction,
-    Program,
     Reduce,
     ReduceScatter,
 )
@@ -27,10 +26,9 @@ from primepar.verify.program_memory import elements
 MOST_NAMED = 3
 
 
-def unequal(program: Program, flow: Flow) -> str | None:
+def unequal(meaning: Meaning, flow: Flow) -> str | None:
     """The first rank that other elements leave than `traffic` says; None if there is none."""
-    meaning = Meaning(program)
-    for rank, told in enumerate(program.traffic or ()):
+    for rank, told in enumerate(meaning.program.traffic or ()):
         expected = Fraction(told)
         parts = list(_sent(meaning, flow, rank))
         total = sum((count for count, _ in parts), Fraction(0))
@@ -42,9 +40,10 @@ def unequal(program: Program, flow: Flow) -> str | None:
     return None
 
 
-def sent_by(program: Program, flow: Flow, rank: int) -> Fraction:
-    """Elements that leave one rank. Raises `UndecidedError` where a size is not known."""
-    return sum((count for count, _ in _sent(Meaning(program), flow, rank)), Fraction(0))
+def sent(meaning: Meaning, flow: Flow) -> Fraction:
+    """Elements that leave all ranks. Raises `UndecidedError` where a size is not known."""
+    ranks = range(meaning.program.ranks)
+    return sum((count for rank in ranks for count, _ in _sent(meaning, flow, rank)), Fraction(0))
 
 
 def _largest(parts: list[tuple[Fraction, Operation]]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from primepar.schedule.meaning import Phase
+from primepar.schedule.meaning import Meaning, Phase
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -26,7 +26,6 @@ from primepar.schedule.program import (
     Fetch,
     Free,
     Join,
-    Program,
     Reduce,
     ReduceScatter,
     Send,
@@ -46,6 +45,7 @@ from primepar.verify.program_contents import (
 from primepar.verify.program_coverage import sub_operator_text
 from primepar.verify.program_expected import Expected, fills
 from primepar.verify.program_flow import COLLECTIVES, Flow, Operation, Post, place
+from primepar.verify.program_races import touched
 from primepar.verify.waits import Stretch
 
 ON_HOST = "in host memory"
@@ -81,9 +81,10 @@ class Broken:
 class SymbolicRun:
     """Runs a program on symbols; `device[rank]` is what lies there at the end."""
 
-    def __init__(self, program: Program, flow: Flow, racing: set[tuple[int, int, str]]) -> None:
+    def __init__(self, meaning: Meaning, flow: Flow, racing: set[tuple[int, int, str]]) -> None:
+        program = meaning.program
         self.program, self.flow = program, flow
-        self.expected = Expected(program)
+        self.expected = Expected(meaning)
         self.broken: list[Broken] = []
         self.made: list[Made] = []
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
@@ -129,7 +130,7 @@ class SymbolicRun:
             case _ if type(node) in COLLECTIVES:
                 assert isinstance(node, Collective)
                 self._given[operation] = [
-                    self._read(operation, block) for block in _given_blocks(node, rank)
+                    self._read(operation, block) for block in touched(node, rank).reads
                 ]
         for post in operation.starts:
             if post.sends:
@@ -190,7 +191,7 @@ class SymbolicRun:
         reduction: Reduction = "sum"
         if node.phase is None or node.sub_operator is None:
             added = [self._read(operation, block) for block in node.reads]
-            phase = self.expected.maker(node.accumulates.rstrip("'"))
+            phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
         else:
             phase = self.expected.meaning.phases[node.phase]
             self._operands(operation, phase, node.sub_operator, node.reads)
@@ -235,7 +236,7 @@ class SymbolicRun:
     def _is_unfinished(self, got: Sum, want: str) -> bool:
         """Whether these are parts of what is wanted, some missing or too often."""
         due = parts_of(self.expected.sum(want))
-        return self.expected.maker(want) is not None and set(parts_of(got)) <= set(due)
+        return self.expected.meaning.maker(want) is not None and set(parts_of(got)) <= set(due)
 
     def _kind(self, rank: int, phase: str) -> str:
         """Alignment in the first step of a phase that is not the rank's first, else placement.
@@ -287,19 +288,6 @@ class SymbolicRun:
         for block, content in _results(node, operation.rank, given, shared):
             self._write(operation.rank, block, content)
             self.made.append(Made(call, block, content))
-
-
-def _given_blocks(node: Collective, rank: int) -> tuple[str, ...]:
-    """Blocks that a member brings to a collective."""
-    match node:
-        case AllReduce(block=block) | Reduce(block=block) | AllGather(block=block):
-            return (block,)
-        case Broadcast(block=block, root=root):
-            return (block,) if rank == root else ()
-        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
-            return blocks
-        case _:
-            return ()
 
 
 def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:

@@ -33,7 +33,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_file import instruction_line
 
 
 class Product(Struct, frozen=True):
@@ -170,17 +170,17 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             product = Product(block.rstrip("'"), reads, sub_operator)
             return replace(cell, phase=phase, products=(*cell.products, product))
         case Compute(reads=reads) if not all(block.endswith("'") for block in reads):
-            return replace(cell, sums=(*cell.sums, _squeezed(instruction_text(node))))
+            return replace(cell, sums=(*cell.sums, instruction_line(node)))
         case ISend() | IRecv() | Send() | Recv():
             return replace(cell, messages=(*cell.messages, _message(node)))
         case Group(body=body):
             return replace(cell, messages=(*cell.messages, *map(_message, body)))
         case AllReduce() | Reduce() | Broadcast() | AllGather() | ReduceScatter() | AllToAll():
             block = node.blocks[0] if isinstance(node, AllToAll) else node.block
-            found = Collective(_squeezed(instruction_text(node)), block, node.group)
+            found = Collective(instruction_line(node), block, node.group)
             return replace(cell, collectives=(*cell.collectives, found))
         case Barrier(group=group):
-            found = Collective(_squeezed(instruction_text(node)), "", group)
+            found = Collective(instruction_line(node), "", group)
             return replace(cell, collectives=(*cell.collectives, found))
         case _:
             return cell
@@ -188,10 +188,6 @@ def _with(cell: Cell, node: Instruction) -> Cell:
 
 def _message(node: ISend | IRecv | Send | Recv) -> Message:
     return Message(str(node.__struct_config__.tag), node.block, node.peer)
-
-
-def _squeezed(text: str) -> str:
-    return " ".join(text.split())
 
 
 # Text

@@ -151,17 +151,21 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
                 features = padded_vocabulary(plan)
             forth, back = Way(left, taken.input), Way(taken.input_gradient, left)
             found.append(Edge(producer, consumer.name, features, forth, back))
-    return (*found, *_tied(plan))
+    table = table_edge(plan)
+    return tuple(found) if table is None else (*found, table)
 
 
-def _tied(plan: Plan) -> list[Edge]:
-    """The way of the token table to the head that shares it, and of its gradient back."""
+def table_edge(plan: Plan) -> Edge | None:
+    """The way of the token table to the head that shares it, and of its gradient back.
+
+    None where the head has a weight of its own.
+    """
     if not plan.model.tied:
-        return []
+        return None
     table, weight = part(lookup(plan), (1, 2)), part(weight_layout(plan, "head"), (1, 0))
     forth, back = Way(table, weight), Way(weight, table)
     rows = padded_vocabulary(plan)
-    return [Edge("embedding", "head", plan.model.hidden, forth, back, rows)]
+    return Edge("embedding", "head", plan.model.hidden, forth, back, rows)
 
 
 def weight_layout(plan: Plan, name: str) -> Layout:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from primepar.models.graph import Operator
-from primepar.plan.layouts import Edge, edges
+from primepar.plan.layouts import table_edge
 from primepar.plan.step_context import Step
 from primepar.plan.step_draft import Cuts, View, even
 from primepar.plan.step_moves import held_after, indices, moved, reblocked, take_in
@@ -32,7 +32,7 @@ class StepLinear:
         columns = step.vocabulary if self.name == "head" else operator.K
         self.operator = Linear(M=step.rows, N=operator.N, K=columns)
         self.at = step.space(step.ends(self.name).output, columns)
-        self.table = table_edge(step) if self.name == "head" else None
+        self.table = table_edge(step.plan) if self.name == "head" else None
         self.turned = frozenset(() if self.table is None else ("W", "dW"))
         """Tensors whose blocks are those of the table, (K, N)."""
         self.names = {each: f"{self.name}/{each}" for each in ("O", "dO", "dI", "W", "dW")}
@@ -115,11 +115,6 @@ class StepLinear:
         """Cuts of a tensor into the blocks that the sequence computes with."""
         dims, grid = self._dims(tensor), self.sequence.grid
         return even([self.operator.size(dim) for dim in dims], [grid[dim] for dim in dims])
-
-
-def table_edge(step: Step) -> Edge | None:
-    """The way of the token table to a tied head; None where the head has its own weight."""
-    return next((edge for edge in edges(step.plan) if edge.rows is not None), None)
 
 
 @lru_cache(maxsize=1024)

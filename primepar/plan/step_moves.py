@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Several
-from functools import lru_cache
 from itertools import product
 
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from primepar.plan.layouts import Way
 from primepar.plan.step_blocks import renamed
 from primepar.plan.step_draft import Cuts, Draft, Groups, Held, View, around, inside, refined
-from primepar.schedule.layout import Cells, Layout
+from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
     Compute,
@@ -77,7 +76,7 @@ def moved(
     cells = Cells.of(way.source, way.target).bounds([line[-1] for line in cuts])
     pieces = name if cells == cuts else f"{name}.pieces"
     view = reblocked(draft, view, cells, pieces, copy=shared)
-    program = _way(way.source, way.target)
+    program = redistribution(way.source, way.target)
     take_in(draft, program, {"O": view.name}, name)
     there = View(view.name, cells, held_after(program, "O"), view.dims)
     return reblocked(draft, there, cuts, name)
@@ -111,11 +110,6 @@ def _scatter(draft: Draft, view: View, line: tuple[int, ...]) -> None:
     if len(line) > 1:
         for rank, own in zip(line, blocks, strict=True):
             draft.programs[rank].append(ReduceScatter(line, blocks=blocks, block=own))
-
-
-@lru_cache(maxsize=1024)
-def _way(source: Layout, target: Layout) -> Program:
-    return redistribution(source, target)
 
 
 def held_after(program: Program, tensor: str) -> Held:

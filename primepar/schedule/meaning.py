@@ -142,6 +142,11 @@ class Meaning:
         """Tensor -> the phase that makes it; all others are data from outside."""
         return {self.real(phase.writes.tensor): phase for phase in self.phases.values()}
 
+    def maker(self, block: str) -> Phase | None:
+        """The phase that makes a block; None for data from outside or without meaning."""
+        found = self.place(block)
+        return None if found is None else self.makers.get(found.tensor)
+
     def real(self, tensor: str) -> str:
         """The tensor that a tensor is, cut in another way perhaps."""
         known = (self.program.tensors or {}).get(tensor)
@@ -189,12 +194,15 @@ class Meaning:
         place = self.place(base)
         if place is not None and base.rpartition("[")[0] in (self.program.tensors or {}):
             return prod(end - first for first, end in place.box)
-        parsed, shape = parse_block(base), self.program.shape or {}
-        grid = {d: n for slices in (self.program.grid or {}).values() for d, n in slices.items()}
+        parsed, shape, grid = parse_block(base), self.program.shape or {}, self._linear_grid
         if parsed is None or not grid or not set(grid) <= set(shape):
             return None
         dims = [dim for dim in tensor_dims(parsed.tensor) if dim in shape]
         return prod(shape[dim] // grid.get(dim, 1) for dim in dims)
+
+    @cached_property
+    def _linear_grid(self) -> dict[str, int]:
+        return {d: n for slices in (self.program.grid or {}).values() for d, n in slices.items()}
 
     def block_at(self, tensor: str, box: Box) -> str:
         """A name for a box of a tensor: that of a block that lies there, else its elements."""

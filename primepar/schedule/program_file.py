@@ -110,10 +110,15 @@ def instruction_text(instruction: Instruction) -> str:
         case Wait(request=request):
             return f"wait     {request}"
         case Group(body=body):
-            inner = "; ".join(" ".join(instruction_text(message).split()) for message in body)
+            inner = "; ".join(map(instruction_line, body))
             return f"group    {inner}"
         case _:
             return _other_text(instruction)
+
+
+def instruction_line(instruction: Instruction) -> str:
+    """The same without the column that lists align, `isend I[0,0] -> 1`."""
+    return " ".join(instruction_text(instruction).split())
 
 
 def _other_text(instruction: Instruction) -> str:

@@ -16,6 +16,7 @@ Hop = tuple[int, int, Index]
 """Source, target and cell."""
 
 
+@lru_cache(maxsize=1024)
 def redistribution(source: Layout, target: Layout, tensor: str = "O") -> Program:
     """Program that takes a tensor from one layout to another (PrimePar, equations 8 and 9).
 
