@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from primepar.commands.check import check
+from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.show import show
 from primepar.commands.train import train
@@ -25,6 +26,7 @@ app.command("list", epilog="Example: primepar list")(list_)
 app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
 app.command("check", epilog="Example: primepar check primepar --side 3")(check)
 app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
+app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )

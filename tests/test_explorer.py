@@ -96,11 +96,11 @@ def emulates(program: Program) -> bool:
 
 def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
     """Only those with `final` and names that mean something: of the others it asks other things."""
-    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3}
+    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
     asked = {seed: program for seed, program in programs.items() if program.final is not None}
     proved = {seed for seed, program in asked.items() if not refuted(verify_program(program))}
     assert {seed for seed, program in asked.items() if emulates(program)} == proved
-    assert 50 < len(proved) < len(asked) - 50
+    assert 30 < len(proved) < len(asked) - 30
 
 
 def test_without_races_all_interleavings_end_alike_as_the_proof_takes_for_granted() -> None:
@@ -158,8 +158,11 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert loaded == [
         "primepar.verify.explorer",
+        "primepar.verify.explorer_blocks",
+        "primepar.verify.explorer_collectives",
         "primepar.verify.explorer_contents",
         "primepar.verify.explorer_judge",
         "primepar.verify.explorer_machine",
+        "primepar.verify.explorer_names",
         "primepar.verify.explorer_state",
     ]

@@ -105,9 +105,9 @@ def _as_json(report: Report) -> dict[str, object]:
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
     reach = f" {scope}" if report.verdict == "proved" else ""
-    yield f"{report.target}: {_styled(report.verdict)}{reach}"
+    yield f"{report.target}: {styled(report.verdict)}{reach}"
     for result in report.properties:
-        verdict = _styled(result.verdict, 8)
+        verdict = styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
     if report.verdict == "refuted":
@@ -118,7 +118,8 @@ def _detail(result: PropertyResult) -> str:
     return result.counterexample or result.reason or ""
 
 
-def _styled(verdict: str, width: int = 0) -> str:
+def styled(verdict: str, width: int = 0) -> str:
+    """A verdict in its colour."""
     return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
 
 
