@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -87,23 +88,30 @@ class Step:
 def phased(random: Random) -> Json:
     """A step over rows: a statistic, a product with it, its gradient, and blocks on their way."""
     step = Step.of(random)
-    step.tensor("x")
-    for rank in range(step.ranks):
-        step.initial[rank] += [f"x[{m},{k}]" for m in step.mine(rank) for k in range(step.columns)]
-    _statistic(step)
-    _forward(step)
-    for part in (_residual, _halves, _gradient, _moved, _host):
-        if random.random() < 0.5:
-            part(step)
-    fields: Json = {
-        "format": "primepar-program", "version": 1, "ranks": step.ranks, "grid": step.grid,
-        "phases": step.phases, "tensors": step.tensors, "initial": step.initial,
-        "final": step.final, "programs": step.programs,
-    }  # fmt: skip
+    parts = (_residual, _halves, _gradient, _moved, _host)
+    fields = _made(step, [part for part in parts if random.random() < 0.5])
     for key, chance in (("initial", 0.1), ("final", 0.1), ("grid", 0.1)):
         if random.random() < chance:
             del fields[key]
     return fields
+
+
+def everything(random: Random) -> Json:
+    """A step with all parts."""
+    return _made(Step.of(random), [_residual, _halves, _gradient, _moved, _host])
+
+
+def _made(step: Step, parts: list[Callable[[Step], None]]) -> Json:
+    step.tensor("x")
+    for rank in range(step.ranks):
+        step.initial[rank] += [f"x[{m},{k}]" for m in step.mine(rank) for k in range(step.columns)]
+    for part in (_statistic, _forward, *parts):
+        part(step)
+    return {
+        "format": "primepar-program", "version": 1, "ranks": step.ranks, "grid": step.grid,
+        "phases": step.phases, "tensors": step.tensors, "initial": step.initial,
+        "final": step.final, "programs": step.programs,
+    }  # fmt: skip
 
 
 def _statistic(step: Step) -> None:

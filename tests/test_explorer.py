@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from agreement import disagreement, refuted
 from family import FAMILY, MIXED, member
 from mutants import Ones, mutant
 
@@ -15,17 +16,12 @@ from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
 from primepar.schedule import Program, lower
-from primepar.verify.explorer import Exploration, explore
+from primepar.verify.explorer import explore
 from primepar.verify.program_proof import verify_program
-from primepar.verify.report import Report
 
 SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
 SEEDS = range(600)
 CHUNK = 50
-
-
-def refuted(report: Report) -> set[str]:
-    return {result.name for result in report.properties if result.verdict == "refuted"}
 
 
 def program(*ranks: list[dict[str, Any]]) -> Program:
@@ -45,27 +41,6 @@ def test_a_sequence_is_right_for_both(text: str) -> None:
     lowered = lower(parse_sequence(text))
     assert verify_program(lowered).verdict == "proved"
     assert explore(lowered).failed == frozenset()
-
-
-def disagreement(report: Report, seen: Exploration) -> str:
-    """Where the two differ; nothing if they agree.
-
-    Behind a deadlock the explorer does not look for races, and with a race the data depends on
-    when a message is carried over, so there only the verdicts that are left are compared.
-    """
-    proved, failed = refuted(report), set(seen.failed)
-    if {result.name for result in report.properties} != seen.asked:
-        return "asked"
-    for name in ("coverage", "deadlock-freedom"):
-        if (name in proved) != (name in failed):
-            return name
-    if bool(proved) != bool(failed):
-        return "verdict"
-    if "races" not in proved | failed:
-        return "" if proved == failed else "properties"
-    if "deadlock-freedom" not in proved and ("races" in proved) != ("races" in failed):
-        return "races"
-    return ""
 
 
 @pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
