@@ -62,8 +62,7 @@ def lengths(base: Primitive) -> dict[str, tuple[str, ...]]:
 
 def moved(base: Primitive, slices: Slices, dim: str, place: int, by: Any, given: Any) -> Slices:
     """The slices with one digit further by some steps, round its side."""
-    digits = slices[dim] if isinstance(slices[dim], tuple) else (slices[dim],)
-    names = base.side_names
+    digits, names = _digits(slices, dim), base.side_names
     side = dict(zip(names, given[len(given) - len(names) :], strict=True))
     length = side[lengths(base)[dim][place]]
     out = tuple((d + by) % length if i == place else d for i, d in enumerate(digits))
@@ -87,10 +86,14 @@ def offsets(base: Primitive) -> Iterator[tuple[str, Primitive]]:
                 yield f"{' '.join(phases)}: {dim}[{place}] {by:+d}", Edited(base, edit)
 
 
+def _digits(slices: Slices, dim: str) -> tuple[Any, ...]:
+    index = slices.get(dim, ())
+    return index if isinstance(index, tuple) else (index,)
+
+
 def _count(slices: Slices, dim: str) -> int:
     """How many digits of a dim a map names."""
-    index = slices.get(dim, ())
-    return len(index) if isinstance(index, tuple) else 1
+    return len(_digits(slices, dim))
 
 
 def exchanged(base: Primitive) -> Iterator[tuple[str, Primitive]]:
@@ -134,13 +137,49 @@ def late(base: Primitive) -> Iterator[tuple[str, Primitive]]:
         yield f"{' '.join(phases)}: backwards", Edited(base, steps=back)
 
 
+def collapsed(base: Primitive) -> Iterator[tuple[str, Primitive]]:
+    """One digit of one phase, or of all, is always 0, or twice what it was."""
+    for phases in (*((phase,) for phase in PHASES), PHASES):
+        for dim, digits in lengths(base).items():
+            for place, what in product(range(len(digits)), ("0", "twice")):
+
+                def edit(
+                    phase: str, slices: Slices, given: Any, phases: Any = phases, dim: str = dim,
+                    place: int = place, what: str = what,
+                ) -> Slices:  # fmt: skip
+                    if phase not in phases or place >= _count(slices, dim):
+                        return slices
+                    digit = _digits(slices, dim)[place]
+                    return moved(base, slices, dim, place, digit if what == "twice" else -digit,
+                                 given)  # fmt: skip
+
+                yield f"{' '.join(phases)}: {dim}[{place}] {what}", Edited(base, edit)
+
+
+class Longer(Edited):
+    """A primitive with more steps, or fewer."""
+
+    def __init__(self, base: Primitive, more: int) -> None:
+        super().__init__(base)
+        self.more = more
+
+    def steps(self, *sides: Any) -> Any:
+        return where(self.base.steps(*sides) > -self.more, self.base.steps(*sides) + self.more, 1)
+
+
+def lengthened(base: Primitive) -> Iterator[tuple[str, Primitive]]:
+    """There is one step more, or one fewer."""
+    yield "one step more", Longer(base, 1)
+    yield "one step fewer", Longer(base, -1)
+
+
 def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
-    """A home is one slice further, or has two dims exchanged, or leaves one out."""
+    """A home is one slice further, or the first slice, has dims exchanged, or leaves one out."""
     if base.home is None:
         return
     for tensor in HOMES:
         dims = [dim for dim in tensor_dims(tensor) if dim in lengths(base)]
-        for dim, what in product(dims, ("further", "left out")):
+        for dim, what in product(dims, ("further", "left out", "0")):
 
             def edit(
                 name: str, slices: Slices, given: Any, tensor: str = tensor, dim: str = dim,
@@ -150,7 +189,8 @@ def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
                     return slices
                 if what == "left out":
                     return {other: index for other, index in slices.items() if other != dim}
-                return moved(base, slices, dim, 0, 1, given)
+                by = 1 if what == "further" else -_digits(slices, dim)[0]
+                return moved(base, slices, dim, 0, by, given)
 
             yield f"home of {tensor}: {dim} {what}", Edited(base, homes=edit)
 
@@ -166,6 +206,8 @@ def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
 MAP_WAYS: dict[str, Callable[[Primitive], Iterator[tuple[str, Primitive]]]] = {
     "wrong offset": offsets,
     "exchanged dims": exchanged,
+    "collapsed slices": collapsed,
+    "wrong steps": lengthened,
     "device a step late": late,
     "wrong home": homes,
 }

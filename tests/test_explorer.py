@@ -136,6 +136,7 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
         "primepar.verify.explorer_blocks",
         "primepar.verify.explorer_collectives",
         "primepar.verify.explorer_contents",
+        "primepar.verify.explorer_counts",
         "primepar.verify.explorer_judge",
         "primepar.verify.explorer_machine",
         "primepar.verify.explorer_names",

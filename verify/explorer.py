@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from primepar.schedule.program import Program
-from primepar.verify.explorer_judge import ORDER, STATIC, asked, judge_end, judge_program
+from primepar.verify.explorer_counts import judge_counts
+from primepar.verify.explorer_judge import ORDER, STATIC, asked, judge_coverage, judge_end
 from primepar.verify.explorer_machine import Machine
 
 MOST_STATES = 200_000
@@ -30,6 +31,8 @@ class Exploration:
     """Properties that the program asks."""
     failed: frozenset[str]
     """Those of them that fail."""
+    uncounted: frozenset[str]
+    """Those of them for which the program does not tell how many elements its blocks have."""
     stuck: tuple[tuple[int, int], ...]
     """(rank, instruction index) where ranks hang for ever."""
     states: int
@@ -43,8 +46,8 @@ class Exploration:
         """Whether a property holds in every state; behind a deadlock nobody knows."""
         if name in self.failed:
             return "refuted"
-        seen = self.finished and not self.stuck
-        return "proved" if name in STATIC or seen else "unknown"
+        seen = name in STATIC or (self.finished and not self.stuck)
+        return "proved" if seen and name not in self.uncounted else "unknown"
 
     @property
     def in_order(self) -> list[str]:
@@ -67,12 +70,14 @@ def explore(
     start = Machine.of(program, buffered)
     ends, states, finished = _all_ends(start, limit) if every else _one_end(start)
     failed = {name for end in ends for name in end.failed | judge_end(end)}
-    failed |= judge_program(start.names)
+    counted, uncounted = judge_counts(start.names)
+    failed |= counted | judge_coverage(program)
     questions = asked(start.names)
     stuck = sorted({place for end in ends for place in end.stuck()})
     return Exploration(
-        questions, frozenset(failed) & questions, tuple(stuck), states, len(ends), finished
-    )
+        questions, frozenset(failed) & questions, frozenset(uncounted) & questions, tuple(stuck),
+        states, len(ends), finished,
+    )  # fmt: skip
 
 
 def _one_end(machine: Machine) -> tuple[list[Machine], int, bool]:

@@ -13,9 +13,12 @@ from primepar.verify.explorer_names import Names, cell_of, cells_of
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 
 
-ORDER = ("coverage", "placement", "completion", "alignment", "deadlock-freedom", "races")
+ORDER = (
+    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+    "traffic",
+)  # fmt: skip
 """Names of the properties."""
-STATIC = frozenset({"coverage"})
+STATIC = frozenset({"coverage", "memory", "traffic"})
 """Properties that are judged without a run."""
 
 
@@ -34,13 +37,10 @@ def asked(names: Names) -> frozenset[str]:
         "alignment": kept or len(phases) > 1,
         "deadlock-freedom": True,
         "races": True,
+        "memory": program.memory is not None,
+        "traffic": program.traffic is not None,
     }
     return frozenset(name for name, wants in wanted.items() if wants)
-
-
-def judge_program(names: Names) -> set[str]:
-    """Properties that fail whatever happens in a run."""
-    return judge_coverage(names.program)
 
 
 def judge_coverage(program: Program) -> set[str]:
