@@ -10,6 +10,7 @@ import typer
 
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
+from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.show import show
 from primepar.commands.train import train
@@ -27,6 +28,7 @@ app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg
 app.command("check", epilog="Example: primepar check primepar --side 3")(check)
 app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
 app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,3")(exercise)
+app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )

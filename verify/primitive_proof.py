@@ -15,7 +15,7 @@ from primepar.verify.counterexample_primitive import of_primitive
 from primepar.verify.fit import FitError, fit_radices, samples
 from primepar.verify.primitive_claims import claims
 from primepar.verify.primitive_homes import home_claims
-from primepar.verify.primitive_order import Claim
+from primepar.verify.primitive_order import Alternatives, Claim
 from primepar.verify.primitive_search import Fault, smallest_faults
 from primepar.verify.primitive_symbolic import SymbolicMap
 from primepar.verify.primitive_traffic import traffic
@@ -114,14 +114,13 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     """
     seen = samples(primitive)
     symbolic = SymbolicMap(primitive, fit_radices(seen))
-    clock = perf_counter()
-    prover = Prover(symbolic, clock + timeout)
+    prover = Prover(symbolic, perf_counter() + timeout)
     owed = home_claims if primitive.home else claims
-    for claim in chain(owed(symbolic, seen), traffic(symbolic, seen)):
-        reason, sides = prover.ask(claim)
-        clock, before = perf_counter(), clock
-        took = clock - before
-        yield Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
+    for item in chain(owed(symbolic, seen), traffic(symbolic, seen)):
+        if isinstance(item, Claim):
+            yield prover.obligation(item)
+        else:
+            yield from prover.either(item)
 
 
 class Prover:
@@ -131,6 +130,21 @@ class Prover:
         self.symbolic, self.deadline = symbolic, deadline
         self.solver = z3.Solver()
         self.solver.add(symbolic.all_sides)
+
+    def either(self, choice: Alternatives) -> list[Obligation]:
+        """The exact claims if all of them hold, else those that are enough if these do."""
+        exact = list(map(self.obligation, choice.exact))
+        if all(each.reason is None for each in exact):
+            return exact
+        enough = list(map(self.obligation, choice.enough))
+        return exact if any(each.reason for each in enough) else enough
+
+    def obligation(self, claim: Claim) -> Obligation:
+        """Ask one claim."""
+        start = perf_counter()
+        reason, sides = self.ask(claim)
+        took = perf_counter() - start
+        return Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
 
     def ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
         """Why the claim is not proved, None if it is; and the smallest sides that break it."""

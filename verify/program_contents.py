@@ -140,6 +140,12 @@ def parts_of(content: Sum) -> Counter[Part]:
     return found
 
 
+def fits(content: Sum, box: Box) -> bool:
+    """Whether everything in a sum is as large as a box."""
+    size = [end - first for first, end in box]
+    return all([end - first for first, end in part.box] == size for part in parts_of(content))
+
+
 def cut(content: Sum, whole: Box, box: Box) -> Sum:
     """What a part of a block holds, of what the whole holds: every part is cut alike."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import prod
 
 from primepar.schedule.meaning import Box, Key, Meaning, Phase
@@ -24,11 +25,11 @@ class Expected:
     def __init__(self, program: Program) -> None:
         self.meaning = Meaning(program)
         self.makers = self.meaning.makers
-        self.from_before: set[str] = set()
-        """Blocks that the program did not make: what is in them stays in their sums."""
+        self._before: dict[str, set[Box]] = {}
+        """Where tensors have data that the program found: it stays in the sums made there."""
         self._known: dict[str, Sum] = {}
         self._data: dict[str, Content] = {}
-        self._seen: dict[tuple[str, tuple[int, ...]], set[Key]] = {}
+        self._seen: dict[str, dict[Box, set[Key]]] = {}
         for instructions in program.programs:
             for node in instructions:
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
@@ -37,14 +38,17 @@ class Expected:
     def _see(self, phase: Phase, sub_operator: dict[str, int]) -> None:
         """Without a grid a sum is due that is made of what the program computes."""
         if phase.keys is None:
-            index = phase.writes.index(sub_operator)
-            self._seen.setdefault((phase.name, index), set()).add(phase.key(sub_operator))
+            found = self.meaning.place(phase.writes.block(sub_operator))
+            assert found is not None
+            keys = self._seen.setdefault(phase.name, {}).setdefault(found.box, set())
+            keys.add(phase.key(sub_operator))
 
     def bring(self, block: str) -> Content:
         """What a block holds that is there before the program."""
-        if self.maker(block) is not None:
-            self.from_before.add(block)
-            self._known.pop(block, None)
+        found = self.meaning.place(block)
+        if found is not None and self.maker(block) is not None:
+            self._before.setdefault(found.tensor, set()).add(found.box)
+            self._known.clear()
         return self.datum(block)
 
     def maker(self, block: str) -> Phase | None:
@@ -74,13 +78,17 @@ class Expected:
         found, phase = self.meaning.place(block), self.maker(block)
         if found is None or phase is None:
             return self.datum(block).parts
-        keys = phase.keys
-        if keys is None:
-            index = tuple(first for first, _ in found.box)
-            keys = tuple(sorted(self._seen.get((phase.name, index), ())))
+        keys = self._computed(phase, found.box) if phase.keys is None else phase.keys
         parts = [Part((phase.name, key), *found) for key in keys]
-        due = made_of(parts, phase.reduction) if parts else frozenset()
-        return due | self.datum(block).parts if block in self.from_before else due
+        if any(_meet(found.box, box) for box in self._before.get(found.tensor, ())):
+            parts.append(Part(BEFORE, *found))
+        return made_of(parts, phase.reduction) if parts else frozenset()
+
+    def _computed(self, phase: Phase, box: Box) -> tuple[Key, ...]:
+        """Keys of what the program computes of a phase without a grid, there or in a part of it."""
+        seen = self._seen.get(phase.name, {})
+        met = [seen[box]] if box in seen else [own for at, own in seen.items() if _meet(at, box)]
+        return tuple(sorted(set[Key]().union(*met)))
 
 
 def fills(boxes: Sequence[Box], whole: Box) -> bool:
@@ -92,4 +100,12 @@ def fills(boxes: Sequence[Box], whole: Box) -> bool:
         for box in boxes
     )  # fmt: skip
     size = sum(prod(end - first for first, end in box) for box in boxes)
-    return inside and len(set(boxes)) == len(boxes) and size == prod(b - a for a, b in whole)
+    apart = not any(_meet(one, other) for one, other in combinations(boxes, 2))
+    return inside and apart and size == prod(b - a for a, b in whole)
+
+
+def _meet(one: Box, other: Box) -> bool:
+    """Whether two boxes have an element in common."""
+    sides = zip(one, other, strict=False)
+    meets = all(first < stop and start < end for (first, end), (start, stop) in sides)
+    return meets and len(one) == len(other)

@@ -16,6 +16,7 @@ from primepar.verify.program_values import (
     GONE,
     ON_HOST,
     OPERANDS,
+    SIZE,
     Broken,
     SymbolicRun,
 )
@@ -40,6 +41,11 @@ def first_broken(run: SymbolicRun, name: str) -> str | None:
 def _absent(broken: Broken) -> str:
     if broken.purpose == OPERANDS:
         return f"{broken.where}: expected to read {broken.block}, {OPERANDS}: list these"
+    if broken.purpose == SIZE:
+        return (
+            f"{broken.where}: expected data of the size of {broken.block} in it, got data of "
+            "another size: cut or join it before"
+        )
     if broken.purpose == ON_HOST:
         memory, mend = "host memory", "evict it before"
     elif broken.purpose == GONE:

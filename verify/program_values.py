@@ -38,6 +38,7 @@ from primepar.verify.program_contents import (
     Part,
     Sum,
     cut,
+    fits,
     joined,
     parts_of,
     reduced,
@@ -49,6 +50,7 @@ from primepar.verify.waits import Stretch
 
 ON_HOST = "in host memory"
 OPERANDS = "and nothing but these"
+SIZE = "of its size"
 GONE = "after it was freed"
 
 
@@ -252,23 +254,27 @@ class SymbolicRun:
         parts = [meaning.place(block) for block in node.blocks]
         given = node.blocks if isinstance(node, Join) else (node.block,)
         held = [self._read(operation, block).parts for block in given]
-        if whole is None or not fills([part.box for part in parts if part], whole.box):
-            what = f"the parts of {node.block}, side by side"
-            self.broken.append(Broken("placement", place(operation), what, None, what, OPERANDS))
-        elif isinstance(node, Cut):
-            for block, part in zip(node.blocks, parts, strict=True):
-                assert part is not None
-                self._write(rank, block, Content.flat(cut(held[0], whole.box, part.box)))
-        else:
-            boxes = [part.box for part in parts if part]
-            made = joined(zip(held, boxes, strict=True), whole.box)
-            if made is None:
-                what = "parts of one kind"
-                self.broken.append(
-                    Broken("placement", place(operation), what, None, what, OPERANDS)
-                )
-            content = self.expected.datum(node.block) if made is None else Content.flat(made)
-            self._write(rank, node.block, content)
+        boxes = [part.box for part in parts if part]
+        if whole is None or len(boxes) < len(parts) or not fills(boxes, whole.box):
+            self._refuse(operation, f"the parts of {node.block}, side by side", OPERANDS)
+            return
+        own = boxes if isinstance(node, Join) else [whole.box]
+        for block, content, box in zip(given, held, own, strict=True):
+            if not fits(content, box):
+                self._refuse(operation, block, SIZE)
+                return
+        if isinstance(node, Cut):
+            for block, box in zip(node.blocks, boxes, strict=True):
+                self._write(rank, block, Content.flat(cut(held[0], whole.box, box)))
+            return
+        made = joined(zip(held, boxes, strict=True), whole.box)
+        if made is None:
+            self._refuse(operation, "parts of one kind", OPERANDS)
+        whole_content = self.expected.datum(node.block) if made is None else Content.flat(made)
+        self._write(rank, node.block, whole_content)
+
+    def _refuse(self, operation: Operation, what: str, why: str) -> None:
+        self.broken.append(Broken("placement", place(operation), what, None, what, why))
 
     def _finish_collective(self, operation: Operation, call: Operation) -> None:
         node = call.instruction

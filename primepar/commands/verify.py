@@ -152,9 +152,9 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
     reach = f" {scope}" if report.verdict == "proved" else ""
-    yield f"{report.target}: {_styled(report.verdict)}{reach}"
+    yield f"{report.target}: {styled(report.verdict)}{reach}"
     for result in report.properties:
-        verdict = _styled(result.verdict, 8)
+        verdict = styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
         if result.details is not None:
@@ -168,7 +168,8 @@ def _detail(result: PropertyResult) -> str:
     return result.counterexample or result.reason or ""
 
 
-def _styled(verdict: str, width: int = 0) -> str:
+def styled(verdict: str, width: int = 0) -> str:
+    """A verdict in its colour."""
     return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
 
 
