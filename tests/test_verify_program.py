@@ -11,9 +11,9 @@ import pytest
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Program, lower, redistribution
 from primepar.schedule.operators import PHASES
+from primepar.verify.deadline import UndecidedError, deadline
 from primepar.verify.program_flow import Flow
 from primepar.verify.program_proof import verify_program
-from primepar.verify.deadline import UndecidedError, deadline
 from primepar.verify.program_solver import Solver
 from primepar.verify.report import PROPERTIES, PropertyResult, Report
 from primepar.verify.waits import Waits

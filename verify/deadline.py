@@ -25,7 +25,8 @@ class Deadline:
     end: float = inf
 
 
-_CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())
+_FOREVER = Deadline()
+_CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=_FOREVER)
 
 
 @contextmanager

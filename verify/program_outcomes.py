@@ -67,7 +67,9 @@ def content_text(expected: Expected, content: Sum) -> str:
     """What a block holds, in words: its parts with how often each is in the sum."""
     counts = parts_of(content)
     texts = sorted(
-        part_text(expected, part) if times == 1 else f"{_number(times)} times {part_text(expected, part)}"
+        part_text(expected, part)
+        if times == 1
+        else f"{_number(times)} times {part_text(expected, part)}"
         for part, times in counts.items()
     )
     return " + ".join(texts[:4]) + f" + {len(texts) - 4} more" * (len(texts) > 4) or "zeros"

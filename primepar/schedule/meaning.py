@@ -169,8 +169,7 @@ class Meaning:
         counts = [len(line) - 1 for line in known.cuts]
         if len(index) != len(counts) or any(map(int.__ge__, index, counts)):
             raise ProgramError(
-                f"expected blocks of {tensor} below "
-                f"[{','.join(map(str, counts))}], got {block}"
+                f"expected blocks of {tensor} below [{','.join(map(str, counts))}], got {block}"
             )
         lines = zip(known.cuts, index, strict=True)
         return Place(known.of or tensor, tuple((line[at], line[at + 1]) for line, at in lines))
