@@ -52,7 +52,7 @@ def places(value: Json) -> Iterator[tuple[Json, Any]]:
 
 
 def mangle(program: Json, chance: random.Random) -> Json:
-    """The program with one or two places changed: junk, a copy from elsewhere, gone, or off by 1."""
+    """The program with one or two places changed: junk, a copy of another, gone, or off by 1."""
     mangled = json.loads(json.dumps(program))
     for _ in range(chance.choice((1, 1, 2))):
         known = list(places(mangled))
