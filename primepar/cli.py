@@ -39,7 +39,7 @@ def main() -> None:
     try:
         app(prog_name="primepar")
     except PrimeParError as error:
-        typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"primepar: error: {_one_line(str(error))}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno != ENOSPC:
@@ -50,6 +50,12 @@ def main() -> None:
         typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
                    "ones: take smaller ones", err=True)  # fmt: skip
         sys.exit(PrimeParError.exit_code)
+
+
+def _one_line(text: str) -> str:
+    """Text with one space for any white space, and what a terminal would obey written out."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _print_version(asked: bool) -> None:

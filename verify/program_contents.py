@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from primepar.schedule.meaning import Box, Key
 from primepar.schedule.signature import Reduction
+from primepar.verify.deadline import in_time
 
 OWN = ("own", ())
 BEFORE = ("before", ())
@@ -75,23 +76,50 @@ class Content:
         return self._flat is due
 
     def _sum(self) -> Sum:
+        """Each content once, with how often it is in the sum: they may share one another."""
+        uses, inner = self._uses()
         total: dict[Any, int] = {}
-        ready = list(self._of)
+        often = dict.fromkeys(uses, 0) | {id(self): 1}
+        ready: list[Content] = [self]
         while ready:
-            content = ready.pop()
-            if content._flat is None and content._reduction == "sum":
-                ready += content._of
-            else:
+            above = ready.pop()
+            for content in above._of:
+                at = id(content)
+                often[at] += often[id(above)]
+                uses[at] -= 1
+                if uses[at]:
+                    continue
+                if at in inner:
+                    ready.append(content)
+                    continue
                 for part, times in content.parts:
-                    total[part] = total.get(part, 0) + times
+                    total[part] = total.get(part, 0) + times * often[at]
         return frozenset(total.items())
+
+    def _uses(self) -> tuple[dict[int, int], set[int]]:
+        """How many sums below this one use a content, and those that are open sums themselves."""
+        uses: dict[int, int] = {}
+        inner: set[int] = set()
+        ready: list[Content] = [self]
+        while ready:
+            for content in in_time(ready.pop()._of):
+                at = id(content)
+                uses[at] = uses.get(at, 0) + 1
+                is_open = content._flat is None and content._reduction == "sum"
+                if is_open and at not in inner:
+                    inner.add(at)
+                    ready.append(content)
+        return uses, inner
 
     def _choice(self) -> Sum:
         """Of equal reductions one inside another are one."""
         sums: set[Sum] = set()
-        ready = list(self._of)
+        ready, seen = list(self._of), set[int]()
         while ready:
             content = ready.pop()
+            if id(content) in seen:
+                continue
+            seen.add(id(content))
             if content._flat is None and content._reduction == self._reduction:
                 ready += content._of
             else:
@@ -131,7 +159,7 @@ def made_of(parts: Iterable[Part], reduction: Reduction) -> Sum:
 def parts_of(content: Sum) -> Counter[Part]:
     """How often each part is in a sum, those that a choice is among counted too."""
     found: Counter[Part] = Counter()
-    for part, times in content:
+    for part, times in in_time(content):
         if isinstance(part, Choice):
             for one in part.of:
                 found.update(parts_of(one))

@@ -55,9 +55,9 @@ def verify(
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds for Z3: in all for a primitive, on each question for a program.",
+            help="Seconds in all; what is not told by then is unknown.",
         ),
-    ] = 30.0,
+    ] = 60.0,
     model: ModelOption = None,
     ranks: RanksOption = None,
     batch: BatchOption = None,
