@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 
@@ -131,8 +131,22 @@ class Sample:
 
     def digits(self, phase: Phase, tensor: str, device: Coordinates, step: int) -> Digits:
         """The digits of a tensor's block that the map names."""
-        named = self._slices[phase, device, step]
-        return tuple(named.get(dim, ()) for dim in tensor_dims(tensor))
+        return self._digits[phase, tensor][device, step]
+
+    @cached_property
+    def _digits(self) -> dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]]:
+        found: dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]] = {
+            (phase, tensor): {}
+            for phase, made in PRODUCTS.items()
+            for tensor in (*made.reads, made.writes)
+        }
+        dims = {tensor: tensor_dims(tensor) for _, tensor in found}
+        for (phase, device, step), named in self._slices.items():
+            made = PRODUCTS[phase]
+            for tensor in (*made.reads, made.writes):
+                block = tuple([named.get(dim, ()) for dim in dims[tensor]])
+                found[phase, tensor][device, step] = block
+        return found
 
     @cached_property
     def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
@@ -170,11 +184,12 @@ class Sample:
         need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
         first = zip(have[self.devices[0]], need[self.devices[0]], strict=True)
         places = [_named_in_both(*pair) for pair in first]
+        at = cache(lambda digits: _at(digits, places))
         holders: dict[Digits, list[Coordinates]] = {}
         for device, digits in have.items():
-            holders.setdefault(_at(digits, places), []).append(device)
+            holders.setdefault(at(digits), []).append(device)
         sources = {
-            device: self._nearest(holders.get(_at(need[device], places), []), device)
+            device: self._nearest(holders.get(at(need[device]), []), device)
             for device in self.devices
         }
         moving = {device: source for device, source in sources.items() if source != device}
