@@ -24,6 +24,8 @@ Digits = tuple[SliceIndex, ...]
 """A block, or all the blocks that share these digits: for each dim those that the map names."""
 
 MOST_DEVICES = 130
+MOST_POINTS = 130
+"""Devices times steps of the base mesh."""
 
 
 class FitError(Exception):
@@ -257,7 +259,7 @@ def samples(primitive: Primitive) -> list[Sample]:
     count = len(primitive.side_names)
     bases = [tuple(side - (place > 0) for place in range(count)) for side in (6, 5, 4, 3)]
     bases.append((2,) * count)
-    small = (base for base in bases if _devices(primitive, base) <= MOST_DEVICES)
+    small = (base for base in bases if _is_small(Element(primitive, base)))
     base = next(small, bases[-1])
     longer = [tuple(side + (i == place) for i, side in enumerate(base)) for place in range(count)]
     smaller = [(side,) * count for side in range(1, base[0])] if base else []
@@ -267,8 +269,9 @@ def samples(primitive: Primitive) -> list[Sample]:
     return [Sample(element) for element in elements[len(smaller) :]]
 
 
-def _devices(primitive: Primitive, sides: tuple[int, ...]) -> int:
-    return prod(Element(primitive, sides).axis_lengths)
+def _is_small(element: Element) -> bool:
+    devices = prod(element.axis_lengths)
+    return devices <= MOST_DEVICES and devices * element.steps <= MOST_POINTS
 
 
 def fit_affine(seen: Sequence[Sample], values: Sequence[int]) -> Affine:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from primepar.verify.fit import FitError, Row, Sample, fit_affine
 from primepar.verify.primitive_affine import Affine
 
-
 Points = npt.NDArray[np.bool_]
 """One truth for each point: whether it is in the set; a dimension for each variable."""
 Grid = Sequence[npt.NDArray[Any]]

@@ -92,9 +92,7 @@ class HomeSample:
             for t in range(self.element.steps)
         }
 
-    def _blocks(
-        self, phase: Phase, tensor: str, device: Coordinates, t: int
-    ) -> frozenset[Index]:
+    def _blocks(self, phase: Phase, tensor: str, device: Coordinates, t: int) -> frozenset[Index]:
         dims = tensor_dims(tensor)
         digits = self.sample.digits(phase, tensor, device, t)
         if (dims, digits) not in self._known:
