@@ -76,7 +76,22 @@ def verify_primitive(
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
     told = {*PROVED, *(obligation.property for obligation in proved)}
     results = [_result(primitive, name, proved, faults.get(name)) for name in names if name in told]
-    return Report.of(target or type(primitive).__name__, results)
+    return Report.of(target or type(primitive).__name__, results, scope(primitive))
+
+
+def scope(primitive: Primitive) -> str:
+    """What a proof is about: all sides, of these axes.
+
+    `every s >= 1 (axes r, c)`, or, of two sides, `every q, d >= 1 (axes r, c: q; e: d)`.
+    """
+    names, axes = primitive.side_names, primitive.axis_sides
+    if not names:
+        return "one device"
+    along = [", ".join(axis for axis, own in axes.items() if own == name) for name in names]
+    if len(names) > 1:
+        along = [f"{own}: {name}" for own, name in zip(along, names, strict=True)]
+    word = "axis" if len(axes) == 1 else "axes"
+    return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
 def asked(primitive: Primitive) -> tuple[str, ...]:

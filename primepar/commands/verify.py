@@ -86,7 +86,7 @@ def verify(
         scope, replay = f"for {step}", making.replay(target)
     elif isinstance(placed, Primitive) and side is None:
         report = _every_side(target, placed, buffered, timeout)
-        scope, replay = "for every side", _replay(target, _smallest_sides(placed, report))
+        scope, replay = f"for {report.scope}", _replay(target, _smallest_sides(placed, report))
     elif all_sides:
         raise TargetError(
             f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
@@ -134,7 +134,10 @@ def _lowered(sequence: Sequence) -> Program:
 
 
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
-    """The report; a property has a `reason` only where there is one, and only a plan a `step`."""
+    """The report; a property has a `reason` only where there is one.
+
+    Only a primitive has a `scope`, and only a plan a `step`.
+    """
     properties = [
         {
             "name": result.name,
@@ -146,8 +149,15 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
         }
         for result in report.properties
     ]
+    scope = {"scope": report.scope} if report.scope else {}
     sizes = {"step": {"batch": step.batch, "positions": step.positions}} if step else {}
-    return {"target": report.target, **sizes, "verdict": report.verdict, "properties": properties}
+    return {
+        "target": report.target,
+        **scope,
+        **sizes,
+        "verdict": report.verdict,
+        "properties": properties,
+    }
 
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
