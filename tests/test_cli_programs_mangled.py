@@ -96,7 +96,7 @@ def test_a_mangled_program_ends_in_a_verdict_or_one_line(
 
 
 HEAD = '{"format": "primepar-program", "version": 1, "ranks": '
-FILES = {
+FILES: dict[str, tuple[str | bytes, str]] = {
     "bom": (b"\xef\xbb\xbf{}", "expected JSON in UTF-8, got a byte order mark: save it as UTF-8 "
             "without one"),
     "utf16": ("{}".encode("utf-16"), "expected JSON in UTF-8, got a byte order mark: save it as "
