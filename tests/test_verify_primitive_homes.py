@@ -119,6 +119,8 @@ class SkewedInput(Summa):
 
 
 class ReplicasOnDiagonals(Summa):
+    sent, held = Primitive.sent, Primitive.held
+
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
         return dict(M=(r + c) % s) if tensor == "I" else super().home(tensor, r, c, s)
 
@@ -129,6 +131,7 @@ class StartsBesideHome(Summa):
 
 
 class KeepsAll(Summa):
+    sent, held = Primitive.sent, Primitive.held
     keeps = ("I", "W")
 
 
@@ -138,6 +141,8 @@ class InputSplitAlongN(SequenceColumn):
 
 
 class ExchangedDigits(ThreeD):
+    sent, held = Primitive.sent, Primitive.held
+
     def home(self, tensor: str, i: Value, j: Value, l: Value, s: Value) -> Slices:
         return dict(M=(j, i), N=l) if tensor == "I" else super().home(tensor, i, j, l, s)
 
