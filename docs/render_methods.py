@@ -122,10 +122,11 @@ def section(name: str, folder: Path) -> Iterator[str]:
     moved = moves_text(moves(lower(large)))
     yield f"A training step under `{large}` moves, counted on one device: {moved}."
     yield "\n".join(table(name, primitive))
-    verdict = verify_primitive(primitive, name).verdict
+    report = verify_primitive(primitive, name)
+    verdict = report.verdict
     if verdict != "proved":
         raise SystemExit(f"{name}: expected a proof for every side, got {verdict}")
-    yield f"`primepar verify {name}`: {verdict} for every side."
+    yield f"`primepar verify {name}`: {verdict} for {report.scope}."
 
 
 def summary(primitive: Primitive) -> str:

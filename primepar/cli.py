@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from primepar.commands.bench import bench
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
+from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.show import show
 from primepar.commands.train import train
@@ -27,9 +29,11 @@ app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg
 app.command("check", epilog="Example: primepar check primepar --side 3")(check)
 app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
 app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,3")(exercise)
+app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )
+app.command("bench", epilog="Example: primepar bench verify --ranks 4,16,64 -o plot.svg")(bench)
 
 
 def main() -> None:
@@ -37,7 +41,7 @@ def main() -> None:
     try:
         app(prog_name="primepar")
     except PrimeParError as error:
-        typer.echo(f"primepar: error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"primepar: error: {_one_line(str(error))}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno != ENOSPC:
@@ -48,6 +52,12 @@ def main() -> None:
         typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
                    "ones: take smaller ones", err=True)  # fmt: skip
         sys.exit(PrimeParError.exit_code)
+
+
+def _one_line(text: str) -> str:
+    """Text with one space for any white space, and what a terminal would obey written out."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _print_version(asked: bool) -> None:

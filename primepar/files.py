@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -20,6 +21,13 @@ def replace(path: Path, content: bytes) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def read_bytes(path: Path) -> bytes:
+    """Content of a file; `OSError` if there is none, or a pipe or a device without an end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.ESPIPE, "a pipe or a device")
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError) -> None:

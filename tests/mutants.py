@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from random import Random
 from typing import Any
 
 import msgspec
 import numpy as np
+from noise import noise
 from numpy.typing import NDArray
+from phased import phased
 
+from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import PHASES
+from primepar.schedule.program import Compute
 
 Json = dict[str, Any]
 
@@ -30,16 +36,35 @@ class Ones(dict[str, NDArray[np.float64]]):
 
 
 def mutant(seed: int) -> Program:
-    """A lowered program with one to three random changes, or a random program."""
-    random = Random(seed)
+    """A lowered program, a step or noise, as `seed` is 0, 1 or 2 modulo 3, with some changes."""
+    random, make = Random(seed), (lowered, phased, noise)[seed % 3]
     while True:
-        fields = random_program(random) if seed % 3 == 0 else lowered(random)
+        fields = make(random)
         for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
             random.choice(MUTATIONS)(random, fields)
         try:
-            return msgspec.convert(fields, Program)
-        except msgspec.ValidationError:
+            program = msgspec.convert(fields, Program)
+            _look_up(program)
+        except (msgspec.ValidationError, ProgramError):
             continue
+        return program
+
+
+def _look_up(program: Program) -> None:
+    """Raise `ProgramError` if a block lies outside its tensor: no reader takes such a program."""
+    meaning, nodes = Meaning(program), chain.from_iterable(program.programs)
+    lists = [*(program.initial or ()), *(program.final or ())]
+    blocks = [block for names in lists for block in names]
+    for node in nodes:
+        for one in getattr(node, "body", (node,)):
+            blocks += [getattr(one, key) for key in ("block", "accumulates") if hasattr(one, key)]
+            for key in ("reads", "blocks", "into"):
+                blocks += getattr(one, key, ())
+        if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+            phase = meaning.phases[node.phase]
+            blocks += [each.block(node.sub_operator) for each in (*phase.reads, phase.writes)]
+    for block in blocks:
+        meaning.place(block)
 
 
 def lowered(random: Random) -> Json:
@@ -52,84 +77,6 @@ def lowered(random: Random) -> Json:
     if random.random() < 0.2:
         fields.pop("final")
     return fields
-
-
-def random_program(random: Random) -> Json:
-    """Messages, collectives and sums between two or three ranks, mostly with partners."""
-    ranks = random.choice((2, 3))
-    programs: list[list[Json]] = [[] for _ in range(ranks)]
-    for number in range(random.randint(1, 6)):
-        random.choice((_message, _message, _exchange, _collective, _local))(
-            random, programs, str(number)
-        )
-    fields: Json = {"format": "primepar-program", "version": 1, "ranks": ranks}
-    fields["programs"] = programs
-    if random.random() < 0.3:
-        fields["initial"] = [["X", "Y", "I[0]"]] * ranks
-    if random.random() < 0.3:
-        fields["final"] = [[random.choice(("X", "Y", "I[0]"))] for _ in range(ranks)]
-    return fields
-
-
-def _block(random: Random) -> str:
-    return random.choice(("X", "Y", "I[0]", "I[1]"))
-
-
-def _message(random: Random, programs: list[list[Json]], number: str) -> None:
-    source, target = random.sample(range(len(programs)), 2)
-    for rank, peer, op in ((source, target, "send"), (target, source, "recv")):
-        block = _block(random)
-        if random.random() < 0.6:
-            programs[rank].append({"op": f"i{op}", "peer": peer, "block": block, "request": number})
-            late = random.randint(len(programs[rank]), len(programs[rank]) + 2)
-            programs[rank].insert(late, {"op": "wait", "request": number})
-        else:
-            programs[rank].append({"op": op, "peer": peer, "block": block})
-
-
-def _exchange(random: Random, programs: list[list[Json]], number: str) -> None:
-    one, other = random.sample(range(len(programs)), 2)
-    for rank, peer in ((one, other), (other, one)):
-        body = [
-            {"op": "send", "peer": peer, "block": _block(random)},
-            {"op": "recv", "peer": peer, "block": _block(random)},
-        ]
-        programs[rank].append({"op": "group", "body": body})
-
-
-def _collective(random: Random, programs: list[list[Json]], number: str) -> None:
-    group = random.sample(range(len(programs)), random.randint(1, len(programs)))
-    op = random.choice(
-        ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all",
-         "barrier")
-    )  # fmt: skip
-    node: Json = {"op": op, "group": group}
-    if op in ("reduce", "broadcast"):
-        node["root"] = random.choice(group)
-    if op in ("all_reduce", "reduce", "reduce_scatter"):
-        node["reduction"] = random.choice(("sum", "sum", "max"))
-    posted = random.random() < 0.4
-    for rank in group:
-        own = dict(node)
-        if op != "barrier" and op != "all_to_all":
-            own["block"] = _block(random)
-        if op in ("all_gather", "reduce_scatter", "all_to_all"):
-            own["blocks"] = [_block(random) for _ in group]
-        if op == "all_to_all":
-            own["into"] = [_block(random) for _ in group]
-        programs[rank].append(own)
-        if posted:
-            own["request"] = number
-            late = random.randint(len(programs[rank]), len(programs[rank]) + 2)
-            programs[rank].insert(late, {"op": "wait", "request": number})
-
-
-def _local(random: Random, programs: list[list[Json]], number: str) -> None:
-    op = random.choice(("compute", "alloc", "free", "evict", "fetch"))
-    node: Json = {"op": op, "block": _block(random)}
-    if op == "compute":
-        node = {"op": op, "reads": [_block(random)], "accumulates": _block(random)}
-    random.choice(programs).append(node)
 
 
 def _some_rank(random: Random, fields: Json) -> list[Json]:

@@ -199,12 +199,19 @@ def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str)
 def test_verify_proves_primepar_for_every_side() -> None:
     done = run("verify", "primepar")
     assert done.code == 0
-    assert done.out.splitlines()[0] == "primepar: proved for every side"
+    assert done.out.splitlines()[0] == "primepar: proved for every s >= 1 (axes r, c)"
+
+
+def test_verify_names_the_axes_of_each_side() -> None:
+    done = run("verify", "tesseract")
+    header = "tesseract: proved for every q, d >= 1 (axes r, c: q; e: d)"
+    assert done.out.splitlines()[0] == header
 
 
 def test_verify_json_has_the_agreed_form() -> None:
     report = json.loads(run("verify", "primepar", "--json").out)
     assert (report["target"], report["verdict"]) == ("primepar", "proved")
+    assert report["scope"] == "every s >= 1 (axes r, c)"
     names = [each["name"] for each in report["properties"]]
     assert names == [*PROPERTIES[:5], "traffic"]
     for each in report["properties"]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from agreement import disagreement, refuted
 from family import FAMILY, MIXED, member
 from mutants import Ones, mutant
 
@@ -15,17 +16,12 @@ from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
 from primepar.schedule import Program, lower
-from primepar.verify.explorer import Exploration, explore
+from primepar.verify.explorer import explore
 from primepar.verify.program_proof import verify_program
-from primepar.verify.report import Report
 
 SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
 SEEDS = range(600)
 CHUNK = 50
-
-
-def refuted(report: Report) -> set[str]:
-    return {result.name for result in report.properties if result.verdict == "refuted"}
 
 
 def program(*ranks: list[dict[str, Any]]) -> Program:
@@ -45,27 +41,6 @@ def test_a_sequence_is_right_for_both(text: str) -> None:
     lowered = lower(parse_sequence(text))
     assert verify_program(lowered).verdict == "proved"
     assert explore(lowered).failed == frozenset()
-
-
-def disagreement(report: Report, seen: Exploration) -> str:
-    """Where the two differ; nothing if they agree.
-
-    Behind a deadlock the explorer does not look for races, and with a race the data depends on
-    when a message is carried over, so there only the verdicts that are left are compared.
-    """
-    proved, failed = refuted(report), set(seen.failed)
-    if {result.name for result in report.properties} != seen.asked:
-        return "asked"
-    for name in ("coverage", "deadlock-freedom"):
-        if (name in proved) != (name in failed):
-            return name
-    if bool(proved) != bool(failed):
-        return "verdict"
-    if "races" not in proved | failed:
-        return "" if proved == failed else "properties"
-    if "deadlock-freedom" not in proved and ("races" in proved) != ("races" in failed):
-        return "races"
-    return ""
 
 
 @pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
@@ -96,11 +71,11 @@ def emulates(program: Program) -> bool:
 
 def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
     """Only those with `final` and names that mean something: of the others it asks other things."""
-    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3}
+    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
     asked = {seed: program for seed, program in programs.items() if program.final is not None}
     proved = {seed for seed, program in asked.items() if not refuted(verify_program(program))}
     assert {seed for seed, program in asked.items() if emulates(program)} == proved
-    assert 50 < len(proved) < len(asked) - 50
+    assert 30 < len(proved) < len(asked) - 30
 
 
 def test_without_races_all_interleavings_end_alike_as_the_proof_takes_for_granted() -> None:
@@ -158,8 +133,12 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert loaded == [
         "primepar.verify.explorer",
+        "primepar.verify.explorer_blocks",
+        "primepar.verify.explorer_collectives",
         "primepar.verify.explorer_contents",
+        "primepar.verify.explorer_counts",
         "primepar.verify.explorer_judge",
         "primepar.verify.explorer_machine",
+        "primepar.verify.explorer_names",
         "primepar.verify.explorer_state",
     ]

@@ -62,7 +62,7 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
         "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |\n"
         "|---|--:|--:|--:|--:|--:|\n"
         "| `S2x2` | 4 | 60 | 60 | 20 | 108 |\n\n"
-        "`primepar verify summa`: proved for every side.\n\n"
+        "`primepar verify summa`: proved for every s >= 1 (axes r, c).\n\n"
         "This page is made from `primepar/partition/summa.py`.\n"
     )
 
@@ -85,7 +85,8 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
         "|---|--:|--:|--:|--:|--:|\n"
         "| `S1x2` | 2 | 48 | 48 | 40 | 192 |\n"
         "| `S2x1` | 2 | 72 | 72 | 40 | 200 |",
-        "`primepar verify summa-rectangular`: proved for every side.",
+        "`primepar verify summa-rectangular`: proved for every q, u, v >= 1 "
+        "(axes r, c: q; a: u; b: v).",
     ]
 
 

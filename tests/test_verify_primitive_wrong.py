@@ -203,7 +203,7 @@ WITH_HOMES = [
     Wrong("rotates_by_two.py:RotatesByTwo", (2,), {
         "coverage": twice(S2, "forward sub-operator (M=0, N=0, K=0)",
                           f"{FIRST} at t=0", f"{FIRST} at t=1"),
-    }, unknown="completion deadlock-freedom"),
+    }),
     Wrong("sequence_twice.py:SequenceTwice", (2,), homeless(
         "s=2 (2 devices)", "I", "I[1,0]", "forward, device 0 (d=0) at t=0",
         "backward, device 0 (d=0) at t=0: expected the sum dI[1,0]", "I[1,0]", "2 of 4",

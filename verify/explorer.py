@@ -12,10 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from primepar.schedule.program import Program
-from primepar.verify.explorer_judge import asked, judge_coverage, judge_end
+from primepar.verify.explorer_counts import judge_counts
+from primepar.verify.explorer_judge import ORDER, STATIC, asked, judge_coverage, judge_end
 from primepar.verify.explorer_machine import Machine
+
+MOST_STATES = 200_000
+Verdict = Literal["proved", "refuted", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Exploration:
     """Properties that the program asks."""
     failed: frozenset[str]
     """Those of them that fail."""
+    uncounted: frozenset[str]
+    """Those of them for which the program does not tell how many elements its blocks have."""
     stuck: tuple[tuple[int, int], ...]
     """(rank, instruction index) where ranks hang for ever."""
     states: int
@@ -35,20 +42,42 @@ class Exploration:
     finished: bool
     """Whether all states were looked at within the limit."""
 
+    def verdict(self, name: str) -> Verdict:
+        """Whether a property holds in every state; behind a deadlock nobody knows."""
+        if name in self.failed:
+            return "refuted"
+        seen = name in STATIC or (self.finished and not self.stuck)
+        return "proved" if seen and name not in self.uncounted else "unknown"
+
+    @property
+    def in_order(self) -> list[str]:
+        """The properties that are asked, as a report lists them."""
+        return [name for name in ORDER if name in self.asked]
+
+    @property
+    def overall(self) -> Verdict:
+        """The verdict on all properties together."""
+        if self.failed:
+            return "refuted"
+        known = all(self.verdict(name) == "proved" for name in self.asked)
+        return "proved" if known else "unknown"
+
 
 def explore(
-    program: Program, buffered: bool = False, every: bool = False, limit: int = 200_000
+    program: Program, buffered: bool = False, every: bool = False, limit: int = MOST_STATES
 ) -> Exploration:
     """Run a program: once, or with `every` in all interleavings, up to `limit` states."""
     start = Machine.of(program, buffered)
     ends, states, finished = _all_ends(start, limit) if every else _one_end(start)
     failed = {name for end in ends for name in end.failed | judge_end(end)}
-    failed |= judge_coverage(program)
-    questions = asked(program)
+    counted, uncounted = judge_counts(start.names)
+    failed |= counted | judge_coverage(program)
+    questions = asked(start.names)
     stuck = sorted({place for end in ends for place in end.stuck()})
     return Exploration(
-        questions, frozenset(failed) & questions, tuple(stuck), states, len(ends), finished
-    )
+        questions, frozenset(failed) & questions, frozenset(uncounted) & questions, tuple(stuck),
+        states, len(ends), finished,
+    )  # fmt: skip
 
 
 def _one_end(machine: Machine) -> tuple[list[Machine], int, bool]:

@@ -1,146 +1,194 @@
-"""What blocks hold in the explorer, and what collectives make of it.
+"""What blocks hold in the explorer: for every cell of a block, a sum of terms.
 
-A block is a set of (term, times) pairs. A term is a product, a block's own data from before the
-program, or a choice by max or min.
+Cells are the boxes into which all the cuts of a tensor cut it together. A term is one sub-operator,
+or data from before the program, at one cell; a choice by max or min is among sums.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise, product
+from typing import Any, NamedTuple
 
-from primepar.schedule.operators import PRODUCTS, block_name, parse_block, tensor_dims
-from primepar.schedule.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    Collective,
-    Compute,
-    Group,
-    Instruction,
-    Program,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Send,
-)
-
-Content = frozenset[tuple[Any, int]]
-Call = tuple[Collective, list[Content]]
-"""A collective with the contents that one member brings to it."""
+Atom = tuple[Any, ...]
+"""(source, tensor, first element along each dim), or a choice among sums."""
+Sum = frozenset[tuple[Atom, int]]
+Lengths = tuple[tuple[int, ...], ...]
+"""For each dim how many elements each of its intervals has."""
+EMPTY: Sum = frozenset()
 
 
-def outputs(program: Program) -> set[str]:
-    """Tensors that the program sums into."""
-    nodes = chain.from_iterable(program.programs)
-    computed = {node.phase for node in nodes if isinstance(node, Compute) and node.phase}
-    return {PRODUCTS[phase].writes for phase in computed | set(program.grid or {})}
+class Content(NamedTuple):
+    """Sums of the cells of a block, row-major."""
+
+    lengths: Lengths
+    cells: tuple[Sum, ...]
 
 
-def own_data(program: Program, block: str) -> Content:
-    """What a block holds that the program did not make."""
-    name = parse_block(block)
-    before = name is not None and name.tensor in outputs(program)
-    return frozenset({(("before" if before else "datum", block), 1)})
+ZERO = Content((), ())
+"""Zeros, of whatever size."""
 
 
-def gives(node: Collective, rank: int) -> tuple[str, ...]:
-    """Blocks that a member brings."""
-    match node:
-        case Barrier():
-            return ()
-        case Broadcast(block=block, root=root):
-            return (block,) if root == rank else ()
-        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
-            return blocks
-        case _:
-            return (node.block,)
+def single(atoms: Iterable[Atom]) -> Sum:
+    """Every atom once."""
+    return frozenset((atom, 1) for atom in atoms)
 
 
-def gets(node: Collective, rank: int) -> tuple[str, ...]:
-    """Blocks that a member ends with."""
-    match node:
-        case Barrier():
-            return ()
-        case Reduce(block=block, root=root):
-            return (block,) if root == rank else ()
-        case Broadcast(block=block, root=root):
-            return () if root == rank else (block,)
-        case AllGather(blocks=blocks):
-            return blocks
-        case AllToAll(into=into):
-            return into
-        case _:
-            return (node.block,)
+def is_zero(content: Content) -> bool:
+    """Whether there is nothing in any cell."""
+    return not any(content.cells)
 
 
-def results(node: Collective, rank: int, given: dict[int, list[Content]]) -> list[Content]:
-    """What `rank` gets, in the order of `gets`."""
-    brought = [given[member] for member in node.group]
-    own = node.group.index(rank)
-    match node:
-        case AllReduce():
-            return [_reduced(node.reduction, [contents[0] for contents in brought])]
-        case Reduce(root=root):
-            reduced = _reduced(node.reduction, [contents[0] for contents in brought])
-            return [reduced] if root == rank else []
-        case Broadcast(root=root):
-            return [] if root == rank else [given[root][0]]
-        case AllGather():
-            return [contents[0] for contents in brought]
-        case ReduceScatter():
-            return [_reduced(node.reduction, [contents[own] for contents in brought])]
-        case AllToAll():
-            return [contents[own] for contents in brought]
-        case _:
-            return []
+def sizes(content: Content) -> tuple[int, ...]:
+    """Elements along each dim."""
+    return tuple(map(sum, content.lengths))
 
 
-def _reduced(reduction: str, contents: list[Content]) -> Content:
-    if reduction != "sum":
-        chosen = frozenset(contents)
-        return contents[0] if len(chosen) == 1 else frozenset({((reduction, chosen), 1)})
-    total = Counter[Any]()
-    for content in contents:
-        total.update(dict(content))
-    return frozenset(total.items())
+def starts(lengths: Lengths) -> Iterator[tuple[int, ...]]:
+    """First element of each cell, row-major."""
+    return product(*(accumulate(line[:-1], initial=0) for line in lengths))
 
 
-def agree(nodes: Sequence[Collective]) -> bool:
-    """Whether calls of several members are one collective."""
-    claims = {
-        (type(node), node.group, getattr(node, "root", None), getattr(node, "reduction", None))
-        for node in nodes
-    }
-    lists = [
-        len(getattr(node, name)) == len(node.group)
-        for node in nodes
-        for name in ("blocks", "into")
-        if hasattr(node, name)
-    ]
-    return len(claims) == 1 and all(lists)
+def finer(content: Content, cuts: Iterable[frozenset[int]]) -> Content:
+    """The same, cut at more elements of each dim."""
+    dims = []
+    for line, more in zip(content.lengths, cuts, strict=True):
+        ends = {0, *accumulate(line)}
+        dims.append(sorted(ends | {at for at in more if at < max(ends)}))
+    old = dict(zip(starts(content.lengths), content.cells, strict=True))
+    olds = [sorted(accumulate(line[:-1], initial=0)) for line in content.lengths]
+    cells = []
+    for corner in product(*(line[:-1] for line in dims)):
+        around = tuple(
+            max(start for start in line if start <= at)
+            for line, at in zip(olds, corner, strict=True)
+        )
+        away = tuple(at - start for at, start in zip(corner, around, strict=True))
+        cells.append(moved(old[around], away) if any(away) else old[around])
+    return Content(tuple(tuple(b - a for a, b in pairwise(line)) for line in dims), tuple(cells))
 
 
-def operands(node: Compute) -> list[str]:
-    """Blocks that the sub-operator of a product multiplies."""
-    slices, phase = node.sub_operator or {}, node.phase or "forward"
-    return [
-        block_name(tensor, tuple(slices[dim] for dim in tensor_dims(tensor) if dim in slices))
-        for tensor in PRODUCTS[phase].reads
-    ]
+def moved(cell: Sum, away: tuple[int, ...]) -> Sum:
+    """What lies that far into a cell, as a cell of its own."""
+    return frozenset((_moved(atom, away), times) for atom, times in cell)
 
 
-def body(node: Instruction) -> tuple[Send | Recv, ...]:
-    """Messages that a blocking instruction starts together."""
-    if isinstance(node, Group):
-        return node.body
-    return (node,) if isinstance(node, Send | Recv) else ()
+def _moved(atom: Atom, away: tuple[int, ...]) -> Atom:
+    if atom[0] in ("max", "min"):
+        return (atom[0], frozenset(moved(cell, away) for cell in atom[1]))
+    source, tensor, corner = atom
+    if len(corner) != len(away):
+        return atom
+    return (source, tensor, tuple(a + b for a, b in zip(corner, away, strict=True)))
 
 
-def members(node: Collective) -> tuple[str, tuple[int, ...]]:
-    """Communicator and ranks within which collectives meet in order."""
-    return node.communicator, tuple(sorted(node.group))
+def alike(contents: list[Content]) -> list[Content] | None:
+    """The same contents with the same cells; None if they have other sizes."""
+    formed = [content for content in contents if not is_zero(content)]
+    if len({sizes(content) for content in formed}) > 1:
+        return None
+    if len({content.lengths for content in formed}) > 1:
+        dims = zip(*(content.lengths for content in formed), strict=True)
+        cuts = [frozenset(at for line in lines for at in accumulate(line)) for lines in dims]
+        formed = [finer(content, cuts) for content in formed]
+    if not formed:
+        return contents
+    blank = Content(formed[0].lengths, (EMPTY,) * len(formed[0].cells))
+    rest = iter(formed)
+    return [blank if is_zero(content) else next(rest) for content in contents]
+
+
+def same(one: Content, other: Content) -> bool:
+    """Whether two blocks hold the same."""
+    if is_zero(one) or is_zero(other):
+        return is_zero(one) and is_zero(other)
+    both = alike([one, other])
+    return both is not None and both[0].cells == both[1].cells
+
+
+def combined(reduction: str, contents: Iterable[Content]) -> Content:
+    """Their sum, or the largest or smallest, cell by cell; blocks of other sizes make no sense."""
+    given = list(contents)
+    if reduction == "sum":
+        given = [content for content in given if not is_zero(content)]
+    if not given:
+        return ZERO
+    formed = alike(given)
+    if formed is None:
+        senseless: Atom = ("of other sizes", frozenset(given), ())
+        return Content((), (single([senseless]),))
+    columns = zip(*(content.cells for content in formed), strict=True)
+    return Content(formed[0].lengths, tuple(reduced(reduction, cells) for cells in columns))
+
+
+def reduced(reduction: str, cells: Iterable[Sum]) -> Sum:
+    """The reduction of what several blocks hold in one cell."""
+    if reduction == "sum":
+        total = Counter[Atom]()
+        for cell in cells:
+            total.update(dict(cell))
+        return frozenset(total.items())
+    among: set[Sum] = set()
+    for cell in cells:
+        among |= _among(reduction, cell)
+    return next(iter(among)) if len(among) == 1 else single([(reduction, frozenset(among))])
+
+
+def _among(reduction: str, cell: Sum) -> frozenset[Sum]:
+    """A largest of largest ones is the largest of all of them."""
+    if len(cell) == 1:
+        ((atom, times),) = cell
+        if times == 1 and atom[0] == reduction:
+            chosen: frozenset[Sum] = atom[1]
+            return chosen
+    return frozenset((cell,))
+
+
+def atoms(cell: Sum) -> Iterator[Atom]:
+    """All terms of a sum, those of its choices too."""
+    for atom, _ in cell:
+        if atom[0] in ("max", "min"):
+            for one in atom[1]:
+                yield from atoms(one)
+        else:
+            yield atom
+
+
+def piece(content: Content, box: Iterable[tuple[int, int]]) -> Content:
+    """The part of a block that lies in a box, counted from the block's first element."""
+    sides = list(box)
+    cut = finer(content, [frozenset(side) for side in sides])
+    cells = tuple(
+        cell
+        for corner, cell in zip(starts(cut.lengths), cut.cells, strict=True)
+        if all(first <= at < end for at, (first, end) in zip(corner, sides, strict=True))
+    )
+    return Content(
+        tuple(
+            tuple(b - a for a, b in pairwise(_ends(line)) if first <= a < end)
+            for line, (first, end) in zip(cut.lengths, sides, strict=True)
+        ),
+        cells,
+    )
+
+
+def _ends(line: tuple[int, ...]) -> list[int]:
+    return list(accumulate(line, initial=0))
+
+
+def whole(parts: list[tuple[tuple[int, ...], Content]]) -> Content:
+    """Blocks put together, each with its place; they fill a box."""
+    ends: list[set[int]] = [{0} for _ in parts[0][0]]
+    for place, content in parts:
+        for dim, (start, line) in enumerate(zip(place, content.lengths, strict=True)):
+            ends[dim] |= {start + end for end in _ends(line)}
+    cells: dict[tuple[int, ...], Sum] = {}
+    for place, content in parts:
+        cuts = [frozenset(at - start for at in dim if at > start)
+                for dim, start in zip(ends, place, strict=True)]  # fmt: skip
+        fine = finer(content, cuts)
+        for corner, cell in zip(starts(fine.lengths), fine.cells, strict=True):
+            cells[tuple(a + b for a, b in zip(place, corner, strict=True))] = cell
+    lengths = tuple(tuple(b - a for a, b in pairwise(sorted(dim))) for dim in ends)
+    return Content(lengths, tuple(cells[corner] for corner in sorted(cells)))

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain, product
-from typing import Any
+from itertools import chain
 
-from primepar.schedule.meaning import Meaning
-from primepar.schedule.operators import PRODUCTS, BlockName, Phase, parse_block, tensor_dims
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
-from primepar.verify.explorer_contents import Content, outputs, own_data
+from primepar.verify.explorer_contents import same
 from primepar.verify.explorer_machine import Machine
+from primepar.verify.explorer_names import Names, cell_of, cells_of
 
-_LOCAL = Compute | Alloc | Free | Fetch | Evict
+_LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 
 
-def asked(program: Program) -> frozenset[str]:
+ORDER = (
+    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+    "traffic",
+)  # fmt: skip
+"""Names of the properties."""
+STATIC = frozenset({"coverage", "memory", "traffic"})
+"""Properties that are judged without a run."""
+
+
+def asked(names: Names) -> frozenset[str]:
     """Properties that a program asks, as `verify_program` says."""
-    sums, finals = outputs(program), [parse_block(b) for b in chain(*(program.final or ()))]
-    summed = [name for name in finals if name and name.tensor in sums and not name.scratch]
+    program, finals = names.program, set(chain(*(names.program.final or ())))
+    summed = {block for block in finals if names.maker(block) is not None}
     nodes = list(chain.from_iterable(program.programs))
     phases = {node.phase for node in nodes if isinstance(node, Compute) and node.phase}
     local = any(isinstance(node, _LOCAL) for node in nodes)
-    kept = len(summed) < len(finals) or any(name.tensor == "dW" for name in summed)
+    kept = len(summed) < len(finals) or any(block.startswith("dW") for block in summed)
     wanted = {
         "coverage": bool(program.grid),
         "placement": program.initial is not None or local,
@@ -31,6 +37,8 @@ def asked(program: Program) -> frozenset[str]:
         "alignment": kept or len(phases) > 1,
         "deadlock-freedom": True,
         "races": True,
+        "memory": program.memory is not None,
+        "traffic": program.traffic is not None,
     }
     return frozenset(name for name, wants in wanted.items() if wants)
 
@@ -39,18 +47,13 @@ def judge_coverage(program: Program) -> set[str]:
     """Count every sub-operator of the grid."""
     for phase, grid in (program.grid or {}).items():
         done = Counter(
-            tuple(sorted(node.sub_operator.items()))
+            cell_of(node.sub_operator)
             for node in chain.from_iterable(program.programs)
             if isinstance(node, Compute) and node.phase == phase and node.sub_operator is not None
         )
-        if done != Counter(_cells(dict(grid))):
+        if done != Counter(cells_of(grid)):
             return {"coverage"}
     return set()
-
-
-def _cells(grid: dict[Any, int]) -> Iterator[tuple[tuple[str, int], ...]]:
-    for index in product(*(range(count) for count in grid.values())):
-        yield tuple(sorted(zip(grid, index, strict=True)))
 
 
 def judge_end(machine: Machine) -> set[str]:
@@ -68,74 +71,48 @@ def judge_end(machine: Machine) -> set[str]:
     for rank, blocks in enumerate(finals):
         for block in blocks:
             failed |= _judge_final(machine, rank, block)
-    return failed | _judge_lost(machine.program)
+    return failed | _judge_lost(machine.names)
 
 
-def _judge_lost(program: Program) -> set[str]:
+def _judge_lost(names: Names) -> set[str]:
     """A block that a phase of the grid makes is in `final`, or an instruction takes it."""
-    taken = set(chain.from_iterable(program.final or ()))
-    for node in chain.from_iterable(program.programs):
+    taken = set(chain(*(names.program.final or ())))
+    for node in chain.from_iterable(names.program.programs):
         if isinstance(node, Compute | Join):
             taken |= set(node.reads if isinstance(node, Compute) else node.blocks)
         elif isinstance(node, Cut):
             taken.add(node.block)
-    meaning, made = Meaning(program), set()
-    for phase in meaning.phases.values():
-        if phase.grid is not None:
-            for cell in product(*map(range, phase.grid.values())):
-                made.add(phase.writes.block(dict(zip(phase.grid, cell, strict=True))))
-    lost = set(map(meaning.place, made)) - set(map(meaning.place, taken))
+    lost = set(map(names.meaning.place, _made(names))) - set(map(names.meaning.place, taken))
     return {"completion"} if lost else set()
 
 
+def _made(names: Names) -> set[str]:
+    """Blocks that the phases of the grid make."""
+    return {
+        phase.writes.block(dict(cell))
+        for phase in names.meaning.phases.values()
+        if phase.grid is not None
+        for cell in cells_of(phase.grid)
+    }
+
+
 def _judge_anywhere(machine: Machine) -> set[str]:
-    names = set()
-    for phase, grid in (machine.program.grid or {}).items():
-        for cell in _cells(dict(grid)):
-            names.add(_home(phase, dict(cell)))
-    for name in names:
-        contents = [rank.memory.get(name) for rank in machine.ranks]
-        if _due(machine, name) not in contents:
+    """Without `final` every block that a phase makes must be finished on some rank."""
+    for name in _made(machine.names):
+        held = [rank.memory[name] for rank in machine.ranks if name in rank.memory]
+        if not any(same(content, machine.due(name)) for content in held):
             return {"completion"}
     return set()
 
 
 def _judge_final(machine: Machine, rank: int, block: str) -> set[str]:
-    name, got = parse_block(block), machine.ranks[rank].memory.get(block)
-    if not _is_sum(machine.program, name):
+    names, got = machine.names, machine.ranks[rank].memory.get(block)
+    if names.maker(block) is None:
         if got is None:
             return {"alignment"}
-        meant = name is not None and not name.scratch
-        return {"alignment"} if meant and got != own_data(machine.program, block) else set()
-    elsewhere = any(block in other.memory for other in machine.ranks)
-    if got is None and block.startswith("dW") and elsewhere:
-        return {"alignment"}
-    return set() if got == _due(machine, block) else {"completion"}
-
-
-def _is_sum(program: Program, name: BlockName | None) -> bool:
-    return name is not None and name.tensor in outputs(program) and not name.scratch
-
-
-def _home(phase: Phase, slices: dict[str, int]) -> str:
-    tensor = PRODUCTS[phase].writes
-    return f"{tensor}[{','.join(str(slices[d]) for d in tensor_dims(tensor) if d in slices)}]"
-
-
-def _due(machine: Machine, block: str) -> Content:
-    """Every product of a block once, and what the program found in it."""
-    terms: set[Any] = set()
-    program = machine.program
-    for phase in PRODUCTS:
-        if phase in (program.grid or {}):
-            cells = set(_cells(dict((program.grid or {})[phase])))
-        else:
-            cells = {
-                tuple(sorted(node.sub_operator.items()))
-                for node in chain.from_iterable(program.programs)
-                if isinstance(node, Compute) and node.phase == phase and node.sub_operator
-            }
-        terms |= {((phase, cell), 1) for cell in cells if _home(phase, dict(cell)) == block}
-    if block in machine.before:
-        terms |= own_data(program, block)
-    return frozenset(terms)
+        meant = names.meaning.place(block) is not None
+        return {"alignment"} if meant and not same(got, names.datum(block)) else set()
+    if got is None:
+        elsewhere = any(block in other.memory for other in machine.ranks)
+        return {"alignment"} if block.startswith("dW") and elsewhere else {"completion"}
+    return set() if same(got, machine.due(block)) else {"completion"}

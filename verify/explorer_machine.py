@@ -1,19 +1,12 @@
-"""The machine that the explorer runs: ranks, their memories, and messages between them."""
+"""The machine that the explorer runs: ranks, and messages and collectives between them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from primepar.schedule.program import (
-    Alloc,
     Collective,
-    Compute,
-    Evict,
-    Fetch,
-    Free,
     Group,
     Instruction,
     IRecv,
@@ -23,50 +16,52 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.verify.explorer_contents import (
+from primepar.verify.explorer_blocks import Blocks
+from primepar.verify.explorer_collectives import (
     Call,
-    Content,
     agree,
     body,
     gets,
     gives,
     members,
-    operands,
-    own_data,
     results,
 )
+from primepar.verify.explorer_contents import ZERO, Content
+from primepar.verify.explorer_names import Names
 from primepar.verify.explorer_state import Channel, Flight, Key, RankState, Side
 
 
 @dataclass
-class Machine:
+class Machine(Blocks):
     """One state; `go` and `carry` are its moves."""
 
-    program: Program
-    buffered: bool
-    ranks: list[RankState]
     sides: dict[Channel, tuple[list[Side], list[Side]]] = field(default_factory=dict)
     carried: dict[Channel, int] = field(default_factory=dict)
     calls: dict[Key, dict[int, list[Call]]] = field(default_factory=dict)
-    before: set[str] = field(default_factory=set)
-    failed: frozenset[str] = frozenset()
+    both: set[Channel] = field(default_factory=set)
+    """Channels whose next message has been posted on both sides."""
 
     @classmethod
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
-        machine = cls(program, buffered, [RankState() for _ in range(program.ranks)])
+        machine = cls(Names(program), buffered, [RankState() for _ in range(program.ranks)])
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._bring(rank, block)
         return machine
 
+    @property
+    def program(self) -> Program:
+        """What is run."""
+        return self.names.program
+
     def copy(self) -> Machine:
         """Another machine in the same state."""
         return Machine(
-            self.program, self.buffered, [rank.copy() for rank in self.ranks],
+            self.names, self.buffered, [rank.copy() for rank in self.ranks], self.before,
             {c: (list(a), list(b)) for c, (a, b) in self.sides.items()}, dict(self.carried),
             {k: {r: list(c) for r, c in by.items()} for k, by in self.calls.items()},
-            set(self.before), self.failed,
+            set(self.both), failed=self.failed,
         )  # fmt: skip
 
     def key(self) -> tuple[Any, ...]:
@@ -86,9 +81,9 @@ class Machine:
     def ready(self) -> list[Channel]:
         """Channels whose next message has both sides and one tag."""
         found = []
-        for channel, (sends, receives) in self.sides.items():
-            n = self.carried.get(channel, 0)
-            if n < min(len(sends), len(receives)) and sends[n].tag == receives[n].tag:
+        for channel in sorted(self.both):
+            (sends, receives), n = self.sides[channel], self.carried.get(channel, 0)
+            if sends[n].tag == receives[n].tag:
                 found.append(channel)
         return found
 
@@ -96,10 +91,16 @@ class Machine:
         """Carry a channel's next message over: what lies in the sent block now goes."""
         n = self.carried.get(channel, 0)
         send, receive = self.sides[channel][0][n], self.sides[channel][1][n]
-        held = self.ranks[send.rank].memory.get(send.block, frozenset())
+        held = self.ranks[send.rank].memory.get(send.block, ZERO)
         content = held if send.payload is None else send.payload
         self._write(receive.rank, receive.block, content)
         self.carried[channel] = n + 1
+        self._note(channel)
+
+    def _note(self, channel: Channel) -> None:
+        """Keep in mind whether both sides of the next message are there."""
+        more = self.carried.get(channel, 0) < min(map(len, self.sides[channel]))
+        (self.both.add if more else self.both.discard)(channel)
 
     def unmatched(self) -> bool:
         """Whether a message is left with one side, or a collective without a member."""
@@ -133,29 +134,17 @@ class Machine:
 
     def _start(self, rank: int, node: Instruction) -> None:
         match node:
-            case Compute():
-                self._compute(rank, node)
             case ISend() | IRecv():
                 self._post(rank, node, node.request)
             case Send() | Recv() | Group():
                 for part, message in enumerate(body(node)):
                     self._post(rank, message, part)
-            case Alloc(block=block):
-                self._touch(rank, (), (block,))
-                self._write(rank, block, frozenset())
-            case Free(block=block) | Evict(block=block):
-                self._touch(rank, (), (block,))
-                content = self._read(rank, block, "placement", self._races(rank, block, True))
-                del self.ranks[rank].memory[block]
-                if isinstance(node, Evict):
-                    self.ranks[rank].host[block] = content
-            case Fetch(block=block):
-                self._touch(rank, (), (block,))
-                self._fetch(rank, block)
             case Wait():
                 pass
-            case _:
+            case _ if isinstance(node, Collective):
                 self._call(rank, node)
+            case _:
+                self._local(rank, node)
 
     def _returns(self, rank: int, node: Instruction) -> bool:
         own = self.ranks[rank]
@@ -185,7 +174,7 @@ class Machine:
         flying = self.ranks[rank].flying
         for name, flight in flying.items():
             if flight.node is not None and self._meet(rank, flight.node, flight.number):
-                self.failed |= {"races"}
+                self._fail("races")
                 del flying[name]
                 return True
         return False
@@ -194,7 +183,7 @@ class Machine:
         flying = self.ranks[rank].flying
         if name in flying:
             # The older request can no longer be waited for: it stays in flight for ever.
-            self.failed |= {"races"}
+            self._fail("races")
             flying[f"lost {len(flying)} {name}"] = flying.pop(name)
         flying[name] = flight
 
@@ -207,85 +196,18 @@ class Machine:
         line = self.sides.setdefault(channel, ([], []))[not sends]
         side = Side(rank, block, message.tag)
         if sends:
-            content = self._read(rank, block, "placement", self._races(rank, block, False))
+            content = self._take(rank, block)
             side.payload = content if self.buffered else None
         self._fly(rank, name, Flight(reads, writes, len(line), channel))
         line.append(side)
-
-    # Blocks
-
-    def _races(self, rank: int, block: str, write: bool) -> bool:
-        flying = self.ranks[rank].flying.values()
-        return any(block in each.writes or (write and block in each.reads) for each in flying)
-
-    def _touch(self, rank: int, reads: Iterable[str], writes: Iterable[str]) -> None:
-        wrong = any(self._races(rank, block, False) for block in reads)
-        if wrong or any(self._races(rank, block, True) for block in writes):
-            self.failed |= {"races"}
-
-    def _write(self, rank: int, block: str, content: Content) -> None:
-        self.ranks[rank].memory[block] = content
-        self.ranks[rank].known.add(block)
-
-    def _bring(self, rank: int, block: str) -> None:
-        self.before.add(block)
-        self._write(rank, block, own_data(self.program, block))
-
-    def _read(self, rank: int, block: str, kind: str, excused: bool) -> Content:
-        own = self.ranks[rank]
-        if block not in own.memory:
-            if self.program.initial is None and block not in own.known:
-                self._bring(rank, block)
-            else:
-                self.failed |= set() if excused else {kind}
-                self._write(rank, block, own_data(self.program, block))
-        return own.memory[block]
-
-    def _fetch(self, rank: int, block: str) -> None:
-        own = self.ranks[rank]
-        if block not in own.host:
-            if self.program.initial is not None or block in own.known:
-                self.failed |= {"placement"}
-            own.host[block] = own_data(self.program, block)
-        self._write(rank, block, own.host.pop(block))
-
-    def _compute(self, rank: int, node: Compute) -> None:
-        own = self.ranks[rank]
-        self._touch(rank, (*node.reads, node.accumulates), (node.accumulates,))
-        kind = self._kind(own, node)
-        excused = [self._races(rank, block, False) for block in node.reads]
-        pairs = zip(node.reads, excused, strict=True)
-        read = [self._read(rank, block, kind, free) for block, free in pairs]
-        total = Counter(dict(own.memory.get(node.accumulates, ())))
-        if node.phase is None or node.sub_operator is None:
-            for content in read:
-                total.update(dict(content))
-        else:
-            wanted = [own_data(self.program, block) for block in operands(node)]
-            matches = zip(excused, read, wanted, strict=False)
-            right = all(free or got == want for free, got, want in matches)
-            self.failed |= set() if right and len(read) == len(wanted) else {kind}
-            total[(node.phase, tuple(sorted(node.sub_operator.items())))] += 1
-        self._write(rank, node.accumulates, frozenset(total.items()))
-
-    @staticmethod
-    def _kind(own: RankState, node: Compute) -> str:
-        """What a wrong operand breaks: alignment in the first step of a later phase."""
-        if node.phase is None:
-            return "placement"
-        if node.phase != own.phase:
-            own.aligning, own.phase = own.phase is not None, node.phase
-        return "alignment" if own.aligning else "placement"
+        self._note(channel)
 
     # Collectives
 
-    def _call(self, rank: int, node: Instruction) -> None:
-        assert isinstance(node, Collective)
+    def _call(self, rank: int, node: Collective) -> None:
         reads, writes = gives(node, rank), gets(node, rank)
         self._touch(rank, reads, writes)
-        given = [
-            self._read(rank, block, "placement", self._races(rank, block, False)) for block in reads
-        ]
+        given = [self._take(rank, block) for block in reads]
         calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
         if node.request is not None:
             self._fly(rank, node.request, Flight(reads, writes, len(calls), node=node))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 
@@ -24,6 +24,8 @@ Digits = tuple[SliceIndex, ...]
 """A block, or all the blocks that share these digits: for each dim those that the map names."""
 
 MOST_DEVICES = 130
+MOST_POINTS = 130
+"""Devices times steps of the base mesh."""
 
 
 class FitError(Exception):
@@ -131,8 +133,22 @@ class Sample:
 
     def digits(self, phase: Phase, tensor: str, device: Coordinates, step: int) -> Digits:
         """The digits of a tensor's block that the map names."""
-        named = self._slices[phase, device, step]
-        return tuple(named.get(dim, ()) for dim in tensor_dims(tensor))
+        return self._digits[phase, tensor][device, step]
+
+    @cached_property
+    def _digits(self) -> dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]]:
+        found: dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]] = {
+            (phase, tensor): {}
+            for phase, made in PRODUCTS.items()
+            for tensor in (*made.reads, made.writes)
+        }
+        dims = {tensor: tensor_dims(tensor) for _, tensor in found}
+        for (phase, device, step), named in self._slices.items():
+            made = PRODUCTS[phase]
+            for tensor in (*made.reads, made.writes):
+                block = tuple([named.get(dim, ()) for dim in dims[tensor]])
+                found[phase, tensor][device, step] = block
+        return found
 
     @cached_property
     def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
@@ -170,11 +186,12 @@ class Sample:
         need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
         first = zip(have[self.devices[0]], need[self.devices[0]], strict=True)
         places = [_named_in_both(*pair) for pair in first]
+        at = cache(lambda digits: _at(digits, places))
         holders: dict[Digits, list[Coordinates]] = {}
         for device, digits in have.items():
-            holders.setdefault(_at(digits, places), []).append(device)
+            holders.setdefault(at(digits), []).append(device)
         sources = {
-            device: self._nearest(holders.get(_at(need[device], places), []), device)
+            device: self._nearest(holders.get(at(need[device]), []), device)
             for device in self.devices
         }
         moving = {device: source for device, source in sources.items() if source != device}
@@ -242,7 +259,7 @@ def samples(primitive: Primitive) -> list[Sample]:
     count = len(primitive.side_names)
     bases = [tuple(side - (place > 0) for place in range(count)) for side in (6, 5, 4, 3)]
     bases.append((2,) * count)
-    small = (base for base in bases if _devices(primitive, base) <= MOST_DEVICES)
+    small = (base for base in bases if _is_small(Element(primitive, base)))
     base = next(small, bases[-1])
     longer = [tuple(side + (i == place) for i, side in enumerate(base)) for place in range(count)]
     smaller = [(side,) * count for side in range(1, base[0])] if base else []
@@ -252,8 +269,9 @@ def samples(primitive: Primitive) -> list[Sample]:
     return [Sample(element) for element in elements[len(smaller) :]]
 
 
-def _devices(primitive: Primitive, sides: tuple[int, ...]) -> int:
-    return prod(Element(primitive, sides).axis_lengths)
+def _is_small(element: Element) -> bool:
+    devices = prod(element.axis_lengths)
+    return devices <= MOST_DEVICES and devices * element.steps <= MOST_POINTS
 
 
 def fit_affine(seen: Sequence[Sample], values: Sequence[int]) -> Affine:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from primepar.verify.fit import FitError, Row, Sample, fit_affine
 from primepar.verify.primitive_affine import Affine
+
+Points = npt.NDArray[np.bool_]
+"""One truth for each point: whether it is in the set; a dimension for each variable."""
+Grid = Sequence[npt.NDArray[Any]]
+"""For each variable its values, along its own dimension."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +33,10 @@ class Bound:
     """(free variable, factor)."""
     constant: Affine
 
-    def at(self, point: Row, length: int, sides: Row) -> int:
-        """Its value on one mesh."""
-        far = sum(factor * point[free] for free, factor in self.factors)
-        return (far + self.constant.at(sides)) % length
+    def at(self, points: Grid, length: int, sides: Row) -> npt.NDArray[Any]:
+        """Its value at all points of one mesh."""
+        far = sum(factor * points[free] for free, factor in self.factors)
+        return np.asarray((far + self.constant.at(sides)) % length)
 
 
 @dataclass(frozen=True)
@@ -38,17 +46,14 @@ class Rule:
     bounds: tuple[Bound, ...]
     complement: bool = False
 
-    def inside(self, lengths: Row, sides: Row) -> frozenset[Row]:
+    def inside(self, lengths: Row, sides: Row) -> Points:
         """The points that fit the bounds."""
-        bound = {each.variable: each for each in self.bounds}
-        ranges = [range(1 if at in bound else length) for at, length in enumerate(lengths)]
-        return frozenset(
-            tuple(
-                bound[at].at(point, lengths[at], sides) if at in bound else own
-                for at, own in enumerate(point)
-            )
-            for point in product(*ranges)
-        )
+        points = np.ogrid[tuple(slice(length) for length in lengths)]
+        fits = np.ones(lengths, bool)
+        for bound in self.bounds:
+            at = bound.variable
+            fits &= points[at] == bound.at(points, lengths[at], sides)
+        return fits
 
 
 NONE = Rule((), complement=True)
@@ -57,11 +62,15 @@ NONE = Rule((), complement=True)
 
 @dataclass(frozen=True)
 class Seen:
-    """A set on one mesh: the lengths of its variables, and its points."""
+    """A set on one mesh; its points have one dimension for each variable."""
 
     sample: Sample
-    lengths: Row
-    points: frozenset[Row]
+    points: Points
+
+    @property
+    def lengths(self) -> Row:
+        """How many values each variable has."""
+        return self.points.shape
 
     @property
     def sides(self) -> Row:
@@ -70,39 +79,30 @@ class Seen:
 
     def outside(self) -> Seen:
         """The complement."""
-        return Seen(self.sample, self.lengths, self._all - self.points)
-
-    @property
-    def _all(self) -> frozenset[Row]:
-        return frozenset(product(*map(range, self.lengths)))
+        return Seen(self.sample, ~self.points)
 
     def agrees(self, rule: Rule) -> bool:
         """Whether a rule explains this mesh."""
-        points = self.outside().points if rule.complement else self.points
-        return rule.inside(self.lengths, self.sides) == points
+        points = ~self.points if rule.complement else self.points
+        return bool((rule.inside(self.lengths, self.sides) == points).all())
 
     def bound(self) -> tuple[int, ...] | None:
         """Variables that the ones before them determine; None if these do not tell the set."""
-        if not self.points:
+        if not self.points.any():
             return None
         bound: list[int] = []
-        for variable in range(len(self.lengths)):
-            free = [each for each in range(variable) if each not in bound]
-            values: dict[Row, int] = {}
-            known = (
-                values.setdefault(tuple(point[each] for each in free), point[variable])
-                == point[variable]
-                for point in self.points
-            )
-            if self.lengths[variable] > 1 and all(known):
+        for variable, length in enumerate(self.lengths):
+            gone = (*bound, *range(variable + 1, len(self.lengths)))
+            values = self.points.any(axis=gone).sum(axis=-1)
+            if length > 1 and values.max() == 1:
                 bound.append(variable)
         size = prod(length for at, length in enumerate(self.lengths) if at not in bound)
-        return tuple(bound) if len(self.points) == size else None
+        return tuple(bound) if self.points.sum() == size else None
 
 
 def fit_count(seen: Sequence[Seen]) -> Rule:
     """The rule of a set, seen on a base mesh and on longer ones. Raises `FitError` if none fits."""
-    if not any(each.points for each in seen):
+    if not any(each.points.any() for each in seen):
         return NONE
     for complement in (False, True):
         sets = [each.outside() for each in seen] if complement else list(seen)
@@ -137,9 +137,7 @@ def _bound(sets: Sequence[Seen], variable: int, free: list[int]) -> Bound:
 
 
 def _value(seen: Seen, variable: int, free: list[int], one: int | None) -> int:
-    wanted = {each: int(each == one) for each in free}
-    return next(
-        point[variable]
-        for point in seen.points
-        if all(point[each] == at for each, at in wanted.items())
-    )
+    points = seen.points
+    for each in free:
+        points = points.take([int(each == one)], axis=each)
+    return int(np.argwhere(points)[0][variable])

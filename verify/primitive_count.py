@@ -1,6 +1,6 @@
 """Sets of (device, step, block), read off the maps twice: on concrete meshes, and as Z3 terms.
 
-A set is given by one predicate over `Facts`. On a mesh it is looked at point by point; over all
+A set is given by one predicate over `Facts`. On a mesh it is an array of all points; over all
 meshes it is a term, and the rule that was fitted is claimed to be the same.
 """
 
@@ -9,16 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
 from typing import Any
 
+import numpy as np
 import z3
 
 from primepar.schedule.operators import Phase, tensor_dims
 from primepar.schedule.primitive import ANY, call_home
-from primepar.schedule.sequence import Coordinates, Element, SliceIndex
-from primepar.verify.fit import FitError, Sample
+from primepar.schedule.sequence import Element, SliceIndex
+from primepar.verify.fit import Digits, FitError, Row, Sample
 from primepar.verify.fit_count import Rule, Seen, fit_count
 from primepar.verify.primitive_affine import Affine
 from primepar.verify.primitive_order import Claim
@@ -26,8 +27,7 @@ from primepar.verify.primitive_symbolic import Block, SymbolicMap, overlaps
 from primepar.verify.symbol import Symbol, Term
 
 Truth = Any
-"""A bool on a mesh, a Z3 term over all."""
-Named = dict[str, SliceIndex]
+"""An array of bools on a mesh, a Z3 term over all."""
 
 
 class Facts(ABC):
@@ -68,35 +68,50 @@ class Counted:
     """`first` or `last`."""
 
 
-class _Numbers(Facts):
-    """One point on a mesh."""
+Table = dict[str, list[Any]]
+"""For each dim its digits: an array over the points of a mesh, or `ANY`."""
 
-    def __init__(self, mesh: Mesh, device: Coordinates, t: int, block: Named, tensor: str) -> None:
-        self.mesh, self.device, self.t, self.block = mesh, device, t, block
-        self.steps, self.tensor = mesh.sample.element.steps, tensor
+
+class _Numbers(Facts):
+    """All points of one mesh at once: truths are arrays, one dimension for each variable."""
+
+    def __init__(self, mesh: Mesh, counted: Counted, t: Any, opened: int) -> None:
+        self.mesh, self.t, self.tensor, self.opened = mesh, t, counted.tensor, opened
+        self.steps = mesh.sample.element.steps
+        self.block = self._at(mesh.table(counted.phase, counted.tensor), t)
 
     def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
-        if not 0 <= step < self.steps:
-            return False
-        digits = self.mesh.sample.digits(phase, tensor, self.device, step)
-        return _same(dict(zip(tensor_dims(tensor), digits, strict=True)), self.block)
+        inside = np.asarray((step >= 0) & (step < self.steps))
+        table = self.mesh.table(phase, tensor)
+        return inside & self._same(self._at(table, np.clip(step, 0, self.steps - 1)))
 
     def at_home(self) -> Truth:
-        return _same(self.mesh.home(self.tensor, self.device), self.block)
+        return self._same(self._at(self.mesh.home(self.tensor), None))
+
+    def _at(self, table: Table, step: Any) -> Table:
+        """The digits at these steps, with a dimension for each variable."""
+        return {
+            dim: [digit if digit is ANY else self._shaped(digit, step) for digit in digits]
+            for dim, digits in table.items()
+        }
+
+    def _shaped(self, digit: Any, step: Any) -> Any:
+        if step is not None:
+            digit = digit[..., np.ravel(step) if np.ndim(step) else step]
+        elif np.ndim(self.t):
+            digit = digit[..., np.newaxis]
+        return digit.reshape(digit.shape + (1,) * self.opened)
+
+    def _same(self, one: Table) -> Truth:
+        pairs = ((a, b) for dim, own in self.block.items()
+                 for a, b in zip(one[dim], own, strict=False))  # fmt: skip
+        return reduce(np.logical_and, (a == b for a, b in pairs if a is not ANY), np.True_)
 
     def all(self, *facts: Truth) -> Truth:
-        return all(facts)
+        return reduce(np.logical_and, facts)
 
     def none(self, *facts: Truth) -> Truth:
-        return not any(facts)
-
-
-def _same(one: Named, block: Named) -> bool:
-    return all(
-        a is ANY or a == b
-        for dim, index in block.items()
-        for a, b in zip(one[dim], index, strict=False)
-    )
+        return np.logical_not(reduce(np.logical_or, facts))
 
 
 @dataclass
@@ -104,35 +119,59 @@ class Mesh:
     """A primitive on one concrete mesh."""
 
     sample: Sample
-    radices: dict[str, tuple[Affine, ...]]
-    _homes: dict[tuple[str, Coordinates], Named] = field(default_factory=dict)
+    _tables: dict[str, Table] = field(default_factory=dict)
 
-    def home(self, tensor: str, device: Coordinates) -> Named:
-        """The digits of the block that rests on a device."""
-        base = tensor.removeprefix("d")
-        if (base, device) not in self._homes:
-            element = self.sample.element
-            named = call_home(element.primitive, base, device, element.sides)
-            self._homes[base, device] = {dim: named.get(dim, ()) for dim in tensor_dims(base)}
-        return self._homes[base, device]
+    def table(self, phase: Phase, tensor: str) -> Table:
+        """The digits that a product has, over the devices and the steps."""
+        sample, name = self.sample, f"{phase} {tensor}"
+        if name not in self._tables:
+            points = product(sample.devices, range(sample.element.steps))
+            rows = [sample.digits(phase, tensor, *point) for point in points]
+            shape = (*sample.lengths, sample.element.steps)
+            self._tables[name] = _table(tensor_dims(tensor), rows, shape)
+        return self._tables[name]
+
+    def home(self, tensor: str) -> Table:
+        """The digits of the blocks that rest, over the devices."""
+        base, element = tensor.removeprefix("d"), self.sample.element
+        if base not in self._tables:
+            dims = tensor_dims(base)
+            named = [
+                call_home(element.primitive, base, device, element.sides)
+                for device in self.sample.devices
+            ]
+            rows = [tuple(each.get(dim, ()) for dim in dims) for each in named]
+            self._tables[base] = _table(dims, rows, self.sample.lengths)
+        return self._tables[base]
 
     def seen(self, counted: Counted, lengths: list[Affine], opened: list[tuple[str, int]]) -> Seen:
         """The set on this mesh."""
-        element, points = self.sample.element, set()
-        sizes = tuple(length.at(element.sides) for length in lengths)
-        axes = len(element.axis_lengths)
-        ranges = [range(size) for size in sizes[axes + (counted.step is None) :]]
-        steps = {None: range(element.steps), "first": range(1)}.get(
-            counted.step, range(element.steps - 1, element.steps)
-        )
-        for device, t in product(self.sample.devices, steps):
-            digits = self.sample.digits(counted.phase, counted.tensor, device, t)
-            named = dict(zip(tensor_dims(counted.tensor), digits, strict=True))
-            for choice in product(*ranges):
-                block = filled(named, opened, choice)
-                if counted.which(_Numbers(self, device, t, block, counted.tensor)):
-                    points.add((*device, *((t,) if counted.step is None else ()), *choice))
-        return Seen(self.sample, sizes, frozenset(points))
+        steps = self.sample.element.steps
+        sizes = tuple(length.at(self.sample.element.sides) for length in lengths)
+        t: Any = {"first": 0, "last": steps - 1}.get(counted.step or "")
+        if t is None:
+            t = np.arange(steps).reshape(-1, *(1,) * len(opened))
+        facts = _Numbers(self, counted, t, len(opened))
+        digits = np.ogrid[tuple(map(slice, sizes))][len(sizes) - len(opened) :]
+        facts.block = filled(facts.block, opened, digits)
+        return Seen(self.sample, np.broadcast_to(counted.which(facts), sizes))
+
+
+def _table(dims: tuple[str, ...], rows: list[Digits], shape: Row) -> Table:
+    """One array for each digit. Raises `FitError` if only some rows leave a digit open."""
+    if len({tuple(_opens(index) for index in row) for row in rows}) > 1:
+        raise FitError("a digit is open on some devices or at some steps only")
+    return {
+        dim: [
+            ANY if column[0] is ANY else np.array(column).reshape(shape)
+            for column in zip(*indices, strict=True)
+        ]
+        for dim, indices in zip(dims, zip(*rows, strict=True), strict=True)
+    }
+
+
+def _opens(index: SliceIndex) -> tuple[bool, ...]:
+    return tuple(digit is ANY for digit in index)
 
 
 def filled(named: dict[str, Any], opened: list[tuple[str, int]], choice: Any) -> dict[str, Any]:
@@ -305,9 +344,7 @@ LONGEST = 3
 """Sides of the base mesh; where one is longer by 1 a rule shows what it has of that side."""
 
 
-def meshes(
-    seen: list[Sample], radices: dict[str, tuple[Affine, ...]]
-) -> dict[frozenset[int], list[Mesh]]:
+def meshes(seen: list[Sample]) -> dict[frozenset[int], list[Mesh]]:
     """For each choice of sides that are 1 a base mesh, and for each side one where it is longer."""
     primitive = seen[0].element.primitive
     base = [min(side, LONGEST) for side in seen[0].element.sides]
@@ -320,5 +357,5 @@ def meshes(
         for each in several:
             sides = tuple(1 if at in ones else side for at, side in enumerate(each))
             sample = known.setdefault(sides, Sample(Element(primitive, sides)))
-            found[ones].append(Mesh(sample, radices))
+            found[ones].append(Mesh(sample))
     return found

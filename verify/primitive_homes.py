@@ -24,12 +24,12 @@ from primepar.verify.primitive_locate import (
     fit_rules,
 )
 from primepar.verify.primitive_moved import Moved
-from primepar.verify.primitive_order import Claim, order
+from primepar.verify.primitive_order import Alternatives, Claim, order
 from primepar.verify.primitive_symbolic import SymbolicMap, overlaps
 from primepar.verify.symbol import Term
 
 
-def home_claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
+def home_claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim | Alternatives]:
     """All claims of a primitive with homes, property by property."""
     yield from coverage(symbolic)
     located = fit_locators(seen, symbolic.radices)
@@ -74,48 +74,54 @@ def _count(symbolic: SymbolicMap, axes: tuple[int, ...]) -> str:
     return f"{number} devices" if number else "one device"
 
 
-def _moved(moved: Moved, samples: list[HomeSample]) -> Iterator[Claim]:
+def _moved(moved: Moved, samples: list[HomeSample]) -> Iterator[Claim | Alternatives]:
     locator = moved.locator
-    try:
-        if isinstance(locator, FitError):
-            raise locator
-        spans = _spans(moved, locator, samples)
-    except FitError as error:
+    if isinstance(locator, FitError):
         sentence = f"{moved.name}: one rule says where each block comes from"
-        yield Claim(moved.proves, sentence, None, str(error))
+        yield Claim(moved.proves, sentence, None, str(locator))
         sentence = f"{moved.name}: every receive has its send"
-        yield Claim("deadlock-freedom", sentence, None, str(error))
+        yield Claim("deadlock-freedom", sentence, None, str(locator))
         return
-    yield _no_gap(moved, spans)
+    enough: list[Claim] = []
     if moved.is_sum:
+        # A part of a sum hops to a device that goes on with it, or rests: either way it comes home.
         yield from _returns(moved, locator)
-        if all(span.rule is None for span in spans):
-            yield _rests_until_done(moved)
-            return
     else:
-        opening = _opening(moved, locator, samples)
-        yield from _operand(moved, opening, None, moved.any_one, f"{moved.name}, before t = 0")
+        yield from _opening(moved, locator, samples)
+        enough = list(_steps(moved, (RuleSpan(moved.symbolic.space.number(0), Either(locator)),)))
+    try:
+        exact = list(_steps(moved, fit_rules(samples, moved.phase, moved.tensor)))
+    except FitError:
+        yield from enough
+    else:
+        yield Alternatives(tuple(exact), tuple(enough))
+
+
+def _opening(
+    moved: Moved, locator: Locator, samples: list[HomeSample]
+) -> Iterator[Claim | Alternatives]:
+    """How step 0 gets an operand: by one rule, or from a peer or its home."""
+    text = f"{moved.name}, before t = 0"
+    enough = _operand(moved, Either(locator), None, moved.any_one, text)
+    try:
+        rule = fit_opening(samples, moved.phase, moved.tensor)
+    except FitError:
+        yield from enough
+    else:
+        exact = _operand(moved, rule, None, moved.any_one, text)
+        yield Alternatives(tuple(exact), tuple(enough))
+
+
+def _steps(moved: Moved, spans: tuple[RuleSpan, ...]) -> Iterator[Claim]:
+    """How every further step gets an operand, or passes on its sums."""
+    yield _no_gap(moved, spans)
+    if moved.is_sum and all(span.rule is None for span in spans):
+        yield _rests_until_done(moved)
+        return
     for place, span in enumerate(spans):
         during, text = moved.during(spans, place), moved.span_text(spans, place)
         step = _sum if moved.is_sum else _operand
         yield from step(moved, span.rule, moved.symbolic.now, during, text)
-
-
-def _spans(moved: Moved, locator: Locator, samples: list[HomeSample]) -> tuple[RuleSpan, ...]:
-    """The fitted rules; an operand that follows none still has its home."""
-    try:
-        return fit_rules(samples, moved.phase, moved.tensor)
-    except FitError:
-        if moved.is_sum:
-            raise
-        return (RuleSpan(moved.symbolic.space.number(0), Either(locator)),)
-
-
-def _opening(moved: Moved, locator: Locator, samples: list[HomeSample]) -> Rule:
-    try:
-        return fit_opening(samples, moved.phase, moved.tensor)
-    except FitError:
-        return Either(locator)
 
 
 def _no_gap(moved: Moved, spans: tuple[RuleSpan, ...]) -> Claim:

@@ -6,14 +6,14 @@ Nothing here is trusted, as in `fit`: a guess names what to prove.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 
 from primepar.schedule.operators import PRODUCTS, Index, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, call_home
 from primepar.schedule.sequence import HOMES, Coordinates, Element, SliceIndex
-from primepar.verify.fit import FitError, Row, Sample, Sender, distance, fit_affine
+from primepar.verify.fit import Digits, FitError, Row, Sample, Sender, distance, fit_affine
 from primepar.verify.primitive_affine import Affine
 
 MOST_FACTORS = 6
@@ -74,6 +74,7 @@ class HomeSample:
 
     sample: Sample
     locators: dict[str, Locator]
+    _known: dict[tuple[tuple[str, ...], Digits], frozenset[Index]] = field(default_factory=dict)
 
     @property
     def element(self) -> Element:
@@ -84,15 +85,20 @@ class HomeSample:
     def _worked(self) -> dict[tuple[Phase, str, int], dict[Coordinates, frozenset[Index]]]:
         return {
             (phase, tensor, t): {
-                device: _blocks(
-                    self.element.slices(phase, device, t, dim) for dim in tensor_dims(tensor)
-                )
-                for device in self.sample.devices
+                device: self._blocks(phase, tensor, device, t) for device in self.sample.devices
             }
             for phase, made in PRODUCTS.items()
             for tensor in (*made.reads, made.writes)
             for t in range(self.element.steps)
         }
+
+    def _blocks(self, phase: Phase, tensor: str, device: Coordinates, t: int) -> frozenset[Index]:
+        dims = tensor_dims(tensor)
+        digits = self.sample.digits(phase, tensor, device, t)
+        if (dims, digits) not in self._known:
+            slices = (self.element.slices(phase, device, t, dim) for dim in dims)
+            self._known[dims, digits] = _blocks(slices)
+        return self._known[dims, digits]
 
     @cached_property
     def _homes(self) -> dict[str, dict[Coordinates, frozenset[Index]]]:

@@ -30,6 +30,14 @@ class Claim:
     """Whether every other claim stands on it, of whatever property."""
 
 
+@dataclass(frozen=True)
+class Alternatives:
+    """Claims that say exactly what moves, and weaker ones that are enough where those fail."""
+
+    exact: tuple[Claim, ...]
+    enough: tuple[Claim, ...]
+
+
 def order(symbolic: SymbolicMap) -> Claim:
     """Whatever devices do together has one rank on all of them, and each goes up in rank.
 

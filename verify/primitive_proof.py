@@ -15,7 +15,7 @@ from primepar.verify.counterexample_primitive import of_primitive
 from primepar.verify.fit import FitError, fit_radices, samples
 from primepar.verify.primitive_claims import claims
 from primepar.verify.primitive_homes import home_claims
-from primepar.verify.primitive_order import Claim
+from primepar.verify.primitive_order import Alternatives, Claim
 from primepar.verify.primitive_search import Fault, smallest_faults
 from primepar.verify.primitive_symbolic import SymbolicMap
 from primepar.verify.primitive_traffic import traffic
@@ -76,7 +76,22 @@ def verify_primitive(
     faults = smallest_faults(primitive, open_names, hints, deadline) if open_names else {}
     told = {*PROVED, *(obligation.property for obligation in proved)}
     results = [_result(primitive, name, proved, faults.get(name)) for name in names if name in told]
-    return Report.of(target or type(primitive).__name__, results)
+    return Report.of(target or type(primitive).__name__, results, scope(primitive))
+
+
+def scope(primitive: Primitive) -> str:
+    """What a proof is about: all sides, of these axes.
+
+    `every s >= 1 (axes r, c)`, or, of two sides, `every q, d >= 1 (axes r, c: q; e: d)`.
+    """
+    names, axes = primitive.side_names, primitive.axis_sides
+    if not names:
+        return "one device"
+    along = [", ".join(axis for axis, own in axes.items() if own == name) for name in names]
+    if len(names) > 1:
+        along = [f"{own}: {name}" for own, name in zip(along, names, strict=True)]
+    word = "axis" if len(axes) == 1 else "axes"
+    return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
 def asked(primitive: Primitive) -> tuple[str, ...]:
@@ -114,14 +129,13 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     """
     seen = samples(primitive)
     symbolic = SymbolicMap(primitive, fit_radices(seen))
-    clock = perf_counter()
-    prover = Prover(symbolic, clock + timeout)
+    prover = Prover(symbolic, perf_counter() + timeout)
     owed = home_claims if primitive.home else claims
-    for claim in chain(owed(symbolic, seen), traffic(symbolic, seen)):
-        reason, sides = prover.ask(claim)
-        clock, before = perf_counter(), clock
-        took = clock - before
-        yield Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
+    for item in chain(owed(symbolic, seen), traffic(symbolic, seen)):
+        if isinstance(item, Claim):
+            yield prover.obligation(item)
+        else:
+            yield from prover.either(item)
 
 
 class Prover:
@@ -131,6 +145,21 @@ class Prover:
         self.symbolic, self.deadline = symbolic, deadline
         self.solver = z3.Solver()
         self.solver.add(symbolic.all_sides)
+
+    def either(self, choice: Alternatives) -> list[Obligation]:
+        """The exact claims if all of them hold, else those that are enough if these do."""
+        exact = list(map(self.obligation, choice.exact))
+        if all(each.reason is None for each in exact):
+            return exact
+        enough = list(map(self.obligation, choice.enough))
+        return exact if any(each.reason for each in enough) else enough
+
+    def obligation(self, claim: Claim) -> Obligation:
+        """Ask one claim."""
+        start = perf_counter()
+        reason, sides = self.ask(claim)
+        took = perf_counter() - start
+        return Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
 
     def ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
         """Why the claim is not proved, None if it is; and the smallest sides that break it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import z3
 
@@ -37,6 +38,8 @@ class SymbolicMap:
     digits: dict[Phase, dict[str, tuple[Term, ...]]] = field(init=False)
     homes: dict[str, Block] = field(init=False)
     """Digits of the home of I, W and O; empty where the primitive declares none."""
+    _known: dict[object, Any] = field(default_factory=dict)
+    """Terms that were made before: they are the same wherever they are asked for."""
 
     def __post_init__(self) -> None:
         self.space = Space(self.primitive.side_names)
@@ -82,9 +85,11 @@ class SymbolicMap:
 
     def in_mesh(self, device: Point) -> Term:
         """Every coordinate is 0 or more and below the length of its axis."""
-        limits = [self.space.term(length) for length in self.lengths]
-        inside = [z3.And(at >= 0, at < limit) for at, limit in zip(device, limits, strict=True)]
-        return z3.And(*inside)
+        if device not in self._known:
+            limits = [self.space.term(length) for length in self.lengths]
+            inside = [z3.And(at >= 0, at < limit) for at, limit in zip(device, limits, strict=True)]
+            self._known[device] = z3.And(*inside)
+        return self._known[device]
 
     @property
     def all_sides(self) -> Term:
@@ -93,8 +98,11 @@ class SymbolicMap:
 
     def sender(self, device: Point, sender: Sender) -> Point:
         """The device that sends to `device`."""
-        symbols = list(map(self.space.below, device, self.lengths))
-        return self._wrapped(list(sender.matrix), symbols, sender.offset)
+        key = (sender, *device)
+        if key not in self._known:
+            symbols = list(map(self.space.below, device, self.lengths))
+            self._known[key] = self._wrapped(list(sender.matrix), symbols, sender.offset)
+        return self._known[key]  # type: ignore[no-any-return]
 
     def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
         """The blocks of `tensor` that a device works on."""
@@ -103,8 +111,12 @@ class SymbolicMap:
 
     def home(self, tensor: str, device: Point) -> Block:
         """The blocks of `tensor`, or of what it is the gradient of, that rest on a device."""
-        into = list(zip(self.here, device, strict=True))
-        digits = _substituted(self.homes[tensor.removeprefix("d")], into)
+        base = tensor.removeprefix("d")
+        key = ("home", base, *device)
+        if key not in self._known:
+            into = list(zip(self.here, device, strict=True))
+            self._known[key] = _substituted(self.homes[base], into)
+        digits = self._known[key]
         return {dim: digits.get(dim, ()) for dim in tensor_dims(tensor)}
 
     def any_block(self, tensor: str) -> Block:
@@ -149,8 +161,11 @@ class SymbolicMap:
 
     def sub_operator(self, phase: Phase, device: Point, step: Term) -> Block:
         """The digits of a device's sub-operator."""
-        into = list(zip((*self.here, self.now), (*device, step), strict=True))
-        return _substituted(self.digits[phase], into)
+        key = (phase, *device, step)
+        if key not in self._known:
+            into = list(zip((*self.here, self.now), (*device, step), strict=True))
+            self._known[key] = _substituted(self.digits[phase], into)
+        return self._known[key]  # type: ignore[no-any-return]
 
     def contains(self, have: Block, need: Block) -> Term:
         """All blocks of `need` are among those of `have`."""
@@ -215,7 +230,10 @@ def overlaps(one: Block, other: Block) -> Term:
 
 
 def _substituted(block: Block, into: list[tuple[Term, Term]]) -> Block:
+    changed = [(old, new) for old, new in into if not old.eq(new)]
+    if not changed:
+        return block
     return {
-        dim: tuple(digit if digit is ANY else z3.substitute(digit, *into) for digit in index)
+        dim: tuple(digit if digit is ANY else z3.substitute(digit, *changed) for digit in index)
         for dim, index in block.items()
     }

@@ -101,7 +101,7 @@ class _Traffic:
     counter: Counter = field(init=False)
 
     def __post_init__(self) -> None:
-        every = meshes(self.seen, self.symbolic.radices)
+        every = meshes(self.seen)
         self.counter = Counter(self.symbolic, every, NAME)
 
     def claims(self) -> Iterator[Claim]:
@@ -203,7 +203,7 @@ class _Traffic:
         symbolic = self.symbolic
         alike = all(
             sample.digits("backward", "dO", device, t) == sample.digits("gradient", "dO", device, t)
-            for sample in self.seen
+            for sample in (mesh.sample for mesh in self.counter.meshes[frozenset()])
             for device in sample.devices
             for t in range(sample.element.steps)
         )

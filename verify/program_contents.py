@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from primepar.schedule.meaning import Box, Key
 from primepar.schedule.signature import Reduction
+from primepar.verify.deadline import in_time
 
 OWN = ("own", ())
 BEFORE = ("before", ())
@@ -101,7 +102,7 @@ class Content:
         inner: set[int] = set()
         ready: list[Content] = [self]
         while ready:
-            for content in ready.pop()._of:
+            for content in in_time(ready.pop()._of):
                 at = id(content)
                 uses[at] = uses.get(at, 0) + 1
                 is_open = content._flat is None and content._reduction == "sum"
@@ -158,7 +159,7 @@ def made_of(parts: Iterable[Part], reduction: Reduction) -> Sum:
 def parts_of(content: Sum) -> Counter[Part]:
     """How often each part is in a sum, those that a choice is among counted too."""
     found: Counter[Part] = Counter()
-    for part, times in content:
+    for part, times in in_time(content):
         if isinstance(part, Choice):
             for one in part.of:
                 found.update(parts_of(one))

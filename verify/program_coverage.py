@@ -12,6 +12,7 @@ from functools import cache
 
 from primepar.schedule.operators import Dim, Phase
 from primepar.schedule.program import Compute, Program
+from primepar.verify.deadline import in_time
 from primepar.verify.program_solver import Solver
 
 Cell = tuple[int, ...]
@@ -40,7 +41,7 @@ def cover(program: Program, solver: Solver) -> str | None:
     products = _products(program)
     for phase, grid in (program.grid or {}).items():
         places: dict[Cell, Places] = {}
-        for rank, index, sub_operator in products.get(phase, ()):
+        for rank, index, sub_operator in in_time(products.get(phase, ())):
             outside = sub_operator.keys() != grid.keys()
             if outside or any(sub_operator[dim] >= grid[dim] for dim in grid):
                 return _stranger(phase, grid, rank, index, sub_operator)
@@ -56,7 +57,7 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
     """Rank, instruction index and sub-operator of every product of each phase."""
     products: dict[Phase, list[tuple[int, int, dict[Dim, int]]]] = {}
     for rank, instructions in enumerate(program.programs):
-        for index, node in enumerate(instructions):
+        for index, node in enumerate(in_time(instructions)):
             if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                 products.setdefault(node.phase, []).append((rank, index, node.sub_operator))
     return products
@@ -83,7 +84,7 @@ def _smallest(
         for (*row, slice_), is_right in right.items():
             rows.setdefault(tuple(row), set()).add((slice_, is_right))
         right = {}
-        for place, slices in rows.items():
+        for place, slices in in_time(rows.items()):
             found = smallest_wrong(frozenset(slices), grid[depth])
             right[place] = found is None
             if found is not None:

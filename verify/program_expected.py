@@ -8,6 +8,7 @@ from math import prod
 
 from primepar.schedule.meaning import Box, Key, Meaning, Phase
 from primepar.schedule.program import Compute
+from primepar.verify.deadline import in_time
 from primepar.verify.program_contents import (
     BEFORE,
     OWN,
@@ -30,7 +31,7 @@ class Expected:
         self._data: dict[str, Content] = {}
         self._seen: dict[str, dict[Box, set[Key]]] = {}
         for instructions in meaning.program.programs:
-            for node in instructions:
+            for node in in_time(instructions):
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                     self._see(self.meaning.phases[node.phase], node.sub_operator)
 

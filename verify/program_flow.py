@@ -26,6 +26,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_line
+from primepar.verify.deadline import in_time
 
 COLLECTIVES = frozenset(get_args(Collective))
 _SENDING = frozenset((Send, ISend))
@@ -135,7 +136,7 @@ class Flow:
     def _operations_of(self, rank: int) -> Iterator[Operation]:
         pending: dict[str, Post | Operation] = {}
         instructions = self.program.programs[rank]
-        for index, instruction in enumerate(instructions):
+        for index, instruction in enumerate(in_time(instructions)):
             if type(instruction) in LOCAL:
                 yield Operation(rank, index, instruction)
                 continue
@@ -188,13 +189,13 @@ class Flow:
     def _match_messages(self) -> None:
         channels: dict[tuple[int, int, str], tuple[list[Post], list[Post]]] = {}
         for operations in self.operations:
-            for operation in operations:
+            for operation in in_time(operations):
                 for post in operation.starts:
                     channel = post.channel
                     if channel not in channels:
                         channels[channel] = ([], [])
                     channels[channel][not post.sends].append(post)
-        for sends, receives in channels.values():
+        for sends, receives in in_time(channels.values()):
             for send, receive in zip(sends, receives, strict=False):
                 self._match_message(send, receive)
             for post in (*sends[len(receives) :], *receives[len(sends) :]):
@@ -222,7 +223,7 @@ class Flow:
     def _match_collectives(self) -> None:
         calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
         for operations in self.operations:
-            for operation in operations:
+            for operation in in_time(operations):
                 node = operation.instruction
                 if type(node) not in COLLECTIVES:
                     continue
@@ -233,7 +234,7 @@ class Flow:
                 key = (node.communicator, tuple(sorted(node.group)))
                 calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
         for (_, members), by_rank in calls.items():
-            for met in zip_longest(*(by_rank.get(rank, []) for rank in members)):
+            for met in in_time(zip_longest(*(by_rank.get(rank, []) for rank in members))):
                 self._match_collective(members, met)
 
     def _match_collective(

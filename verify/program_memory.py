@@ -28,8 +28,8 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.signature import Bound
+from primepar.verify.deadline import UndecidedError, in_time
 from primepar.verify.program_races import touched
-from primepar.verify.program_solver import UndecidedError
 
 MOST_NAMED = 4
 
@@ -149,7 +149,7 @@ class Memory:
         here, there = self._start(rank)
         device, host = self._sized(here), self._sized(there)
         yield Alive(-1, device, host)
-        for index, instruction in enumerate(instructions):
+        for index, instruction in enumerate(in_time(instructions)):
             match instruction:
                 case Free(block=block):
                     device.pop(block, None)
@@ -173,7 +173,7 @@ class Memory:
             return list(self.program.initial[rank]), []
         known: set[str] = set()
         device, host = [], []
-        for instruction in self.program.programs[rank]:
+        for instruction in in_time(self.program.programs[rank]):
             if isinstance(instruction, Fetch) and instruction.block not in known:
                 host.append(instruction.block)
             used = dict.fromkeys(needs(instruction, rank))

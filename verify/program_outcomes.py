@@ -8,6 +8,7 @@ from itertools import product
 
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join, Program
+from primepar.verify.deadline import in_time
 from primepar.verify.program_contents import BEFORE, OWN, Part, Sum, parts_of
 from primepar.verify.program_coverage import sub_operator_text
 from primepar.verify.program_expected import Expected
@@ -22,6 +23,8 @@ from primepar.verify.program_values import (
 )
 
 OFTEN = {0: "never", 1: "once", 2: "twice"}
+MOST_COUNTED = 1_000_000_000
+"""A wrong loop of reductions can double a number more often than its digits can be written."""
 
 
 def first_broken(run: SymbolicRun, name: str) -> str | None:
@@ -70,10 +73,16 @@ def content_text(expected: Expected, content: Sum) -> str:
     """What a block holds, in words: its parts with how often each is in the sum."""
     counts = parts_of(content)
     texts = sorted(
-        part_text(expected, part) if times == 1 else f"{times} times {part_text(expected, part)}"
+        part_text(expected, part)
+        if times == 1
+        else f"{_number(times)} times {part_text(expected, part)}"
         for part, times in counts.items()
     )
     return " + ".join(texts[:4]) + f" + {len(texts) - 4} more" * (len(texts) > 4) or "zeros"
+
+
+def _number(times: int) -> str:
+    return str(times) if times <= MOST_COUNTED else f"more than {MOST_COUNTED}"
 
 
 def part_text(expected: Expected, part: Part) -> str:
@@ -113,8 +122,8 @@ class Miscount:
 
     def _sentence(self, part: Part, name: str, counts: Counter[Part], held: str) -> str:
         times, due = counts[part], self.due[part]
-        how = OFTEN.get(times, f"{times} times")
-        expected = f"expected {name} {OFTEN.get(due, f'{due} times')}, got it {how}"
+        how = OFTEN.get(times) or f"{_number(times)} times"
+        expected = f"expected {name} {OFTEN.get(due) or f'{_number(due)} times'}, got it {how}"
         if times == 0:
             for made in self.run.made:
                 if made.part == part:
@@ -149,7 +158,7 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
     if program.final is None:
         return _complete_somewhere(run)
     for rank, blocks in enumerate(program.final):
-        for block in blocks:
+        for block in in_time(blocks):
             if run.expected.meaning.maker(block) is None:
                 continue
             if block not in run.device[rank] and block.startswith("dW") and run.holders.get(block):
@@ -171,7 +180,7 @@ def _lost(program: Program, expected: Expected) -> str | None:
                 kept.append(block)
     places = {expected.meaning.place(block) for block in kept}
     for phase in expected.meaning.phases.values():
-        for block in output_blocks(expected, phase) if phase.grid is not None else ():
+        for block in in_time(output_blocks(expected, phase) if phase.grid is not None else ()):
             if expected.meaning.place(block) not in places:
                 return (
                     f"{block}: expected it in final on some rank, or read, got neither: list it "
@@ -196,7 +205,7 @@ def _complete_somewhere(run: SymbolicRun) -> str | None:
     for phase in run.expected.meaning.phases.values():
         if phase.grid is None:
             continue
-        for block in output_blocks(run.expected, phase):
+        for block in in_time(output_blocks(run.expected, phase)):
             wrong: list[str] = []
             for rank in run.holders.get(block, ()):
                 what = _unfinished(run, rank, block, f"rank {rank}, {block} at the end")
@@ -215,7 +224,7 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
     Of sums only the weight gradient is asked, which must end where the weight starts.
     """
     for rank, blocks in enumerate(program.final or ()):
-        for block in blocks:
+        for block in in_time(blocks):
             wrong = _elsewhere(run, rank, block)
             if wrong is not None:
                 return f"rank {rank}, final {block}: {wrong}"

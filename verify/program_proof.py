@@ -11,13 +11,15 @@ from time import perf_counter
 
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
+from primepar.verify.counterexample import Counterexample
 from primepar.verify.counterexample_program import of_program
+from primepar.verify.deadline import UndecidedError, deadline
 from primepar.verify.program_coverage import cover
 from primepar.verify.program_flow import Flow
 from primepar.verify.program_memory import Memory
 from primepar.verify.program_outcomes import complete, first_broken, misaligned
 from primepar.verify.program_races import Race, races
-from primepar.verify.program_solver import Solver, UndecidedError
+from primepar.verify.program_solver import Solver
 from primepar.verify.program_traffic import unequal
 from primepar.verify.program_values import SymbolicRun
 from primepar.verify.report import PropertyResult, Report
@@ -25,6 +27,7 @@ from primepar.verify.waits import Waits
 
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
+NESTED = "sums and choices by max or min are nested too deeply to be followed"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -32,7 +35,7 @@ def verify_program(
     program: Program,
     target: str = "program",
     buffered: bool = False,
-    timeout: float = 30.0,
+    timeout: float = 60.0,
     only: str | None = None,
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
@@ -43,12 +46,12 @@ def verify_program(
     program's phases. Deadlock-freedom, which includes matching, and races are always asked;
     memory and traffic where the program has these fields.
 
-    Messages are rendezvous unless `buffered`, which lets every send return at once. Each question
-    to Z3 may take `timeout` seconds; what it cannot tell in time is unknown. Behind a deadlock
+    Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
+    told after `timeout` seconds in all is unknown. Behind a deadlock
     nothing is known of placement, completion and alignment unless it fails before. `only` asks a
     single property.
     """
-    proof = _Proof(program, buffered, Solver(timeout))
+    proof = _Proof(program, buffered, Solver())
     questions: dict[str, Callable[[], str | None]] = {
         "coverage": lambda: cover(program, proof.solver),
         "placement": proof.placement,
@@ -59,12 +62,9 @@ def verify_program(
         "memory": proof.memory.over,
         "traffic": lambda: unequal(proof.meaning, proof.flow),
     }
-    with _collector_paused():
-        results = [
-            _answer(name, questions[name], proof)
-            for name in asked(proof.meaning)
-            if only in (None, name)
-        ]
+    names = [name for name in asked(proof.meaning) if only in (None, name)]
+    with _collector_paused(), deadline(timeout):
+        results = [_answer(name, questions[name], proof) for name in names]
     return Report.of(target, results)
 
 
@@ -114,11 +114,21 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
             note = proof.memory.note()
     except UndecidedError as error:
         return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
+    except RecursionError:
+        return PropertyResult(name, "unknown", perf_counter() - start, reason=NESTED)
     seconds = perf_counter() - start
     if wrong is not None:
-        details = of_program(proof.program, proof.flow, name, wrong)
+        details = _details(proof, name, wrong)
         return PropertyResult(name, "refuted", seconds, counterexample=wrong, details=details)
     return PropertyResult(name, "proved", seconds, reason=note)
+
+
+def _details(proof: _Proof, name: str, wrong: str) -> Counterexample | None:
+    """A counterexample as data, unless even its messages cannot be matched in time."""
+    try:
+        return of_program(proof.program, proof.flow, name, wrong)
+    except UndecidedError:
+        return None
 
 
 @dataclass

@@ -26,6 +26,7 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
+from primepar.verify.deadline import in_time
 from primepar.verify.program_flow import Flow, Operation, Post, place
 
 
@@ -92,7 +93,7 @@ _Flying = dict[str, list[_Flight]]
 
 def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
     flying: _Flying = {}
-    for operation in operations:
+    for operation in in_time(operations):
         if flying or operation.posts:
             reads, writes = touched(operation.instruction, operation.rank)
             yield from _clashes(operation, reads, "read", flying, leaked)

@@ -1,4 +1,4 @@
-"""Questions to Z3, with a time limit.
+"""Questions to Z3, which keep to the deadline of the proof.
 
 Long ones are SMT-LIB text, which Z3 reads by itself: a Python object for each of some ten thousand
 terms takes longer than the answer.
@@ -7,21 +7,19 @@ terms takes longer than the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import z3
 
+from primepar.verify.deadline import UndecidedError, seconds_left
 
-class UndecidedError(Exception):
-    """Z3 gave no answer; the message is its reason."""
+LONGEST = 1_000_000
+"""Seconds; Z3 counts milliseconds in 32 bits."""
 
 
-@dataclass(frozen=True)
 class Solver:
-    """Asks Z3; every question may take `timeout` seconds."""
-
-    timeout: float
+    """Asks Z3; a question may take what is left until the deadline."""
 
     def has_model(self, text: str) -> bool:
         """Whether the declarations and assertions of an SMT-LIB text can all be true.
@@ -63,14 +61,12 @@ class Solver:
 
     def _solver(self, text: str) -> Any:
         solver = z3.SimpleSolver()
-        solver.set("timeout", max(1, round(self.timeout * 1000)))
         solver.from_string(text)
         return solver
 
     def _check(self, solver: Any, *assumptions: Any) -> Any:
+        solver.set("timeout", ceil(min(seconds_left(), LONGEST) * 1000))
         answer = solver.check(*assumptions)
         if answer == z3.unknown:
-            raise UndecidedError(
-                f"Z3 gave no answer within {self.timeout:g} s ({solver.reason_unknown()})"
-            )
+            raise UndecidedError(f"Z3 gave no answer in its time ({solver.reason_unknown()})")
         return answer

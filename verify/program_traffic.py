@@ -20,6 +20,7 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
+from primepar.verify.deadline import in_time
 from primepar.verify.program_flow import Flow, Operation
 from primepar.verify.program_memory import elements
 
@@ -58,7 +59,7 @@ def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
 
 def _sent(meaning: Meaning, flow: Flow, rank: int) -> Iterator[tuple[Fraction, Operation]]:
     """Every operation of a rank that elements leave by, with how many."""
-    for operation in flow.operations[rank]:
+    for operation in in_time(flow.operations[rank]):
         count = Fraction(
             sum(elements(meaning, post.message.block) for post in operation.starts if post.sends)
         )

@@ -31,6 +31,7 @@ from primepar.schedule.program import (
     Send,
 )
 from primepar.schedule.signature import Reduction
+from primepar.verify.deadline import in_time
 from primepar.verify.program_contents import (
     ZERO,
     Content,
@@ -102,11 +103,11 @@ class SymbolicRun:
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after all that it waits for."""
         hanging: list[Operation | None] = [None] * self.program.ranks
-        for stretch in order:
+        for stretch in in_time(order):
             waited = hanging[stretch.rank]
             if waited is not None:
                 self._finish(waited)
-            for operation in stretch.operations:
+            for operation in in_time(stretch.operations):
                 self._start(operation)
             hanging[stretch.rank] = stretch.waiting
 

@@ -38,9 +38,13 @@ class Report(Struct, frozen=True):
     target: str
     verdict: Verdict
     properties: tuple[PropertyResult, ...]
+    scope: str | None = None
+    """Of a primitive what the verdict is about, `every s >= 1 (axes r, c)`."""
 
     @classmethod
-    def of(cls, target: str, properties: Iterable[PropertyResult]) -> Report:
+    def of(
+        cls, target: str, properties: Iterable[PropertyResult], scope: str | None = None
+    ) -> Report:
         """Sum up: refuted if any property is, else unknown if any is, else proved."""
         results = tuple(properties)
         verdicts = {result.verdict for result in results}
@@ -49,7 +53,7 @@ class Report(Struct, frozen=True):
             overall = "refuted"
         elif "unknown" in verdicts:
             overall = "unknown"
-        return cls(target, overall, results)
+        return cls(target, overall, results, scope)
 
     def __getitem__(self, name: str) -> PropertyResult:
         """Give one property by name. Raises `KeyError` if it was not asked."""

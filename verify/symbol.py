@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import z3
@@ -69,12 +70,7 @@ class Space:
 
     def term(self, form: Affine) -> Term:
         """An affine form as a Z3 integer."""
-        parts = [
-            factor * z3.Int(f"side {name}")
-            for factor, name in zip(form.coefficients, self.names, strict=True)
-            if factor
-        ]
-        return z3.Sum([*parts, z3.IntVal(form.constant)]) if parts else z3.IntVal(form.constant)
+        return _term(self.names, form)
 
     def exactly(self, form: Affine) -> Symbol:
         """The symbol whose value is an affine form of the sides."""
@@ -97,6 +93,16 @@ class Space:
                 f"expected an integer or an index, got {type(value).__name__}: {_INTEGER}"
             ) from None
         return self.exactly(self.number(number))
+
+
+@lru_cache(maxsize=1024)
+def _term(names: tuple[str, ...], form: Affine) -> Term:
+    parts = [
+        factor * z3.Int(f"side {name}")
+        for factor, name in zip(form.coefficients, names, strict=True)
+        if factor
+    ]
+    return z3.Sum([*parts, z3.IntVal(form.constant)]) if parts else z3.IntVal(form.constant)
 
 
 class Condition:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import z3
 
+from primepar.verify.deadline import UndecidedError, in_time
 from primepar.verify.program_flow import COLLECTIVES, Flow, Operation, Post, needs
-from primepar.verify.program_solver import Solver, UndecidedError
+from primepar.verify.program_solver import Solver
 
 _NEVER = -1
 
@@ -45,14 +46,14 @@ class Waits:
             self._cut(rank, operations)
         self.before: list[list[int]] = [[] for _ in self.stretches]
         self._meetings: dict[Operation, int] = {}
-        for node, stretch in enumerate(self.stretches):
+        for node, stretch in enumerate(in_time(self.stretches)):
             if node and self.stretches[node - 1].rank == stretch.rank:
                 self._link(node)
         self.level = self._levels()
 
     def _cut(self, rank: int, operations: list[Operation]) -> None:
         run: list[Operation] = []
-        for operation in operations:
+        for operation in in_time(operations):
             run.append(operation)
             if type(operation.instruction) in COLLECTIVES:
                 self._at[operation] = len(self.stretches)
@@ -88,7 +89,7 @@ class Waits:
                     after[earlier].append(node)
         level = [0] * len(self.before)
         ready = [node for node, count in enumerate(missing) if not count]
-        for node in ready:
+        for node in in_time(ready):
             above = level[node] + 1
             for later in after[node]:
                 level[later] = max(level[later], above)
@@ -183,7 +184,7 @@ def _sentence(circle: list[int], collective: bool) -> str:
 def _shortest_circle(wants: dict[int, list[int]]) -> list[int]:
     """Shortest circle of a graph that has one, from its lowest node (breadth first from each)."""
     best: list[int] = []
-    for start in sorted(wants):
+    for start in in_time(sorted(wants)):
         circle = _circle_through(start, wants, len(best) or len(wants) + 1)
         best = circle or best
     return best

@@ -55,9 +55,9 @@ def verify(
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds for Z3: in all for a primitive, on each question for a program.",
+            help="Seconds in all; what is not told by then is unknown.",
         ),
-    ] = 30.0,
+    ] = 60.0,
     model: ModelOption = None,
     ranks: RanksOption = None,
     batch: BatchOption = None,
@@ -86,7 +86,7 @@ def verify(
         scope, replay = f"for {step}", making.replay(target)
     elif isinstance(placed, Primitive) and side is None:
         report = _every_side(target, placed, buffered, timeout)
-        scope, replay = "for every side", _replay(target, _smallest_sides(placed, report))
+        scope, replay = f"for {report.scope}", _replay(target, _smallest_sides(placed, report))
     elif all_sides:
         raise TargetError(
             f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
@@ -134,7 +134,10 @@ def _lowered(sequence: Sequence) -> Program:
 
 
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
-    """The report; a property has a `reason` only where there is one, and only a plan a `step`."""
+    """The report; a property has a `reason` only where there is one.
+
+    Only a primitive has a `scope`, and only a plan a `step`.
+    """
     properties = [
         {
             "name": result.name,
@@ -146,15 +149,22 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
         }
         for result in report.properties
     ]
+    scope = {"scope": report.scope} if report.scope else {}
     sizes = {"step": {"batch": step.batch, "positions": step.positions}} if step else {}
-    return {"target": report.target, **sizes, "verdict": report.verdict, "properties": properties}
+    return {
+        "target": report.target,
+        **scope,
+        **sizes,
+        "verdict": report.verdict,
+        "properties": properties,
+    }
 
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
     reach = f" {scope}" if report.verdict == "proved" else ""
-    yield f"{report.target}: {_styled(report.verdict)}{reach}"
+    yield f"{report.target}: {styled(report.verdict)}{reach}"
     for result in report.properties:
-        verdict = _styled(result.verdict, 8)
+        verdict = styled(result.verdict, 8)
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
         if result.details is not None:
@@ -168,7 +178,8 @@ def _detail(result: PropertyResult) -> str:
     return result.counterexample or result.reason or ""
 
 
-def _styled(verdict: str, width: int = 0) -> str:
+def styled(verdict: str, width: int = 0) -> str:
+    """A verdict in its colour."""
     return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from primepar.errors import ConfigError, PlanError
-from primepar.files import write_text
+from primepar.files import read_bytes, write_text
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.registry import parse_sequence
@@ -130,7 +130,7 @@ def is_plan(path: Path) -> bool:
     One that cannot be read says nothing.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Headed)
+        found = msgspec.json.decode(read_bytes(path), type=_Headed)
     except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
         return False
     return found.format == "primepar-plan" or (not found.format and bool(bytes(found.sequences)))
@@ -139,7 +139,7 @@ def is_plan(path: Path) -> bool:
 def load_plan(path: Path) -> Plan:
     """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         _check_model_keys(msgspec.json.decode(content, type=_File).model)
         return msgspec.json.decode(content, type=Plan)
     except OSError as error:

@@ -32,17 +32,17 @@ def blocks_of(node: Instruction) -> tuple[str, ...]:
     return names
 
 
-def renamed(
-    node: Instruction, block: Callable[[str], str], request: Callable[[str], str]
-) -> Instruction:
-    """The instruction with other names for its blocks and its request."""
+def renamed(node: Instruction, block: Callable[[str], str], label: str) -> Instruction:
+    """The instruction with other names for its blocks, and its request and phase labelled."""
     one, several = _fields(type(node))
     changes: dict[str, Any] = {field: block(getattr(node, field)) for field in one}
     for field in several:
         changes[field] = tuple(map(block, getattr(node, field)))
-    posted = _request(node)
+    posted, phase = _request(node), getattr(node, "phase", None)
     if posted is not None:
-        changes["request"] = request(posted)
+        changes["request"] = f"{label} {posted}"
+    if phase is not None:
+        changes["phase"] = f"{label}.{phase}"
     return replace(node, **changes)
 
 

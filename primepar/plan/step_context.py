@@ -91,7 +91,7 @@ class Lowered(Protocol):
     takes: Cuts
 
     def forward(self, *inputs: View) -> View:
-        """Lower forward; returns the output, a block of its layout on every rank."""
+        """Lower forward; returns the output, in the blocks of its layout."""
         ...
 
     def backward(self, dy: Any) -> tuple[View, ...]:

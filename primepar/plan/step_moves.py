@@ -9,17 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Several
 from itertools import product
 
-from msgspec.structs import replace
-
 from primepar.plan.layouts import Way
 from primepar.plan.step_blocks import renamed
 from primepar.plan.step_draft import Cuts, Draft, Groups, Held, View, around, inside, refined
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
-    Compute,
     Cut,
-    Instruction,
     Join,
     Program,
     ReduceScatter,
@@ -146,11 +142,5 @@ def take_in(
             known[name] = scratch_name(found) if parsed.scratch else found
         return known[name]
 
-    def labelled(node: Instruction) -> Instruction:
-        found = renamed(node, block, lambda request: f"{label} {request}")
-        if isinstance(found, Compute) and found.phase is not None:
-            return replace(found, phase=f"{label}.{found.phase}")
-        return found
-
     for own, instructions in zip(draft.programs, program.programs, strict=True):
-        own += map(labelled, instructions)
+        own += [renamed(node, block, label) for node in instructions]

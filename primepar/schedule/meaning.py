@@ -174,8 +174,7 @@ class Meaning:
         counts = [len(line) - 1 for line in known.cuts]
         if len(index) != len(counts) or any(map(int.__ge__, index, counts)):
             raise ProgramError(
-                f"$.tensors: expected blocks of {tensor} below "
-                f"[{','.join(map(str, counts))}], got {block}"
+                f"expected blocks of {tensor} below [{','.join(map(str, counts))}], got {block}"
             )
         lines = zip(known.cuts, index, strict=True)
         return Place(known.of or tensor, tuple((line[at], line[at + 1]) for line, at in lines))
@@ -219,6 +218,8 @@ class Meaning:
     def index_of(self, phase: Phase, box: Box) -> Index | None:
         """Which output block of a phase lies in a box; None where it is none or several."""
         known = (self.program.tensors or {}).get(phase.writes.tensor)
+        if len(box) != len(phase.writes.entries):
+            return None
         return tuple(first for first, _ in box) if known is None else _index(known, box)
 
 

@@ -45,18 +45,24 @@ import msgspec
 from msgspec import Meta, Struct
 
 from primepar.schedule.operators import DIMS, PHASES, Dim
-from primepar.schedule.signature import Bound, Reduction, Signature, Tensor
+from primepar.schedule.signature import (
+    LARGEST,
+    Bound,
+    Name,
+    Natural,
+    Reduction,
+    Signature,
+    Tensor,
+)
 
-LONGEST_NAME = 1000
 MOST_SUB_OPERATORS = 1_000_000
 """Of one phase; a grid beyond is a mistake, and not worth walking through."""
-Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME, pattern="^[^\\x00-\\x1f\\x7f]*$")]
 Block = Name
-Rank = Annotated[int, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=1)]
+Rank = Natural
+Count = Annotated[int, Meta(ge=1, le=LARGEST)]
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
 Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
-Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]+/[1-9][0-9]*$")]
+Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
 
 
 class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True):
@@ -69,7 +75,7 @@ class Compute(Node, frozen=True, tag="compute"):
     reads: Blocks
     accumulates: Block
     phase: Name | None = None
-    sub_operator: dict[str, Rank] | None = None
+    sub_operator: dict[Name, Rank] | None = None
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
@@ -231,12 +237,12 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     version: Literal[1]
     ranks: Count
     programs: tuple[tuple[Instruction, ...], ...]
-    grid: dict[str, dict[str, Count]] | None = None
+    grid: dict[Name, dict[Name, Count]] | None = None
     shape: dict[Dim, Count] | None = None
     initial: tuple[tuple[Block, ...], ...] | None = None
     final: tuple[tuple[Block, ...], ...] | None = None
-    phases: dict[str, Signature] | None = None
-    tensors: dict[str, Tensor] | None = None
+    phases: dict[Name, Signature] | None = None
+    tensors: dict[Name, Tensor] | None = None
     memory: Bound | None = None
     traffic: tuple[Elements, ...] | None = None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 import msgspec
 
 from primepar.errors import ProgramError
-from primepar.files import write_text
+from primepar.files import read_bytes, write_text
 from primepar.schedule.program import (
     AllGather,
     AllToAll,
@@ -27,7 +28,9 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.program_blocks import check_blocks
 
+_MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
 _OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict, cut, join"
@@ -37,20 +40,26 @@ _OPS = (
 def load_program(path: Path) -> Program:
     """Read a program file. Raises `ProgramError` naming the JSON path and the mend."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Program)
+        program = msgspec.json.decode(text := read_bytes(path), type=Program)
+        check_blocks(program)
     except OSError as error:
         raise ProgramError(f"{path}: expected a program file, got {error.strerror}") from None
     except RecursionError:
         raise ProgramError(f"{path}: expected a program, got JSON nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProgramError(f"{path}: {_mend(str(error))}") from None
+        raise ProgramError(f"{path}: {_mend(str(error), text)}") from None
+    except ProgramError as error:
+        raise ProgramError(f"{path}: {error}") from None
+    return program
 
 
-def _mend(message: str) -> str:
+def _mend(message: str, text: bytes) -> str:
     """msgspec's message with what to write instead, where that is not in it already."""
     message = " ".join(message.split())
     if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):
         return f"{message}: write one of {'send, recv' if '.body[' in message else _OPS}"
+    if text.startswith(_MARKS):
+        return "expected JSON in UTF-8, got a byte order mark: save it as UTF-8 without one"
     if "truncated" in message or "malformed" in message:
         return f"expected JSON, got broken text: {message}"
     return message

@@ -13,6 +13,18 @@ from msgspec import Meta, Struct
 
 from primepar.schedule.operators import Index, block_name
 
+LONGEST_NAME = 1000
+LARGEST = 2**63 - 1
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=LONGEST_NAME,
+        pattern="^[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]*$",
+    ),
+]
+"""Fits on one line: without control characters and breaks of lines."""
+Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
 Reduction = Literal["sum", "max", "min"]
 
 _TEMPLATE = re.compile(r"(.+?)\[([^\[\]]+)\]")
@@ -73,8 +85,8 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     over; those that no name has count copies of the same sub-operator.
     """
 
-    reads: tuple[str, ...]
-    writes: str
+    reads: tuple[Name, ...]
+    writes: Name
     reduction: Reduction = "sum"
 
     def __post_init__(self) -> None:
@@ -111,8 +123,8 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     another way.
     """
 
-    cuts: tuple[tuple[Annotated[int, Meta(ge=0)], ...], ...]
-    of: str | None = None
+    cuts: tuple[tuple[Natural, ...], ...]
+    of: Name | None = None
 
     def __post_init__(self) -> None:
         for dim, cuts in enumerate(self.cuts):
@@ -126,5 +138,5 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 class Bound(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Elements that may be alive at once on each rank, in device and in host memory."""
 
-    device: Annotated[int, Meta(ge=0)] | None = None
-    host: Annotated[int, Meta(ge=0)] | None = None
+    device: Natural | None = None
+    host: Natural | None = None

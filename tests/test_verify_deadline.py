@@ -1,0 +1,92 @@
+"""The deadline of a proof holds for all that it looks for, and what it cuts off is unknown."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import phase_programs
+import pytest
+
+from primepar.partition import parse_sequence
+from primepar.schedule import Linear, Program, lower
+from primepar.schedule.signature import Bound
+from primepar.verify.deadline import UndecidedError, deadline, in_time, seconds_left
+from primepar.verify.program_proof import verify_program
+
+Json = dict[str, Any]
+LATE = "no answer within 0.001 s: give it a longer --timeout"
+DUE = 5.0
+"""Seconds that a crowded machine may take for what stops at once."""
+
+
+@pytest.fixture(scope="module")
+def large() -> Program:
+    """All phases of `P8x8`, 64 ranks, with bounds on memory and traffic."""
+    sequence = parse_sequence("P8x8")
+    program = lower(sequence, Linear.smallest(sequence.grid))
+    zeros = (0,) * program.ranks
+    return msgspec.structs.replace(program, memory=Bound(device=10**9), traffic=zeros)
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+     "traffic"],
+)  # fmt: skip
+def test_every_property_keeps_to_it(large: Program, name: str, buffered: bool) -> None:
+    start = perf_counter()
+    (result,) = verify_program(large, "p", buffered, timeout=0.001, only=name).properties
+    assert (result.verdict, result.reason) == ("unknown", LATE)
+    assert result.seconds < DUE
+    assert perf_counter() - start < 2 * DUE
+
+
+def test_it_is_for_all_properties_together(large: Program) -> None:
+    report = verify_program(large, timeout=0.001)
+    assert {each.verdict for each in report.properties} == {"unknown"}
+    assert len(report.properties) == 8
+
+
+def test_it_stops_an_endless_search_and_an_outer_one_comes_back() -> None:
+    with pytest.raises(UndecidedError) as raised, deadline(0.01):
+        for _ in in_time(iter(int, 1)):
+            pass
+    assert str(raised.value) == "no answer within 0.01 s: give it a longer --timeout"
+    assert seconds_left() == math.inf
+
+
+def doubled(reductions: list[str]) -> Program:
+    """Two halves of a sum, reduced over both ranks again and again: its parts count doubly."""
+    ranks = [
+        [
+            phase_programs.compute("forward", [f"I[0,{k}]", f"W[{k},0]"], "O[0,0]", M=0, N=k, K=0),
+            *({"op": "all_reduce", "group": [0, 1], "block": "O[0,0]", "reduction": reduction}
+              for reduction in reductions),
+        ]
+        for k in (0, 1)
+    ]  # fmt: skip
+    grid = {"forward": {"M": 1, "N": 2, "K": 1}}
+    return phase_programs.built(phase_programs.program(ranks, grid=grid))
+
+
+def test_sums_that_double_are_counted_once_each() -> None:
+    assert verify_program(doubled(["sum"])).verdict == "proved"
+    report = verify_program(doubled(["sum"] * 300), timeout=20)
+    assert report["completion"].counterexample == (
+        "rank 0, O[0,0] at the end: expected forward product (M=0, N=0, K=0) once, got it more "
+        "than 1000000000 times: mend rank 0, instruction 2 (all_reduce O[0,0] over 0,1)"
+    )
+    four = verify_program(doubled(["sum"] * 3))["completion"].counterexample
+    assert four is not None
+    assert "got it 4 times: mend rank 0, instruction 2" in four
+
+
+def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:
+    start = perf_counter()
+    report = verify_program(doubled(["max", "sum"] * 2000), timeout=2)
+    assert report["completion"].verdict in ("refuted", "unknown")
+    assert perf_counter() - start < 4 * DUE
