@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from primepar.commands.bench import bench
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.list import list_
@@ -30,6 +31,7 @@ app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )
+app.command("bench", epilog="Example: primepar bench verify --ranks 4,16,64 -o plot.svg")(bench)
 
 
 def main() -> None:

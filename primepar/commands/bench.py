@@ -1,0 +1,139 @@
+"""`primepar bench`: how long what it does takes, measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from math import isqrt
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primepar.commands.bench_cases import Case, cases
+from primepar.commands.bench_measure import (
+    PrimitiveRow,
+    ProgramRow,
+    measure_primitives,
+    measure_programs,
+    measurements,
+)
+from primepar.commands.options import MOST_DEVICES, JsonOption, json_text
+from primepar.commands.verify import EXIT_CODES, LONGEST
+from primepar.errors import ConfigError
+from primepar.files import write_text
+
+
+class Measured(StrEnum):
+    """What can be measured."""
+
+    verify = "verify"
+
+
+def bench(
+    what: Annotated[Measured, typer.Argument(metavar="WHAT", help="What to measure: verify.")],
+    ranks: Annotated[
+        str,
+        typer.Option(metavar="N,N,...", help="Sizes of the programs, square numbers of ranks."),
+    ] = "4,16,64,256,1024",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for the plain encoding on each program.")
+    ] = 60.0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PLOT.SVG", help="Write the plot there."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure the proofs: of programs of growing size, and of each primitive for every side.
+
+    Beside each program stands the plain encoding in Z3, one integer per instruction, which decides
+    deadlock-freedom alone. Ends with 0 if all is proved.
+    """
+    sizes = _sizes(ranks)
+    if not 0.001 <= timeout <= LONGEST:
+        raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
+    if output is not None and output.suffix != ".svg":
+        raise ConfigError(f"--output: expected a name that ends with .svg, got {output}")
+    chosen = [case for size in sizes for case in cases(size)]
+    programs, primitives = _measure(chosen, timeout)
+    if output is not None:
+        write_text(output, plot(programs, timeout))
+    if json:
+        found = {"plain_limit": timeout, "programs": programs, "primitives": primitives}
+        typer.echo(json_text(found), nl=False)
+    else:
+        typer.echo("\n".join([*_program_lines(programs, timeout), "",
+                              *_primitive_lines(primitives)]))  # fmt: skip
+    verdicts = {row.verdict for row in programs} | {row.verdict for row in primitives}
+    raise typer.Exit(max(EXIT_CODES[verdict] for verdict in verdicts))
+
+
+def _sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        is_number = part.isascii() and part.isdigit() and len(part) < 10
+        size = int(part) if is_number else 0
+        if not 1 <= size <= MOST_DEVICES or isqrt(size) ** 2 != size:
+            raise ConfigError(
+                f"--ranks: expected square numbers from 1 to {MOST_DEVICES}, got {part!r}: "
+                "write --ranks 4,16,64"
+            )
+    return [int(part) for part in parts]
+
+
+def _measure(chosen: list[Case], timeout: float) -> tuple[list[ProgramRow], list[PrimitiveRow]]:
+    """Measure all, under one progress bar where people look on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal,
+                  transient=True) as bar:  # fmt: skip
+        task = bar.add_task("", total=measurements(len(chosen)))
+
+        def tick(name: str) -> None:
+            bar.update(task, advance=1, description=name)
+
+        programs = measure_programs(chosen, timeout, tick)
+        return programs, measure_primitives(tick)
+
+
+def _program_lines(rows: list[ProgramRow], timeout: float) -> Iterator[str]:
+    width = max(len("program"), *(len(row.program) for row in rows))
+    yield f"{'program':{width}}  ranks  instructions  verdict    seconds  peak MiB  plain Z3"
+    for row in rows:
+        over = f"> {timeout:g} s"
+        plain = f"{over:>9}" if row.plain_seconds is None else f"{row.plain_seconds:7.3f} s"
+        yield (
+            f"{row.program:{width}}  {row.ranks:5}  {row.instructions:12,}  {row.verdict:8}"
+            f"  {row.seconds:8.3f}  {row.peak_mib:8.0f} {plain}"
+        )
+
+
+def _primitive_lines(rows: list[PrimitiveRow]) -> Iterator[str]:
+    width = max(len("primitive, every side"), *(len(row.primitive) for row in rows))
+    yield f"{'primitive, every side':{width}}  verdict    seconds"
+    for row in rows:
+        yield f"{row.primitive:{width}}  {row.verdict:8}  {row.seconds:8.3f}"
+
+
+def plot(rows: list[ProgramRow], timeout: float) -> str:
+    """SVG of seconds against instructions, ours and the plain encoding's."""
+    from primepar.pictures.log_log import Point, log_log_svg
+
+    ours, plain = [], []
+    for row in rows:
+        name = f"{row.program}, {row.ranks} ranks"
+        ours.append(Point(row.instructions, row.seconds, f"{name}: {row.seconds:.3f} s"))
+        seconds = row.plain_seconds or timeout
+        cut_off = row.plain_seconds is None
+        says = f"{name}, plainly: {'more than ' * cut_off}{seconds:.3f} s"
+        plain.append(Point(row.instructions, seconds, says, cut_off))
+    return log_log_svg(
+        "Seconds to prove a program",
+        ("instructions", "seconds"),
+        {"verify, every property": ours, "plain Z3, deadlock alone": plain},
+        max(ours, key=lambda point: point.x),
+    )

@@ -1,0 +1,67 @@
+"""The programs that `primepar bench verify` measures: one family grows in ranks and in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
+
+from primepar.partition import parse_sequence
+from primepar.schedule import Program, lower
+from primepar.schedule.program import Compute, Group, Instruction, Recv, Send
+
+LARGEST_SIDE = 8
+"""Of the mesh of `P` in what we lower; more ranks are more copies of it, which split M."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with its name in the table."""
+
+    name: str
+    program: Program
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of all ranks."""
+        return sum(map(len, self.program.programs))
+
+
+def cases(ranks: int) -> Iterator[Case]:
+    """The programs on a square number of ranks."""
+    side = isqrt(ranks)
+    yield Case(f"Cannon, {side} x {side} x {side}", cannon(side))
+    inner = max(length for length in range(1, LARGEST_SIDE + 1) if side % length == 0)
+    copies = f"M{ranks // inner**2}," * (side > inner)
+    text = f"{copies}P{inner}x{inner}"
+    yield Case(f"forward of {text}", lower(parse_sequence(text), phases=("forward",)))
+
+
+def cannon(side: int) -> Program:
+    """Cannon's algorithm on side x side ranks: in each step a product, then one group of messages.
+
+    I moves to the left along the rows and W up along the columns; both start skewed. (Cannon, 1969;
+    the form is that of a careful hand with ncclGroupStart and ncclGroupEnd.)
+    """
+    points = [(r, c) for r in range(side) for c in range(side)]
+    return Program(
+        format="primepar-program",
+        version=1,
+        ranks=side**2,
+        programs=tuple(tuple(_cannon_rank(side, r, c)) for r, c in points),
+        grid={"forward": {"M": side, "N": side, "K": side}},
+        initial=tuple((f"I[{r},{(r + c) % side}]", f"W[{(r + c) % side},{c}]") for r, c in points),
+    )
+
+
+def _cannon_rank(side: int, r: int, c: int) -> Iterator[Instruction]:
+    left, right = r * side + (c - 1) % side, r * side + (c + 1) % side
+    above, below = (r - 1) % side * side + c, (r + 1) % side * side + c
+    for t in range(side):
+        n, following = (r + c + t) % side, (r + c + t + 1) % side
+        yield Compute((f"I[{r},{n}]", f"W[{n},{c}]"), f"O[{r},{c}]", "forward",
+                      {"M": r, "N": n, "K": c})  # fmt: skip
+        if t < side - 1:
+            along = (Send(left, f"I[{r},{n}]", 0), Recv(right, f"I[{r},{following}]", 0))
+            down = (Send(above, f"W[{n},{c}]", 1), Recv(below, f"W[{following},{c}]", 1))
+            yield Group((*along, *down))

@@ -1,0 +1,153 @@
+"""`primepar bench verify` measures what it says, and its table, JSON and plot tell it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from command import run
+from mutants import mutant
+
+from primepar.commands import bench_measure
+from primepar.commands.bench import plot
+from primepar.commands.bench_cases import Case, cannon, cases
+from primepar.commands.bench_measure import ProgramRow, measure_programs, measurements
+from primepar.partition import ByOutput, PrimePar
+from primepar.schedule.program import Compute, Group
+from primepar.verify import verify_program
+from primepar.verify.plain_order import ends
+
+TWO = {"by-output": ByOutput, "primepar": PrimePar}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_measure, "PRIMITIVES", TWO)
+    monkeypatch.setattr(bench_measure, "REPEATS", 2)
+
+
+def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
+    done = run("bench", "verify", "--ranks", "1,4")
+    assert (done.code, done.err) == (0, "")
+    timeless = re.sub(r"\d+\.\d{3}", "0.000", done.out)
+    assert re.sub(r"0\.000 +\d+ +0\.000 s", "0.000        99   0.000 s", timeless) == (
+        "program            ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
+        "Cannon, 1 x 1 x 1      1             1  proved       0.000        99   0.000 s\n"
+        "forward of P1x1        1             1  proved       0.000        99   0.000 s\n"
+        "Cannon, 2 x 2 x 2      4            12  proved       0.000        99   0.000 s\n"
+        "forward of P2x2        4            48  proved       0.000        99   0.000 s\n"
+        "\n"
+        "primitive, every side  verdict    seconds\n"
+        "by-output              proved       0.000\n"
+        "primepar               proved       0.000\n"
+    )
+
+
+def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Path) -> None:
+    picture = tmp_path / "plot.svg"
+    done = run(
+        "bench", "verify", "--ranks", "64", "--timeout", "0.01", "--json", "-o", str(picture)
+    )
+    found = json.loads(done.out)
+    assert set(found) == {"plain_limit", "programs", "primitives"}
+    assert found["plain_limit"] == 0.01
+    row = found["programs"][1]
+    assert row.pop("seconds") > 0
+    assert row.pop("peak_mib") > 1
+    assert row == {
+        "program": "forward of P8x8",
+        "ranks": 64,
+        "instructions": 4992,
+        "verdict": "proved",
+        "plain_seconds": None,
+    }
+    assert [each["primitive"] for each in found["primitives"]] == list(TWO)
+    assert "forward of P8x8, 64 ranks, plainly: more than 0.010 s" in picture.read_text()
+
+
+def test_what_came_too_late_is_said_so_in_the_table() -> None:
+    done = run("bench", "verify", "--ranks", "64", "--timeout", "0.01")
+    assert done.out.splitlines()[2].endswith("> 0.01 s")
+
+
+@pytest.mark.parametrize("given", ["5", "4,", "-4", "0", "4,x", "16777216"])
+def test_ranks_that_are_no_squares_are_refused(given: str) -> None:
+    wrong = next(part for part in given.split(",") if part != "4")
+    done = run("bench", "verify", f"--ranks={given}")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"primepar: error: --ranks: expected square numbers from 1 to 4096, got {wrong!r}: "
+        "write --ranks 4,16,64\n"
+    )
+
+
+def test_a_limit_or_a_name_that_cannot_be_is_refused_before_anything_is_measured() -> None:
+    done = run("bench", "verify", "--timeout", "0")
+    assert done.err == "primepar: error: --timeout: expected seconds from 0.001 to 1000000, got 0\n"
+    done = run("bench", "verify", "-o", "plot.png")
+    assert done.err == (
+        "primepar: error: --output: expected a name that ends with .svg, got plot.png\n"
+    )
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5])
+def test_cannon_computes_every_sub_operator_once_and_is_proved(side: int) -> None:
+    program = cannon(side)
+    nodes = [node for rank in program.programs for node in rank]
+    assert sum(isinstance(node, Compute) for node in nodes) == side**3
+    assert sum(isinstance(node, Group) for node in nodes) == side**2 * (side - 1)
+    assert verify_program(program).verdict == "proved"
+
+
+def test_the_programs_of_1024_ranks_are_those_that_are_spoken_of() -> None:
+    found = [(case.name, case.program.ranks, case.instructions) for case in cases(1024)]
+    assert found == [
+        ("Cannon, 32 x 32 x 32", 1024, 64512),
+        ("forward of M16,P8x8", 1024, 79872),
+    ]
+
+
+def test_every_measurement_is_ticked() -> None:
+    ticks: list[str] = []
+    rows = measure_programs([Case("a", cannon(1)), Case("b", cannon(2))], 10, ticks.append)
+    bench_measure.measure_primitives(ticks.append)
+    assert len(ticks) == measurements(2)
+    assert [row.program for row in rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_the_plain_encoding_agrees_with_the_proof(buffered: bool) -> None:
+    answers = []
+    for seed in range(150):
+        program = mutant(seed)
+        proved = verify_program(program, buffered=buffered)["deadlock-freedom"].verdict == "proved"
+        assert ends(program, 30, buffered) == proved, seed
+        answers.append(proved)
+    assert 25 < sum(answers) < 125
+
+
+def test_the_plain_encoding_has_no_answer_where_there_is_no_time() -> None:
+    assert ends(cannon(8), 0.001) is None
+
+
+def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> None:
+    rows = [
+        ProgramRow("a", 4, 12, "proved", 0.01, 60, 0.02),
+        ProgramRow("b", 1024, 60_000, "proved", 2.0, 180, None),
+    ]
+    root = ElementTree.fromstring(plot(rows, 60))
+    space = "{http://www.w3.org/2000/svg}"
+    line = next(each for each in root.iter(f"{space}line") if each.get("stroke-dasharray"))
+    x1, y1, x2, y2 = (float(line.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
+    marks = [each for each in root.iter(f"{space}circle") if each.find(f"{space}title") is not None]
+    places = [(float(mark.attrib["cx"]), float(mark.attrib["cy"])) for mark in marks]
+    assert [mark.get("fill") == "none" for mark in marks] == [False, False, False, True]
+    assert all(76 <= x <= 612 and 34 <= y <= 330 for x, y in places)
+    decade, up = (612 - 76) / 4, (330 - 34) / 4
+    assert (x2 - x1) / decade == pytest.approx((y1 - y2) / up, abs=0.01)
+    x, y = places[1]
+    assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.1)
