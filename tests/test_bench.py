@@ -11,7 +11,7 @@ import pytest
 from command import run
 from mutants import mutant
 
-from primepar.commands import bench_measure
+from primepar.commands import bench_cases, bench_measure
 from primepar.commands.bench import plot
 from primepar.commands.bench_cases import Case, cannon, cases
 from primepar.commands.bench_measure import ProgramRow, measure_programs, measurements
@@ -27,6 +27,7 @@ TWO = {"by-output": ByOutput, "primepar": PrimePar}
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_measure, "PRIMITIVES", TWO)
     monkeypatch.setattr(bench_measure, "REPEATS", 2)
+    monkeypatch.setattr(bench_cases, "LARGEST_STEP", 4)
 
 
 def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
@@ -34,11 +35,13 @@ def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
     assert (done.code, done.err) == (0, "")
     timeless = re.sub(r"\d+\.\d{3}", "0.000", done.out)
     assert re.sub(r"0\.000 +\d+ +0\.000 s", "0.000        99   0.000 s", timeless) == (
-        "program            ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
-        "Cannon, 1 x 1 x 1      1             1  proved       0.000        99   0.000 s\n"
-        "forward of P1x1        1             1  proved       0.000        99   0.000 s\n"
-        "Cannon, 2 x 2 x 2      4            12  proved       0.000        99   0.000 s\n"
-        "forward of P2x2        4            48  proved       0.000        99   0.000 s\n"
+        "program                    ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
+        "Cannon, 1 x 1 x 1              1             1  proved       0.000        99   0.000 s\n"
+        "forward of P1x1                1             1  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      1           329  proved       0.000        99   0.000 s\n"
+        "Cannon, 2 x 2 x 2              4            12  proved       0.000        99   0.000 s\n"
+        "forward of P2x2                4            48  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      4         3,236  proved       0.000        99   0.000 s\n"
         "\n"
         "primitive, every side  verdict    seconds\n"
         "by-output              proved       0.000\n"

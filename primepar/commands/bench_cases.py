@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
 
+from primepar.models.config import GPTConfig
 from primepar.partition import parse_sequence
+from primepar.plan import lower_step, ready_plan
 from primepar.schedule import Program, lower
 from primepar.schedule.program import Compute, Group, Instruction, Recv, Send
 
 LARGEST_SIDE = 8
 """Of the mesh of `P` in what we lower; more ranks are more copies of it, which split M."""
+LARGEST_STEP = 64
+"""Most ranks of a training step: its instructions grow as the cube of the mesh's side."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,14 @@ def cases(ranks: int) -> Iterator[Case]:
     copies = f"M{ranks // inner**2}," * (side > inner)
     text = f"{copies}P{inner}x{inner}"
     yield Case(f"forward of {text}", lower(parse_sequence(text), phases=("forward",)))
+    if ranks <= LARGEST_STEP:
+        yield Case("training step of 2 layers", training_step(side))
+
+
+def training_step(side: int) -> Program:
+    """A whole step of a GPT of two layers under PrimePar's plan, the smallest that it divides."""
+    model = GPTConfig(layers=2, hidden=8 * side, heads=side, context=side, vocabulary=side)
+    return lower_step(ready_plan("primepar", model, side**2), side, side)
 
 
 def cannon(side: int) -> Program:
