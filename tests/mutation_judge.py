@@ -32,6 +32,7 @@ STEPS = {"step in rows": 1, "step in blocks": 2}
 BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},
+    "summa-rectangular": ((2, 1, 1), (1, 2, 2)),
     "tesseract": ((2, 2), (1, 3)),
 }
 """The meshes whose programs are changed."""
