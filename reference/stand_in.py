@@ -22,6 +22,8 @@ from primepar.schedule.signature import Template
 
 PRIME = 1_048_573
 """Largest below 2**20: in int64 a sum of 2**23 products of two numbers below it is exact."""
+SMALL = 4096
+"""Elements of a block below which looking for a faster way to multiply takes longer than it."""
 LENGTH = 2
 """Elements of a block along a dim for which nothing tells a number."""
 
@@ -39,7 +41,7 @@ def multiply(phase: Phase, arrays: Sequence[Array]) -> Array:
         for template in (*phase.reads, phase.writes)
     ]
     subscripts = f"{','.join(terms[:-1])}->{terms[-1]}"
-    return np.asarray(np.einsum(subscripts, *arrays, optimize=True))
+    return np.asarray(np.einsum(subscripts, *arrays, optimize=max(map(np.size, arrays)) > SMALL))
 
 
 def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None = None) -> Array:
