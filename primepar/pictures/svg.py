@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 GREY = "#7d8590"
 """Text and rules: as legible on a white page as on a dark one."""
@@ -14,20 +14,24 @@ MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
 def element(name: str, *children: str, **attributes: object) -> str:
     """Return one element; `_` in an attribute stands for `-`, and floats keep two decimals."""
     written = "".join(
-        f" {key.rstrip('_').replace('_', '-')}={quoteattr(_text(value))}"
+        f' {key.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
         for key, value in attributes.items()
     )
     return f"<{name}{written}>{''.join(children)}</{name}>" if children else f"<{name}{written}/>"
 
 
+def _attribute(value: object) -> str:
+    return escape(_text(value), quote=False).replace('"', "&quot;")
+
+
 def text(content: str, x: float, y: float, **attributes: object) -> str:
     """Return a text element, grey unless a `fill` is given."""
-    return element("text", escape(content), x=x, y=y, **{"fill": GREY, **attributes})
+    return element("text", escape(content, quote=False), x=x, y=y, **{"fill": GREY, **attributes})
 
 
 def title(content: str) -> str:
     """Return the tooltip of the element that it is a child of."""
-    return element("title", escape(content))
+    return element("title", escape(content, quote=False))
 
 
 def picture(width: float, height: float, body: Iterable[str], label: str) -> str:
