@@ -204,8 +204,8 @@ def test_sums_of_sums_that_share_one_another_are_counted_at_once() -> None:
     lists = [[product, *[doubled] * 300], [zeros, *[doubled] * 300]]
     found = refuted(program(lists, grid={"forward": {"M": 1, "N": 1, "K": 1}}))
     assert (
-        f"expected forward product (M=0, N=0, K=0) once, got it {2**299} times"
-        in (found["completion"])
+        "expected forward product (M=0, N=0, K=0) once, got it more than 1000000000 times"
+        in found["completion"]
     )
 
 

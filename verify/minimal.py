@@ -82,6 +82,10 @@ def way_of(name: str, result: PropertyResult | None) -> str | None:
     return f"{name}: " + re.sub(r"\d+", "#", words)
 
 
+FIRST = 10.0
+"""Seconds that the question whether it is refuted at all may take, whatever the limit is."""
+
+
 class _TimeIsUpError(Exception):
     """No more questions may be asked."""
 
@@ -90,11 +94,11 @@ class _Search:
     def __init__(self, program: Program, name: str, buffered: bool, deadline: float) -> None:
         self.program, self.name, self.buffered = program, name, buffered
         self.deadline = deadline
-        self.result = self._judged(program)
+        self.result = self._judged(program, FIRST)
         self.way = way_of(name, self.result)
 
-    def _judged(self, program: Program) -> PropertyResult | None:
-        timeout = max(0.1, self.deadline - perf_counter())
+    def _judged(self, program: Program, least: float = 0.1) -> PropertyResult | None:
+        timeout = max(least, self.deadline - perf_counter())
         report = verify_program(program, "", self.buffered, timeout, only=self.name)
         return next(iter(report.properties), None)
 
