@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
@@ -25,7 +26,7 @@ Digits = tuple[SliceIndex, ...]
 
 MOST_DEVICES = 130
 MOST_POINTS = 130
-"""Devices times steps of the base mesh."""
+"""Devices times steps of the base mesh, where its sides are more than 3."""
 
 
 class FitError(Exception):
@@ -93,6 +94,36 @@ class Sender:
         """The device that sends to `device`."""
         rows = zip(self.matrix, self.offset, lengths, strict=True)
         return tuple((_times(row, device) + step) % length for row, step, length in rows)
+
+    @classmethod
+    def common(cls, senders: Sequence[Sender], meshes: Sequence[Row]) -> Sender:
+        """The sender that is each of these on its mesh. Raises `FitError` if there is none.
+
+        Round 4 devices 2 and -2 are one, and round 2 devices all odd numbers: on one mesh alone
+        nobody can tell which of them is meant.
+        """
+        axes = [list(column) for column in zip(*meshes, strict=True)]
+        matrices = zip(*(sender.matrix for sender in senders), strict=True)
+        offsets = zip(*(sender.offset for sender in senders), strict=True)
+        return cls(
+            tuple(
+                tuple(_congruent(factors, lengths) for factors in zip(*rows, strict=True))
+                for rows, lengths in zip(matrices, axes, strict=True)
+            ),
+            tuple(map(_congruent, offsets, axes)),
+        )
+
+
+def _congruent(numbers: Sequence[int], lengths: Sequence[int]) -> int:
+    """The number nearest to 0 that is each of these round the ring of that length."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    for far in range(1, max(lengths) + 1):
+        for number in (far, -far):
+            pairs = zip(numbers, lengths, strict=True)
+            if all((number - each) % length == 0 for each, length in pairs):
+                return number
+    raise FitError("it moves differently for different sides")
 
 
 def _times(row: Row, device: Coordinates) -> int:
@@ -257,7 +288,7 @@ def samples(primitive: Primitive) -> list[Sample]:
     Raises `PrimitiveError` if the map is no map of slices there or on a smaller mesh.
     """
     count = len(primitive.side_names)
-    bases = [tuple(side - (place > 0) for place in range(count)) for side in (6, 5, 4, 3)]
+    bases = [tuple(side - (place > 0) for place in range(count)) for side in (5, 4, 3)]
     bases.append((2,) * count)
     small = (base for base in bases if _is_small(Element(primitive, base)))
     base = next(small, bases[-1])
@@ -271,7 +302,8 @@ def samples(primitive: Primitive) -> list[Sample]:
 
 def _is_small(element: Element) -> bool:
     devices = prod(element.axis_lengths)
-    return devices <= MOST_DEVICES and devices * element.steps <= MOST_POINTS
+    short = max(element.sides, default=0) <= 3
+    return devices <= MOST_DEVICES and (short or devices * element.steps <= MOST_POINTS)
 
 
 def fit_affine(seen: Sequence[Sample], values: Sequence[int]) -> Affine:
@@ -297,18 +329,36 @@ def fit_radices(seen: Sequence[Sample]) -> dict[str, tuple[Affine, ...]]:
 
 def fit_moves(seen: Sequence[Sample], transition: Transition) -> tuple[Span, ...]:
     """The spans of steps and the sender in each. Raises `FitError` if no such rule fits."""
-    runs = [_runs(sample.moves(transition)) for sample in seen]
-    senders = {tuple(sender for _, sender in run) for run in runs}
-    if len(senders) > 1:
-        raise FitError("it moves differently for different sides")
-    columns = zip(*runs, strict=True)
-    return tuple(Span(fit_affine(seen, [at for at, _ in run]), run[0][1]) for run in columns)
+    return tuple(Span(*run) for run in fit_runs(seen, [each.moves(transition) for each in seen]))
 
 
-def _runs(moves: list[Sender | None]) -> list[tuple[int, Sender | None]]:
-    """First step and sender of each run of equal senders."""
-    return [
-        (step, sender)
-        for step, sender in enumerate(moves)
-        if step == 0 or moves[step - 1] != sender
+Rule = TypeVar("Rule")
+
+
+def fit_runs(
+    seen: Sequence[Sample], moves: Sequence[Sequence[Rule | Sender]]
+) -> list[tuple[Affine, Rule | Sender]]:
+    """The first step of each run of equal rules, given the rules of every sample step by step.
+
+    Raises `FitError` if the samples have not the same runs.
+    """
+    runs = [
+        [(step, rule) for step, rule in enumerate(each) if step == 0 or each[step - 1] != rule]
+        for each in moves
     ]
+    if len(set(map(len, runs))) > 1:
+        raise FitError("it moves differently for different sides")
+    return [
+        (fit_affine(seen, [at for at, _ in run]), fit_rule(seen, [rule for _, rule in run]))
+        for run in zip(*runs, strict=True)
+    ]
+
+
+def fit_rule(seen: Sequence[Sample], rules: Sequence[Rule | Sender]) -> Rule | Sender:
+    """The one rule that each sample has. Raises `FitError` if they have several."""
+    senders = [rule for rule in rules if isinstance(rule, Sender)]
+    if len(senders) == len(rules):
+        return Sender.common(senders, [sample.lengths for sample in seen])
+    if any(rule != rules[0] for rule in rules):
+        raise FitError("it moves differently for different sides")
+    return rules[0]

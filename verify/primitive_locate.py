@@ -13,7 +13,16 @@ from itertools import product
 from primepar.schedule.operators import PRODUCTS, Index, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, call_home
 from primepar.schedule.sequence import HOMES, Coordinates, Element, SliceIndex
-from primepar.verify.fit import Digits, FitError, Row, Sample, Sender, distance, fit_affine
+from primepar.verify.fit import (
+    Digits,
+    FitError,
+    Row,
+    Sample,
+    Sender,
+    distance,
+    fit_rule,
+    fit_runs,
+)
 from primepar.verify.primitive_affine import Affine
 
 MOST_FACTORS = 6
@@ -263,21 +272,11 @@ def _text(block: list[Index]) -> str:
 
 def fit_opening(seen: Sequence[HomeSample], phase: Phase, tensor: str) -> Rule:
     """The rule of step 0. Raises `FitError` if it is not the same for different sides."""
-    rules = {sample.opening(phase, tensor) for sample in seen}
-    if len(rules) > 1:
-        raise FitError("it moves differently for different sides")
-    return rules.pop()
+    rules = [sample.opening(phase, tensor) for sample in seen]
+    return fit_rule([sample.sample for sample in seen], rules)
 
 
 def fit_rules(seen: Sequence[HomeSample], phase: Phase, tensor: str) -> tuple[RuleSpan, ...]:
     """The spans of steps and the rule in each. Raises `FitError` if no such rules fit."""
-    runs = []
-    for sample in seen:
-        rules = sample.rules(phase, tensor)
-        runs.append([(t, rule) for t, rule in enumerate(rules) if t == 0 or rules[t - 1] != rule])
-    if len({tuple(rule for _, rule in run) for run in runs}) > 1:
-        raise FitError("it moves differently for different sides")
-    return tuple(
-        RuleSpan(fit_affine([sample.sample for sample in seen], [at for at, _ in run]), run[0][1])
-        for run in zip(*runs, strict=True)
-    )
+    runs = [sample.rules(phase, tensor) for sample in seen]
+    return tuple(RuleSpan(*run) for run in fit_runs([each.sample for each in seen], runs))
