@@ -243,6 +243,10 @@ class Sequence:
         return cls((Element(primitive, sides),))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return ",".join(element.primitive.text(element.sides) for element in self.elements)
 
     @cached_property
