@@ -27,10 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## draw, emulate, prove and train one primitive
 	$(BIN)/python tutorials/00_demo.py
 
-test: $(STAMP) ## lint, all tests, and the site built strictly
-	$(MAKE) --no-print-directory lint
+test: $(STAMP) ## lint, the site built strictly, and all tests
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
-	$(MAKE) --no-print-directory docs
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check
