@@ -51,9 +51,9 @@ def without_lengths(text: str) -> Nesting | None:
     Its members are labels without lengths, registered names and `file.py:Class`. Raises what
     `load_primitive` does.
     """
-    tokens = [token.strip() for token in text.split(",")]
+    tokens, file = [token.strip() for token in text.split(",")], text.partition(":")[0]
     alone = len(tokens) == 1 and (text in PRIMITIVES or ".py" in text)
-    if alone or tokens[-1] in READY or Path(text.partition(":")[0]).is_file():
+    if alone or tokens[-1] in READY or ("," in file and Path(file).is_file()):
         return None
     if not all(".py" in token or labelled(token) for token in tokens):
         return None

@@ -50,21 +50,20 @@ def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float =
 
 
 def _theorem(deadline: float) -> Iterator[Obligation]:
-    for lemma in _lemmas():
+    """Every lemma, asked once in a process."""
+    known = known_lemmas()
+    for lemma, proved in known.items():
         start = perf_counter()
-        reason = None if lemma in _known else _broken(lemma, deadline - start)
-        if reason is None:
-            _known.add(lemma)
+        reason = None if proved else _broken(lemma, deadline - start)
+        known[lemma] = reason is None
         sentence = f"of any nesting: {lemma.sentence}"
         yield Obligation(lemma.property, sentence, perf_counter() - start, reason)
 
 
 @cache
-def _lemmas() -> tuple[Lemma, ...]:
-    return tuple(lemmas())
-
-
-_known: set[Lemma] = set()
+def known_lemmas() -> dict[Lemma, bool]:
+    """Every lemma, and whether it has been proved in this process."""
+    return dict.fromkeys(lemmas(), False)
 
 
 def _broken(lemma: Lemma, seconds: float) -> str | None:

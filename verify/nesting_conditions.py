@@ -30,17 +30,14 @@ def conditions(nesting: Nesting, deadline: float) -> Iterator[Obligation]:
     if nesting.has_homes:
         return
     known: dict[type[Primitive], _Member] = {}
-    members = []
+    for primitive, name in zip(nesting.members, nesting.names, strict=True):
+        known.setdefault(type(primitive), _Member(primitive, name, deadline))
+    members = [known[type(primitive)] for primitive in nesting.members]
     try:
-        for primitive, name in zip(nesting.members, nesting.names, strict=True):
-            kind = type(primitive)
-            if kind not in known:
-                known[kind] = _Member(primitive, name, deadline)
-            members.append(known[kind])
         yield from _phase_by_phase(members)
         yield from _between_phases(members)
     except (FitError, SymbolicError) as error:
-        yield Obligation("placement", "", 0.0, str(error))
+        yield Obligation("alignment", "what members ask of one another", 0.0, str(error))
 
 
 def _phase_by_phase(members: list[_Member]) -> Iterator[Obligation]:

@@ -32,7 +32,7 @@ class Lemma:
 
 
 @dataclass(frozen=True)
-class _Member:
+class Member:
     """One of two members; its blocks are those of one tensor, or its sub-operators."""
 
     name: str
@@ -47,15 +47,19 @@ class _Member:
 
     @cached_property
     def steps(self) -> Term:
+        """How many steps a phase has."""
         return z3.Int(f"steps of {self.name}")
 
     def device(self, tag: str = "") -> Term:
+        """Any device."""
         return z3.Const(f"device{tag} of {self.name}", self._devices)
 
     def block(self, tag: str = "") -> Term:
+        """Any block."""
         return z3.Const(f"block{tag} of {self.name}", self._blocks)
 
     def step(self, tag: str = "") -> Term:
+        """Any step."""
         return z3.Int(f"t{tag} of {self.name}")
 
     @cached_property
@@ -83,7 +87,7 @@ class _Member:
         return z3.Function(f"target {self.name}", self._devices, self._devices)
 
 
-OUTER, INNER = _Member("the outer member"), _Member("the inner member")
+OUTER, INNER = Member("the outer member"), Member("the inner member")
 MEMBERS = (OUTER, INNER)
 
 
@@ -166,7 +170,7 @@ def _each() -> Lemma:
 # Placement
 
 
-def _held(each: _Member, step: Term, before: Term) -> tuple[Term, Term]:
+def _held(each: Member, step: Term, before: Term) -> tuple[Term, Term]:
     """A device needs a block at a step; some device had it at another step."""
     need, has = each.works(each.device(), step, each.block()), each.works(
         each.device("'"), before, each.block()
@@ -174,7 +178,7 @@ def _held(each: _Member, step: Term, before: Term) -> tuple[Term, Term]:
     return need, has
 
 
-def _goes_on(each: _Member) -> Term:
+def _goes_on(each: Member) -> Term:
     """What a step needs, some device had at the step before."""
     t = each.step("?")
     need, has = _held(each, t + 1, t)
@@ -182,7 +186,7 @@ def _goes_on(each: _Member) -> Term:
     return _every([each.device(), each.block(), t], within, z3.Exists([each.device("'")], has))
 
 
-def _turns(each: _Member) -> Term:
+def _turns(each: Member) -> Term:
     """What the first step needs, some device had at the last."""
     need, has = _held(each, z3.IntVal(0), each.steps - 1)
     return _every([each.device(), each.block()], need, z3.Exists([each.device("'")], has))
@@ -265,15 +269,15 @@ def _sums() -> Iterator[Lemma]:
 # Alignment
 
 
-def _starts(each: _Member, tag: str = "") -> Term:
+def _starts(each: Member, tag: str = "") -> Term:
     return each.has("starts with")(each.device(tag), each.block(tag))
 
 
-def _ends(each: _Member, tag: str = "") -> Term:
+def _ends(each: Member, tag: str = "") -> Term:
     return each.has("ends with")(each.device(tag), each.block(tag))
 
 
-def _finds(each: _Member, tag: str = "") -> Term:
+def _finds(each: Member, tag: str = "") -> Term:
     return each.nearest(each.device(tag), each.block(tag))
 
 
