@@ -20,7 +20,8 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample_primitive import of_mesh
 from primepar.verify.nesting_conditions import conditions
-from primepar.verify.nesting_theorem import Lemma, lemmas
+from primepar.verify.nesting_language import Lemma
+from primepar.verify.nesting_theorem import lemmas
 from primepar.verify.primitive_proof import PROVED, Obligation, verify_primitive
 from primepar.verify.primitive_search import FAULTS, MOST_DEVICES, MOST_DEVICES_AFTER, Fault
 from primepar.verify.report import PropertyResult, Report
@@ -35,17 +36,19 @@ def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float =
     """Prove a sequence for every length of every side, within `timeout` seconds.
 
     A property that is not proved is refuted if some small mesh of the sequence breaks it, with the
-    smallest as the counterexample, and unknown otherwise. Traffic and memory are not asked, as a
-    sequence has no formulas. Raises `PrimitiveError` if the maps of a member do not give slices.
+    smallest as the counterexample, and unknown otherwise. Races are asked where all else is proved,
+    traffic and memory never, as a sequence has no formulas. Raises `PrimitiveError` if the maps of
+    a member do not give slices.
     """
     deadline = perf_counter() + timeout
     asked = list(_theorem(deadline))
     asked += _members(nesting, deadline)
     asked += conditions(nesting, deadline)
-    open_names = {each.property for each in asked if each.reason}
+    open_names = {each.property for each in asked if each.reason} & set(PROVED)
     open_names |= {name for name, others in STANDS_ON.items() if open_names & set(others)}
     faults = _smallest_faults(nesting, open_names, asked, deadline) if open_names else {}
-    results = [_result(name, asked, nesting, faults.get(name)) for name in PROVED]
+    names = PROVED if open_names else (*PROVED, "races")
+    results = [_result(name, asked, nesting, faults.get(name)) for name in names]
     return Report.of(target or ",".join(nesting.names), results, nesting.scope)
 
 

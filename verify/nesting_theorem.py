@@ -9,86 +9,13 @@ two. What is given beyond the proofs of the members, `nesting_conditions` asks o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
 import z3
 
+from primepar.verify.nesting_alignment import alignment
+from primepar.verify.nesting_language import BOOL, INNER, MEMBERS, OUTER, Lemma, Member, every
 from primepar.verify.primitive_order import growing_ranks
-from primepar.verify.primitive_symbolic import precedes
 from primepar.verify.symbol import Term
-
-_BOOL, _INT = z3.BoolSort(), z3.IntSort()
-
-
-@dataclass(frozen=True, eq=False)
-class Lemma:
-    """What holds of a nesting if all that is `given` holds of its members."""
-
-    property: str
-    sentence: str
-    given: tuple[Term, ...]
-    then: Term
-
-
-@dataclass(frozen=True)
-class Member:
-    """One of two members; its blocks are those of one tensor, or its sub-operators."""
-
-    name: str
-
-    @cached_property
-    def _devices(self) -> Term:
-        return z3.DeclareSort(f"device of {self.name}")
-
-    @cached_property
-    def _blocks(self) -> Term:
-        return z3.DeclareSort(f"block of {self.name}")
-
-    @cached_property
-    def steps(self) -> Term:
-        """How many steps a phase has."""
-        return z3.Int(f"steps of {self.name}")
-
-    def device(self, tag: str = "") -> Term:
-        """Any device."""
-        return z3.Const(f"device{tag} of {self.name}", self._devices)
-
-    def block(self, tag: str = "") -> Term:
-        """Any block."""
-        return z3.Const(f"block{tag} of {self.name}", self._blocks)
-
-    def step(self, tag: str = "") -> Term:
-        """Any step."""
-        return z3.Int(f"t{tag} of {self.name}")
-
-    @cached_property
-    def works(self) -> z3.FuncDeclRef:
-        """A device has a block in its product at a step, or does that sub-operator."""
-        return z3.Function(f"works {self.name}", self._devices, _INT, self._blocks, _BOOL)
-
-    def has(self, name: str) -> z3.FuncDeclRef:
-        """A relation of devices and blocks."""
-        return z3.Function(f"{name} {self.name}", self._devices, self._blocks, _BOOL)
-
-    @cached_property
-    def nearest(self) -> z3.FuncDeclRef:
-        """The nearest device that ends a phase with what another one needs for the next."""
-        return z3.Function(f"nearest {self.name}", self._devices, self._blocks, self._devices)
-
-    @cached_property
-    def source(self) -> z3.FuncDeclRef:
-        """The device that sends to another one."""
-        return z3.Function(f"source {self.name}", self._devices, self._devices)
-
-    @cached_property
-    def target(self) -> z3.FuncDeclRef:
-        """The one device that another one sends to."""
-        return z3.Function(f"target {self.name}", self._devices, self._devices)
-
-
-OUTER, INNER = Member("the outer member"), Member("the inner member")
-MEMBERS = (OUTER, INNER)
 
 
 def lemmas() -> Iterator[Lemma]:
@@ -100,15 +27,9 @@ def lemmas() -> Iterator[Lemma]:
     yield _rests("placement", "what a step needs rests on some device")
     yield from _sums()
     yield _rests("alignment", "every block rests on some device")
-    yield _stays()
-    yield _nearest()
-    yield _one_moves()
-    yield from _all_move()
+    yield from alignment()
     yield _ranks()
-
-
-def _every(variables: list[Term], given: Term, then: Term) -> Term:
-    return z3.ForAll(variables, z3.Implies(given, then))
+    yield from _in_flight()
 
 
 # Coverage
@@ -149,7 +70,7 @@ def _once() -> Lemma:
         )  # fmt: skip
         twice = z3.And(each.works(one, t, what), each.works(other, then, what))
         same = z3.And(one == other, t == then)
-        given.append(_every([one, other, t, then, what], twice, same))
+        given.append(every([one, other, t, then, what], twice, same))
         both.append(twice)
         alike.append(same)
     sentence = "no sub-operator is computed at two places or steps"
@@ -183,13 +104,13 @@ def _goes_on(each: Member) -> Term:
     t = each.step("?")
     need, has = _held(each, t + 1, t)
     within = z3.And(t >= 0, t + 1 < each.steps, need)
-    return _every([each.device(), each.block(), t], within, z3.Exists([each.device("'")], has))
+    return every([each.device(), each.block(), t], within, z3.Exists([each.device("'")], has))
 
 
 def _turns(each: Member) -> Term:
     """What the first step needs, some device had at the last."""
     need, has = _held(each, z3.IntVal(0), each.steps - 1)
-    return _every([each.device(), each.block()], need, z3.Exists([each.device("'")], has))
+    return every([each.device(), each.block()], need, z3.Exists([each.device("'")], has))
 
 
 def _brought() -> Lemma:
@@ -230,8 +151,8 @@ def _sums() -> Iterator[Lemma]:
     It is the step of an induction, of any movement in which no two devices take one part.
     """
     device, product = z3.DeclareSort("device"), z3.DeclareSort("product")
-    part, new = (z3.Function(name, device, product, _BOOL) for name in ("in the part of", "new on"))
-    takes, source = z3.Function("takes", device, _BOOL), z3.Function("source", device, device)
+    part, new = (z3.Function(name, device, product, BOOL) for name in ("in the part of", "new on"))
+    takes, source = z3.Function("takes", device, BOOL), z3.Function("source", device, device)
     d, e, one, other = z3.Consts("d e one other", device)
     p, what = z3.Consts("p what", product)
 
@@ -240,10 +161,10 @@ def _sums() -> Iterator[Lemma]:
         came = z3.And(takes(at), part(source(at), has))
         return z3.Or(z3.And(part(at, has), z3.Not(left)), came, new(at, has))
 
-    in_one_part = _every([d, e, p], z3.And(part(d, p), part(e, p)), d == e)
-    computed_once = _every([d, e, p], z3.And(new(d, p), z3.Or(new(e, p), part(e, p))),
+    in_one_part = every([d, e, p], z3.And(part(d, p), part(e, p)), d == e)
+    computed_once = every([d, e, p], z3.And(new(d, p), z3.Or(new(e, p), part(e, p))),
                            z3.And(d == e, z3.Not(part(e, p))))  # fmt: skip
-    one_taker = _every([d, e], z3.And(takes(d), takes(e), source(d) == source(e)), d == e)
+    one_taker = every([d, e], z3.And(takes(d), takes(e), source(d) == source(e)), d == e)
     yield Lemma(
         "completion",
         "no product is in the parts of two devices after a step",
@@ -266,98 +187,6 @@ def _sums() -> Iterator[Lemma]:
     )
 
 
-# Alignment
-
-
-def _starts(each: Member, tag: str = "") -> Term:
-    return each.has("starts with")(each.device(tag), each.block(tag))
-
-
-def _ends(each: Member, tag: str = "") -> Term:
-    return each.has("ends with")(each.device(tag), each.block(tag))
-
-
-def _finds(each: Member, tag: str = "") -> Term:
-    return each.nearest(each.device(tag), each.block(tag))
-
-
-def _stays() -> Lemma:
-    """Between phases, where nothing moves in either member: for sums this is all there is."""
-    given = [_every([each.device(), each.block()], _starts(each), _ends(each)) for each in MEMBERS]
-    starts, ends = (z3.And([has(each) for each in MEMBERS]) for has in (_starts, _ends))
-    sentence = "a phase starts with what the one before it ended with"
-    return Lemma("alignment", sentence, tuple(given), z3.Implies(starts, ends))
-
-
-def _nearest() -> Lemma:
-    """Nearest: fewest axes away, then the shortest way round, then in one direction."""
-    far = [
-        [[z3.Int(f"{name}{tag} of {each.name}") for name in ("axes", "way", "turn")]
-         for tag in ("", "'")]
-        for each in MEMBERS
-    ]  # fmt: skip
-    given = [precedes(one, other) for one, other in far]
-    pair, other_pair = (
-        [outer[0] + inner[0], outer[1] + inner[1], outer[2], inner[2]]
-        for outer, inner in zip(*far, strict=True)
-    )
-    same = [z3.And([a == b for a, b in zip(one, other, strict=True)]) for one, other in far]
-    given = [z3.Or(*each) for each in zip(given, same, strict=True)]
-    return Lemma(
-        "alignment",
-        "of pairs of devices that of the nearest is the nearest",
-        tuple(given),
-        z3.Or(precedes(pair, other_pair), z3.And(same)),
-    )
-
-
-def _one_moves() -> Lemma:
-    """Between phases, where something moves in one member only."""
-    tags = ("", "'")
-    stays, moves = MEMBERS
-    here = z3.And(_ends(stays), _finds(stays) == stays.device())
-    lacks = [z3.And(_starts(moves, tag), z3.Not(_ends(moves, tag))) for tag in tags]
-    every = [each(tag) for tag in tags for each in (moves.device, moves.block)]
-    one_source = z3.Implies(
-        moves.device() == moves.device("'"), _finds(moves) == _finds(moves, "'")
-    )
-    one_target = z3.Implies(
-        _finds(moves) == _finds(moves, "'"), moves.device() == moves.device("'")
-    )
-    given = (
-        _every([stays.device(), stays.block()], _starts(stays), here),
-        _every(every, z3.And(lacks), one_source),
-        _every(every, z3.And(lacks), one_target),
-    )
-    nested_lacks = z3.And([
-        z3.And(*(_starts(each, tag) for each in MEMBERS),
-               z3.Not(z3.And([_ends(each, tag) for each in MEMBERS])))
-        for tag in tags
-    ])  # fmt: skip
-    same_device = z3.And([each.device() == each.device("'") for each in MEMBERS])
-    same_source = z3.And([_finds(each) == _finds(each, "'") for each in MEMBERS])
-    sentence = "all that a device lacks comes from one device, which sends to no other"
-    return Lemma("alignment", sentence, given, z3.Implies(nested_lacks, same_device == same_source))
-
-
-def _all_move() -> Iterator[Lemma]:
-    """Between phases, where something moves in both members: all of it, and one to one."""
-    whole, starts, found, alone, apart, same = [], [], [], [], [], []
-    for each in MEMBERS:
-        one, other = each.device(), each.device("'")
-        starts.append(_starts(each))
-        found.append(_finds(each) == each.source(one))
-        whole.append(_every([one, each.block()], starts[-1], found[-1]))
-        alone.append(z3.ForAll([one], each.target(each.source(one)) == one))
-        apart.append(each.source(one) == each.source(other))
-        same.append(one == other)
-    sentence = "all that a device starts with comes from one device"
-    then = z3.Implies(z3.And(starts), z3.And(found))
-    yield Lemma("alignment", sentence, tuple(whole), then)
-    then = z3.Implies(z3.And(apart), z3.And(same))
-    yield Lemma("alignment", "no two devices have one source", tuple(alone), then)
-
-
 # Deadlock-freedom
 
 
@@ -366,3 +195,30 @@ def _ranks() -> Lemma:
     steps = z3.Int("steps of both")
     sentence = "every device posts, waits and finishes sums in growing rank"
     return Lemma("deadlock-freedom", sentence, (), z3.Not(growing_ranks(steps, len(MEMBERS))))
+
+
+# Races
+
+
+def _in_flight() -> Iterator[Lemma]:
+    """What is in flight during a step, by the rules by which all movement is derived."""
+    device, block = z3.DeclareSort("device"), z3.DeclareSort("block")
+    arrives, lies = (z3.Function(name, device, block, BOOL) for name in ("arrives at", "lies on"))
+    d, e = z3.Consts("d e", device)
+    one, other = z3.Consts("one other", block)
+    yield Lemma(
+        "races",
+        "what arrives during a step has a buffer that is not in use",
+        (every([d, one], arrives(d, one), z3.Not(lies(d, one))),),
+        z3.Implies(z3.And(arrives(d, one), lies(d, other)), one != other),
+    )
+    part, adds = (z3.Function(name, device, BOOL) for name in ("has a part", "adds"))
+    takes, source = z3.Function("takes", device, BOOL), z3.Function("source", device, device)
+    joins = z3.And(adds(d), z3.Not(part(d)))
+    leaves = z3.And(part(source(d)), z3.Not(adds(source(d))))
+    yield Lemma(
+        "races",
+        "a part of a sum that is sent is not added to, and arrives where there is none",
+        (every([d], takes(d), joins), every([d], takes(d), leaves)),
+        z3.Implies(takes(e), z3.And(z3.Not(adds(source(e))), z3.Not(part(e)), source(e) != e)),
+    )
