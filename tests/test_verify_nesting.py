@@ -10,6 +10,7 @@ from random import Random
 import pytest
 import z3
 from command import run
+from test_verify_primitive import Layers, TravellingSums
 
 from primepar import Primitive, where
 from primepar.partition import PRIMITIVES, ByOutput, PrimePar
@@ -132,6 +133,15 @@ def test_programs_of_meshes_agree_with_the_proof(proved_once: None, outer: str, 
     assert verify_nesting(nesting).verdict == "proved"
     for sides in small_meshes(nesting, Random(f"{outer} {inner}"), 1):
         assert verify_side(nesting.of(sides)).verdict == "proved"
+
+
+@pytest.mark.parametrize("members", [(PrimePar, Layers), (TravellingSums, Layers)])
+def test_members_in_which_sums_travel_or_layers_share(
+    proved_once: None, members: tuple[type[Primitive], ...]
+) -> None:
+    nesting = of(*(kind() for kind in members))
+    assert verify_nesting(nesting).verdict == "proved"
+    assert verify_side(nesting.of((2, 2, 1))).verdict == "proved"
 
 
 def small_meshes(nesting: Nesting, random: Random, count: int) -> list[Sides]:

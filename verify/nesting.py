@@ -20,7 +20,7 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample_primitive import of_mesh
 from primepar.verify.nesting_conditions import conditions
-from primepar.verify.nesting_language import Lemma
+from primepar.verify.nesting_language import Lemma, why_not_proved
 from primepar.verify.nesting_theorem import lemmas
 from primepar.verify.primitive_proof import PROVED, Obligation, verify_primitive
 from primepar.verify.primitive_search import FAULTS, MOST_DEVICES, MOST_DEVICES_AFTER, Fault
@@ -57,7 +57,10 @@ def _theorem(deadline: float) -> Iterator[Obligation]:
     known = known_lemmas()
     for lemma, proved in known.items():
         start = perf_counter()
-        reason = None if proved else _broken(lemma, deadline - start)
+        counter = (*lemma.given, z3.Not(lemma.then))
+        reason = None
+        if not proved:
+            reason = why_not_proved(counter, deadline, "Z3 has a counterexample")
         known[lemma] = reason is None
         sentence = f"of any nesting: {lemma.sentence}"
         yield Obligation(lemma.property, sentence, perf_counter() - start, reason)
@@ -67,17 +70,6 @@ def _theorem(deadline: float) -> Iterator[Obligation]:
 def known_lemmas() -> dict[Lemma, bool]:
     """Every lemma, and whether it has been proved in this process."""
     return dict.fromkeys(lemmas(), False)
-
-
-def _broken(lemma: Lemma, seconds: float) -> str | None:
-    """Why a lemma is not proved; None if it is."""
-    solver = z3.Solver()
-    solver.set("timeout", max(1, int(1000 * seconds)))
-    solver.add(*lemma.given, z3.Not(lemma.then))
-    answer = solver.check() if seconds > 0 else z3.unknown
-    if answer == z3.unknown:
-        return "Z3 did not decide it in the time that it was given"
-    return None if answer == z3.unsat else "Z3 has a counterexample"
 
 
 def _members(nesting: Nesting, deadline: float) -> Iterator[Obligation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import perf_counter
 
 import z3
 
@@ -18,6 +19,7 @@ from primepar.schedule.nesting import Nesting
 from primepar.schedule.operators import PRODUCTS, Phase
 from primepar.schedule.primitive import Primitive
 from primepar.verify.fit import FitError, Sample, Sender, Transition, fit_radices, samples
+from primepar.verify.nesting_language import why_not_proved
 from primepar.verify.primitive_claims import Movement
 from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_proof import Obligation, Prover
@@ -48,7 +50,7 @@ def _phase_by_phase(members: list[_Member]) -> Iterator[Obligation]:
         if member.goes_on and any(outer.goes_on for outer in members[:place])
     ]
     for member in dict.fromkeys(again):
-        yield from map(member.asked, member.turns())
+        yield from member.turns()
 
 
 def _between_phases(members: list[_Member]) -> Iterator[Obligation]:
@@ -98,29 +100,26 @@ class _Member:
         (span,) = moved.spans
         return span.sender
 
-    def turns(self) -> Iterator[Claim]:
+    def turns(self) -> Iterator[Obligation]:
         """What the first step of a phase needs, some device has at its last."""
         for phase, made in PRODUCTS.items():
             for tensor in made.reads:
-                yield self._turns(phase, tensor)
+                start = perf_counter()
+                sentence = (
+                    f"{self.name} inside of several steps: {phase}, {tensor}: what the first step "
+                    "needs, some device has at the last"
+                )
+                reason = self._turns(phase, tensor)
+                yield Obligation("placement", sentence, perf_counter() - start, reason)
 
-    def _turns(self, phase: Phase, tensor: str) -> Claim:
+    def _turns(self, phase: Phase, tensor: str) -> str | None:
+        """Why it is not so; None if it is. A solver that holds nothing else is quick at it."""
+        symbolic, here, other = self.symbolic, self.symbolic.here, self.symbolic.point("'")
         turn = Transition("placement", phase, tensor, phase, tensor, may_hop=True)
-        sentence = (
-            f"{self.name} inside of several steps: {phase}, {tensor}: what the first step needs, "
-            "some device has at the last"
-        )
-        try:
-            sender = self.sender(turn)
-        except FitError as error:
-            return Claim("placement", sentence, None, str(error))
-        here = self.symbolic.here
-        lacks = self._lacks(turn, here)
-        if sender is not None:
-            source = self.symbolic.sender(here, sender)
-            held = self.symbolic.contains(self._have(turn, source), self._need(turn, here))
-            lacks = z3.And(lacks, z3.Not(held))
-        return Claim("placement", sentence, z3.And(self.symbolic.in_mesh(here), lacks))
+        has = z3.And(symbolic.in_mesh(other), z3.Not(self._lacks(turn, other, here)))
+        nobody = z3.ForAll(list(other), z3.Not(has))
+        given = (symbolic.all_sides, symbolic.in_mesh(here))
+        return why_not_proved((*given, nobody), self.deadline, "not so for some sides")
 
     def moves_whole(self, transition: Transition) -> Iterator[Claim]:
         """Each device has all that it needs or nothing of it, and its source sends to no other."""
@@ -128,7 +127,7 @@ class _Member:
         about = f"{self.name}, which moves {transition.tensor} where others do, after "
         about += f"{transition.phase}"
         partly = z3.And(
-            self._lacks(transition, here),
+            self._lacks(transition, here, here),
             overlaps(self._have(transition, here), self._need(transition, here)),
         )
         sentence = f"{about}: a device that lacks a block lacks all"
@@ -145,11 +144,15 @@ class _Member:
         sender = self.sender(transition)
         if sender is None:
             return device
-        lacks, source = self._lacks(transition, device), self.symbolic.sender(device, sender)
+        lacks, source = (
+            self._lacks(transition, device, device),
+            self.symbolic.sender(device, sender),
+        )
         return tuple(z3.If(lacks, a, b) for a, b in zip(source, device, strict=True))
 
-    def _lacks(self, transition: Transition, device: Point) -> Term:
-        have, need = self._have(transition, device), self._need(transition, device)
+    def _lacks(self, transition: Transition, holder: Point, device: Point) -> Term:
+        """The holder has not all that the device needs next."""
+        have, need = self._have(transition, holder), self._need(transition, device)
         return z3.Not(self.symbolic.contains(have, need))
 
     def _have(self, transition: Transition, device: Point) -> Block:
