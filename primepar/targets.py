@@ -9,9 +9,11 @@ from pathlib import Path
 
 from primepar.errors import PrimitiveError, SequenceError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition.registry import labelled
 from primepar.plan.plan import Plan, is_plan, load_plan
 from primepar.plan.ready import READY
 from primepar.schedule import Primitive, Program, Sequence, load_program
+from primepar.schedule.nesting import Nesting
 
 Target = Primitive | Sequence | Program | Plan
 
@@ -41,6 +43,22 @@ def resolve(text: str) -> Target:
             f"expected a registered name ({', '.join(PRIMITIVES)}), file.py:Class, program.json "
             f"or a sequence like K,P2x2, got {text!r} ({error})"
         ) from None
+
+
+def without_lengths(text: str) -> Nesting | None:
+    """The sequence for every length that `text` names, like `M,P`; None if it names another target.
+
+    Its members are labels without lengths, registered names and `file.py:Class`. Raises what
+    `load_primitive` does.
+    """
+    tokens, file = [token.strip() for token in text.split(",")], text.partition(":")[0]
+    alone = len(tokens) == 1 and (text in PRIMITIVES or ".py" in text)
+    if alone or tokens[-1] in READY or ("," in file and Path(file).is_file()):
+        return None
+    if not all(".py" in token or labelled(token) for token in tokens):
+        return None
+    members = (labelled(token) or load_primitive(token) for token in tokens)
+    return Nesting(tuple(members), tuple(tokens))
 
 
 def load_primitive(text: str) -> Primitive:

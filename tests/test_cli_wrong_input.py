@@ -206,20 +206,21 @@ def test_every_side_is_asked_only_of_a_primitive_and_without_side() -> None:
     assert run("verify", "K,P2x2", "--all-sides") == (
         2,
         "",
-        "primepar: error: --all-sides: expected a primitive and no --side, got K,P2x2: leave it "
-        "out\n",
+        "primepar: error: --all-sides: expected a primitive or a sequence without lengths like "
+        "K,P, and no --side, got K,P2x2: leave it out\n",
     )
     assert run("verify", "primepar", "--all-sides", "--side", "2") == (
         2,
         "",
-        "primepar: error: --all-sides: expected a primitive and no --side, got primepar with "
-        "--side 2: leave one out\n",
+        "primepar: error: --all-sides: expected a primitive or a sequence without lengths like "
+        "K,P, and no --side, got primepar with --side 2: leave one out\n",
     )
     assert run("verify", "primepar", "--buffered") == (
         2,
         "",
-        "primepar: error: --buffered: expected a program, a sequence or one --side, got primepar "
-        "for every side: what a map moves is posted at once and needs no buffer\n",
+        "primepar: error: --buffered: expected a program, a sequence with its lengths or one "
+        "--side, got primepar for every side: what a map moves is posted at once and needs no "
+        "buffer\n",
     )
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from primepar.verify.nesting import verify_nesting
     from primepar.verify.primitive_proof import verify_primitive
     from primepar.verify.primitive_side import verify_side
     from primepar.verify.program_proof import verify_program
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
 _MODULES = {
     "PropertyResult": "report",
     "Report": "report",
+    "verify_nesting": "nesting",
     "verify_primitive": "primitive_proof",
     "verify_program": "program_proof",
     "verify_side": "primitive_side",
 }
 
-__all__ = ["PropertyResult", "Report", "verify_primitive", "verify_program", "verify_side"]
+__all__ = [
+    "PropertyResult",
+    "Report",
+    "verify_nesting",
+    "verify_primitive",
+    "verify_program",
+    "verify_side",
+]
 
 
 def __getattr__(name: str) -> object:

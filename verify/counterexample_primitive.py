@@ -21,11 +21,15 @@ def of_primitive(
 ) -> Counterexample:
     """Look up what the sentence of a refuted property names, on the mesh of these sides."""
     sequence = Sequence.of(primitive, *sides)
-    (element,) = sequence.elements
-    axes = tuple(primitive.axis_sides)
+    return of_mesh(sequence, dict(zip(primitive.side_names, sides, strict=True)), name, sentence)
+
+
+def of_mesh(sequence: Sequence, sides: dict[str, int], name: str, sentence: str) -> Counterexample:
+    """The same of a sequence, with the names that its sides have."""
+    axes, places = sequence.axes, sequence.coordinates
     told = sentence.partition(": ")[2]
     devices = tuple(
-        Device(int(rank), dict(zip(axes, element.devices[int(rank)], strict=True)),
+        Device(int(rank), dict(zip(axes, places[int(rank)], strict=True)),
                int(step) if step else None)
         for rank, step in dict.fromkeys(_DEVICE.findall(told))
     )  # fmt: skip
@@ -37,9 +41,9 @@ def of_primitive(
         phase,
         cell,
         plane,
-        sides=dict(zip(primitive.side_names, sides, strict=True)),
-        mesh=dict(zip(axes, element.axis_lengths, strict=True)),
-        places=tuple(element.devices),
+        sides=sides,
+        mesh=dict(zip(axes, sequence.axis_lengths, strict=True)),
+        places=tuple(places),
         devices=devices,
     )
 

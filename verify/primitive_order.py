@@ -45,7 +45,21 @@ def order(symbolic: SymbolicMap) -> Claim:
     sums, of both phases where two run in one sweep. Sums that one step finishes rank by the
     digits of their blocks and of the homes where they are reduced.
     """
-    steps, t, later = symbolic.steps.term, z3.Int("t"), z3.Int("t'")
+    radices, axes = symbolic.radices, symbolic.primitive.axis_sides
+    most = len(axes) + max(
+        sum(len(radices.get(dim, ())) for dim in tensor_dims(tensor)) for tensor in HOMES
+    )
+    return Claim(
+        "deadlock-freedom",
+        "every device posts, waits and finishes sums in growing rank, and what devices do "
+        "together has the same rank on all of them",
+        growing_ranks(symbolic.steps.term, most),
+    )
+
+
+def growing_ranks(steps: Term, most: int) -> Term:
+    """What contradicts the order: of phases of so many steps, and of sums told by `most` digits."""
+    t, later = z3.Int("t"), z3.Int("t'")
     at_step = z3.And(t >= 0, t < steps)
     wrong = []
     for place in range(len(PHASES)):
@@ -56,16 +70,7 @@ def order(symbolic: SymbolicMap) -> Claim:
         wrong += [z3.And(at_step, a >= b) for a, b in pairwise(ranks)]
         wrong.append(z3.And(at_step, later > t, later < steps, ranks[-1] >= post + 4 * (later - t)))
         wrong.append(z3.And(at_step, ranks[-1] >= (place + 1) * length))
-    radices, axes = symbolic.radices, symbolic.primitive.axis_sides
-    most = len(axes) + max(
-        sum(len(radices.get(dim, ())) for dim in tensor_dims(tensor)) for tensor in HOMES
-    )
     one, other = ([z3.Int(f"digit {i}{tag}") for i in range(most)] for tag in ("", "'"))
     differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
     wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
-    return Claim(
-        "deadlock-freedom",
-        "every device posts, waits and finishes sums in growing rank, and what devices do "
-        "together has the same rank on all of them",
-        z3.Or(*wrong),
-    )
+    return z3.Or(*wrong)

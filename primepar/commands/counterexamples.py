@@ -11,6 +11,7 @@ from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.counterexample_svg import Panel, counterexample_svg
 from primepar.schedule import Primitive, Program, Sequence, lower, save_program
+from primepar.schedule.nesting import Nesting
 from primepar.targets import Target
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ def write_picture(report: Report, output: Path) -> None:
 
 
 def write_smallest(
-    report: Report, placed: Target, output: Path, buffered: bool, seconds: float
+    report: Report, placed: Target | Nesting, output: Path, buffered: bool, seconds: float
 ) -> None:
     """Write the smallest program that is wrong as the first refuted property of a report says.
 
-    A primitive is lowered to the smallest mesh that is wrong. Raises `TargetError` where the
-    program that it lowers to is right in this.
+    A primitive or a sequence is lowered to the smallest mesh that is wrong. Raises `TargetError`
+    where the program that it lowers to is right in this.
     """
     from primepar.verify.minimal import minimal
 
@@ -87,10 +88,12 @@ def write_smallest(
     typer.echo("\n".join(_about(wrong.name, found, output)), err=True)
 
 
-def _program(placed: Target, wrong: PropertyResult) -> Program:
+def _program(placed: Target | Nesting, wrong: PropertyResult) -> Program:
+    sides = tuple((wrong.details.sides or {}).values()) if wrong.details else ()
     if isinstance(placed, Primitive):
-        sides = wrong.details.sides if wrong.details else None
-        placed = Sequence.of(placed, *(sides or {}).values())
+        placed = Sequence.of(placed, *sides)
+    if isinstance(placed, Nesting):
+        placed = placed.of(sides)
     assert isinstance(placed, Program | Sequence)
     return placed if isinstance(placed, Program) else lower(placed)
 

@@ -15,7 +15,8 @@ from primepar.plan import Plan, lower_step, ready_plan, save_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program
-from primepar.targets import Target, resolve
+from primepar.schedule.nesting import Nesting
+from primepar.targets import Target, resolve, without_lengths
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Making:
     batch: int | None
     depth: int | None
     positions: int | None
+
+    def nesting(self, target: str) -> Nesting | None:
+        """The sequence for every length that a target names, where no option makes it a plan."""
+        given = (getattr(self, each.name) for each in fields(self))
+        return without_lengths(target) if all(value is None for value in given) else None
 
     def resolved(self, target: str, step: bool) -> Target:
         """What a target names: a ready plan where it is asked for, else what there is.

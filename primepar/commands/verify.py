@@ -29,10 +29,11 @@ from primepar.commands.options import (
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
+from primepar.partition.registry import labelled
 from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence, lower
-from primepar.targets import Target
+from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
     from primepar.verify.report import PropertyResult, Report
@@ -47,7 +48,10 @@ def verify(
     target: PlanTargetArgument,
     side: SideOption = None,
     all_sides: Annotated[
-        bool, typer.Option("--all-sides", help="Prove a primitive for every side (the default).")
+        bool,
+        typer.Option(
+            "--all-sides", help="Prove a primitive, or K,P, for every side (the default)."
+        ),
     ] = False,
     buffered: Annotated[
         bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
@@ -69,6 +73,7 @@ def verify(
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
 
+    A sequence without lengths, like K,P, is proved for every length of every member.
     Of a plan a whole training step is proved: forward, backward, sums of gradients and updates.
     Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
     """
@@ -76,9 +81,12 @@ def verify(
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     check_names(output, smallest)
     making = Making(model, ranks, batch, depth, positions)
-    placed: Target = making.resolved(target, step=True)
+    placed = making.nesting(target) or making.resolved(target, step=True)
     step = None
-    if isinstance(placed, Plan):
+    if isinstance(placed, Nesting):
+        report = _every_length(target, placed, side, buffered, timeout)
+        scope, replay = f"for {report.scope}", _replay_of(target, placed, report)
+    elif isinstance(placed, Plan):
         refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
         step = making.step(placed)
         placed = step.program
@@ -89,7 +97,8 @@ def verify(
         scope, replay = f"for {report.scope}", _replay(target, _smallest_sides(placed, report))
     elif all_sides:
         raise TargetError(
-            f"--all-sides: expected a primitive and no --side, got {_named(target, side)}"
+            "--all-sides: expected a primitive or a sequence without lengths like K,P, and no "
+            f"--side, got {_named(target, side)}"
         )
     else:
         placed = on_mesh(target, placed, side)
@@ -115,12 +124,31 @@ def _named(target: str, side: str | None) -> str:
 def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: float) -> Report:
     from primepar.verify.primitive_proof import verify_primitive
 
+    _refuse_buffers(target, buffered)
+    return verify_primitive(primitive, target, timeout)
+
+
+def _every_length(
+    target: str, nesting: Nesting, side: str | None, buffered: bool, timeout: float
+) -> Report:
+    from primepar.verify.nesting import verify_nesting
+
+    _refuse_buffers(target, buffered)
+    if side is not None:
+        raise TargetError(
+            f"{target}: expected no --side, as a sequence has a length for each member, got --side "
+            f"{side}: leave it out to prove every length, or write lengths like "
+            f"{nesting.of((2,) * len(nesting.side_names))}"
+        )
+    return verify_nesting(nesting, target, timeout)
+
+
+def _refuse_buffers(target: str, buffered: bool) -> None:
     if buffered:
         raise TargetError(
-            f"--buffered: expected a program, a sequence or one --side, got {target} for every "
-            "side: what a map moves is posted at once and needs no buffer"
+            f"--buffered: expected a program, a sequence with its lengths or one --side, got "
+            f"{target} for every side: what a map moves is posted at once and needs no buffer"
         )
-    return verify_primitive(primitive, target, timeout)
 
 
 def _program(program: Program, target: str, buffered: bool, timeout: float) -> Report:
@@ -186,6 +214,15 @@ def styled(verdict: str, width: int = 0) -> str:
 def _replay(target: str, side: str | None) -> str:
     """The command that meets the counterexample on emulated devices."""
     return f"primepar check {target}" + (f" --side {side}" if side else "")
+
+
+def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
+    """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
+    found = next((each.details for each in report.properties if each.details), None)
+    sides = tuple((found.sides or {}).values()) if found else ()
+    if not all(labelled(name) for name in nesting.names) or not sides:
+        return f"primepar verify {target} --minimal wrong.json && primepar check wrong.json"
+    return f"primepar check {nesting.of(sides)}"
 
 
 def _smallest_sides(primitive: Primitive, report: Report) -> str:

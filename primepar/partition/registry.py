@@ -53,6 +53,13 @@ def parse_sequence(text: str, *, linear: bool = True) -> Sequence:
     return Sequence(tuple(_element(token, text, linear) for token in tokens))
 
 
+def labelled(label: str) -> Primitive | None:
+    """The primitive of a name, or the first with that label in sequences; None if there is none."""
+    if label in PRIMITIVES:
+        return PRIMITIVES[label]()
+    return next((kind() for kind in PRIMITIVES.values() if kind.label == label), None)
+
+
 def _element(token: str, text: str, linear: bool) -> Element:
     match = _TOKEN.fullmatch(token)
     known = _labelled(match[1]) if match else []

@@ -3,6 +3,7 @@
 from primepar.schedule.layout import Layout
 from primepar.schedule.lowering import lower
 from primepar.schedule.movement import Movement
+from primepar.schedule.nesting import Nesting
 from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import ANY, Primitive, where
 from primepar.schedule.program import Program
@@ -16,6 +17,7 @@ __all__ = [
     "Layout",
     "Linear",
     "Movement",
+    "Nesting",
     "Primitive",
     "Program",
     "Sequence",

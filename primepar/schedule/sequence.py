@@ -231,6 +231,14 @@ def _flat(digits: Index, radices: Index) -> int:
     return flat
 
 
+def numbered(names: list[str]) -> tuple[str, ...]:
+    """The names, those that come more than once with a number behind them."""
+    return tuple(
+        f"{name}{names[:place].count(name) + 1}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    )
+
+
 @dataclass(frozen=True)
 class Sequence:
     """A partition of the linear operator over a mesh: primitives in order, outermost first."""
@@ -262,10 +270,8 @@ class Sequence:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Names of all axes, numbered where two elements share a name."""
-        names = [axis for element in self.elements for axis in element.primitive.axis_sides]
-        return tuple(
-            f"{name}{names[:place].count(name) + 1}" if names.count(name) > 1 else name
-            for place, name in enumerate(names)
+        return numbered(
+            [axis for element in self.elements for axis in element.primitive.axis_sides]
         )
 
     @cached_property
