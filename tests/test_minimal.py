@@ -95,6 +95,15 @@ def test_ranks_are_left_out_of_collectives_and_numbered_anew() -> None:
         ((Barrier((1, 0)), Broadcast((1, 0), block="b", root=1)),) * 2
     )
     assert without_ranks(program, {2}).programs == ((Barrier((0, 1)),),) * 2
+    with pytest.raises(ValueError, match="a program needs a rank"):
+        without_ranks(program, {0, 1, 2})
+
+
+def test_one_rank_is_left_of_a_program_that_misses_a_sub_operator() -> None:
+    program = Program("primepar-program", 1, 4, ((),) * 4, grid={"forward": {"M": 1}})
+    found = minimal(program, "coverage")
+    assert found is not None
+    assert (found.program.ranks, found.is_smallest) == (1, True)
 
 
 def test_the_command_writes_it_and_says_how_small_it_is(tmp_path: Path) -> None:

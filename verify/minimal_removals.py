@@ -96,8 +96,10 @@ def _rest(node: Instruction, rank: int, index: int, gone: Collection[Item]) -> I
 def without_ranks(program: Program, gone: Collection[int]) -> Program:
     """Leave out ranks with their messages; collectives go on without them, the others move up.
 
-    Raises `ValueError` where a collective is left with nobody in its group.
+    Raises `ValueError` where nobody is left, in the program or in a group of a collective.
     """
+    if len(set(gone)) == program.ranks:
+        raise ValueError("a program needs a rank")
     dropped = {item for unit in units(program) if _hurt(program, unit, gone) for item in unit}
     program = without_items(program, dropped)
     kept = [rank for rank in range(program.ranks) if rank not in gone]
