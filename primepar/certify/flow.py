@@ -137,12 +137,12 @@ class Flow:
 
     def _agree(self, met: tuple[Place, ...]) -> bool:
         """Whether these calls are one: of one kind, order, root and reduction, with all blocks."""
-        nodes = [self.node(place) for place in met]
+        nodes = [node for place in met if isinstance(node := self.node(place), Collective)]
         claims = {
             (type(n), *(getattr(n, name, None) for name in ("group", "root", "reduction")))
             for n in nodes
         }
-        lists = [getattr(n, name, n.group) for n in nodes for name in ("blocks", "into")]  # type: ignore[union-attr]
+        lists = [getattr(n, name, n.group) for n in nodes for name in ("blocks", "into")]
         return len(claims) == 1 and all(len(names) == len(met) for names in lists)
 
     def awaited(self, rank: int) -> list[list[Side | Place | None] | None]:
