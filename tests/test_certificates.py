@@ -9,11 +9,13 @@ from random import Random
 import pytest
 from certificate_cases import FILES, NO_WITNESS, altered, program, proved
 from msgspec.structs import replace
+from mutants import mutant
 
 from primepar.certify.program import Evidence, ProgramCertificate, certify_program, digest
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
+from primepar.schedule.program import Compute
 from primepar.verify.certificate import certificate
 from primepar.verify.program_flow import Flow
 from primepar.verify.program_proof import verify_program
@@ -159,3 +161,32 @@ def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
         with pytest.raises(ClaimError):
             certify_program(changed, broken)
         certify_program(certificate(broken, report), broken)
+
+
+def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The places of each phase of the grid, in order of its sub-operators."""
+    found: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
+    for rank, nodes in enumerate(whole.programs):
+        for index, node in enumerate(nodes):
+            if isinstance(node, Compute) and node.phase in (whole.grid or {}):
+                cell = tuple((node.sub_operator or {}).values())
+                found.setdefault(node.phase, []).append((cell, (rank, index)))
+    return {
+        phase: tuple(place for _, place in sorted(found.get(phase, ())))
+        for phase in whole.grid or {}
+    }
+
+
+def test_generated_programs_are_certified_as_they_are_judged() -> None:
+    """One whose refutation is left out of the certificate is not taken for proved."""
+    ends = Counter[str]()
+    for seed in range(120):
+        whole = mutant(seed)
+        report = verify_program(whole, buffered=bool(seed % 2))
+        given = certificate(whole, report, buffered=bool(seed % 2))
+        certify_program(given, whole)
+        ends[report.verdict] += 1
+        if report.verdict == "refuted":
+            with pytest.raises(ClaimError):
+                certify_program(replace(given, refuted=(), coverage=places_of(whole)), whole)
+    assert min(ends["proved"], ends["refuted"]) > 20

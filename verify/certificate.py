@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from itertools import product
 
 from primepar.certify.flow import Place
-from primepar.certify.program import Evidence, ProgramCertificate, digest
-from primepar.errors import CertificateError
+from primepar.certify.program import Evidence, ProgramCertificate, certify_program, digest
+from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.program import Compute, Program
 from primepar.verify.program_flow import Flow, Operation
 from primepar.verify.program_races import races
 from primepar.verify.report import PropertyResult, Report
 from primepar.verify.waits import Waits
 
-_FINAL = re.compile(r"rank (\d+), final ")
+_PLACE = re.compile(r"rank (\d+), (?:instruction (\d+)|final )")
 
 
 def certificate(
@@ -26,8 +26,9 @@ def certificate(
 ) -> ProgramCertificate:
     """What the report of a program rests on.
 
-    Raises `CertificateError` if something is unknown, or if nothing is refuted but memory and
-    traffic: these are sums that need no witness.
+    Raises `CertificateError` if something is unknown, if nothing is refuted but memory and traffic,
+    which are sums that need no witness, or if the checker refuses it: it asks for finished sums of
+    programs that do not say so themselves.
     """
     made = _Made(program, buffered)
     found = list(made.evidence(report))
@@ -36,7 +37,7 @@ def certificate(
         raise CertificateError("no certificate, as the verdict is unknown")
     if report.verdict == "refuted" and not refuted:
         raise CertificateError("no certificate, as memory and traffic are sums without a witness")
-    return ProgramCertificate(
+    given = ProgramCertificate(
         format="primepar-certificate",
         version=1,
         side=side,
@@ -46,6 +47,11 @@ def certificate(
         coverage={} if refuted else made.coverage(),
         refuted=refuted,
     )
+    try:
+        certify_program(given, program)
+    except ClaimError as error:
+        raise CertificateError(f"no certificate, as its checker asks more: {error}") from None
+    return given
 
 
 class _Made:
@@ -129,12 +135,11 @@ class _Made:
         raise AssertionError("coverage is refuted")
 
     def _blamed(self, result: PropertyResult) -> Place:
-        """Where a counterexample puts the blame; one past the last instruction for the end."""
-        final = _FINAL.match(result.counterexample or "")
-        rank = int(final[1]) if final else 0
-        events = result.details.events if result.details and not final else ()
-        for event in events:
-            if event.wrong and event.index is not None:
-                return event.rank, event.index
-            rank = event.rank if event.wrong else rank
-        return rank, len(self.program.programs[rank])
+        """Where a sentence begins; one past the last instruction of a rank for its end.
+
+        What ends on no rank is said of rank 0.
+        """
+        found = _PLACE.match(result.counterexample or "")
+        rank = int(found[1]) if found else 0
+        index = found[2] if found else None
+        return rank, len(self.program.programs[rank]) if index is None else int(index)

@@ -54,7 +54,7 @@ def size(boxes: Iterable[Box]) -> int:
 
 
 def reduced(reduction: str, contents: list[Content], name: str) -> Content:
-    """The reduction of what several blocks hold; what does not fit together is of no use."""
+    """The reduction of what several blocks hold; where sizes differ, what fits no block."""
     given = [content for content in contents if content or reduction != "sum"]
     if not given:
         return ZERO
@@ -66,7 +66,7 @@ def reduced(reduction: str, contents: list[Content], name: str) -> Content:
         whole = size(box for box, _ in made)
         made = [(box, values) for box, values in both if box is not None]
         if not size(box for box, _ in made) == whole == size(r.box for r in content):
-            return (Region(((0, 1),), frozenset([((("of other sizes", name), ()), 1)])),)
+            return (Region(((-1, 0),), frozenset([((("of other sizes", name), ()), 1)])),)
     return tuple(Region(box, _joined(reduction, values)) for box, values in made)
 
 
@@ -89,7 +89,7 @@ class Data:
 
     def __init__(self, program: Program) -> None:
         self.program, self.meaning = program, Meaning(program)
-        self.before: dict[str, list[Box]] = {}
+        self.before: dict[str, set[Box]] = {}
         self._due: dict[str, dict[Box, set[Told]]] = {}
         for phase in self.meaning.phases.values():
             self._due[phase.name] = self._outputs(phase)
@@ -127,13 +127,18 @@ class Data:
         at = self.meaning.place(block)
         return None if at is None else self.meaning.makers.get(at.tensor)
 
+    def box(self, block: str) -> Box:
+        """Where a block lies in its tensor."""
+        at = self.meaning.place(block)
+        return () if at is None else at.box
+
     def of(self, block: str, token: Token, bring: bool = False) -> Content:
         """One token all over a block."""
         at = self.meaning.place(block)
         if at is None:
             return (Region((), frozenset([(((token[0], block), ()), 1)])),)
         if bring and self.maker(block) is not None:
-            self.before.setdefault(at.tensor, []).append(at.box)
+            self.before.setdefault(at.tensor, set()).add(at.box)
         corner = tuple(first for first, _ in at.box)
         box = further(at.box, (-first for first in corner))
         return (Region(box, frozenset([((token, corner), 1)])),)
@@ -161,6 +166,8 @@ class Data:
             return False
         due = self._sources(further(region.box, corner), phase, tensor)
         terms = list(region.value)
+        if due is None:
+            return False
         if phase is not None and phase.reduction != "sum" and len(due) > 1:
             ((kind, among), times), *more = terms or [((None, ()), 0)]
             if more or times != 1 or kind != phase.reduction or any(len(v) != 1 for v in among):
@@ -169,15 +176,15 @@ class Data:
         found = [token for (token, where), times in terms if times == 1 and where == corner]
         return len(found) == len(terms) == len(due) and set(found) == due
 
-    def _sources(self, box: Box, phase: Phase | None, tensor: str) -> set[Any]:
-        """What is due in a box of a tensor."""
+    def _sources(self, box: Box, phase: Phase | None, tensor: str) -> set[Any] | None:
+        """What is due in a box of a tensor; None where no one sum is due in all of it."""
         if phase is None:
             return {("own", tensor)}
         outputs = self._due[phase.name]
-        inside = [outputs[box]] if box in outputs else [
-            told for at, told in outputs.items() if meet(at, box) == box
-        ]  # fmt: skip
-        due: set[Any] = set().union(*inside)
+        met = [box] if box in outputs else [at for at in outputs if meet(at, box)]
+        if any(meet(at, box) != box for at in met):
+            return None
+        due: set[Any] = set().union(*(outputs[at] for at in met))
         found = any(meet(box, at) for at in self.before.get(tensor, ()))
         return due | {("before", tensor)} if found else due
 
@@ -222,6 +229,13 @@ class Data:
         if len(boxes) < len(places) or not (apart and inside and size(boxes) == size([own])):
             return None
         return list(zip(node.blocks, boxes, strict=True))
+
+
+def fits(content: Content, box: Box) -> bool:
+    """Whether regions fill a block that lies in a box of its tensor; what is zero fits any."""
+    own = further(box, [-first for first, _ in box])
+    inside = all(meet(region.box, own) == region.box for region in content)
+    return not content or (inside and size(region.box for region in content) == size([own]))
 
 
 def cut(content: Content, box: Box) -> Content:

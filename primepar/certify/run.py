@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from primepar.certify.data import ZERO, Content, Data, cut, join, reduced, size
+from primepar.certify.data import ZERO, Content, Data, cut, fits, join, reduced
 from primepar.certify.flow import Flow, Place, Side, messages, touched
 from primepar.schedule.program import (
     AllGather,
@@ -201,10 +201,9 @@ class Run:
         if parts is None:
             self.wrong.add((rank, index, node.block))
             return
-        whole = sum(size([box]) for _, box in parts)
-        sizes = [size([box]) for _, box in parts] if isinstance(node, Join) else [whole]
-        if any(content and size(r.box for r in content) != length
-               for content, length in zip(held, sizes, strict=True)):  # fmt: skip
+        whole = self.data.box(node.block)
+        boxes = [box for _, box in parts] if isinstance(node, Join) else [whole]
+        if not all(map(fits, held, boxes)):
             self.wrong.add((rank, index, node.block))
         elif isinstance(node, Cut):
             for block, box in parts:
