@@ -95,6 +95,25 @@ def test_a_wrong_primitive_has_no_certificate_and_no_other_holds_of_it(
     assert verify_primitive(wrong()).verdict != "proved"
 
 
+class Rounded(PrimePar):
+    """Turns an index into a number, which no form of all sides can be."""
+
+    def forward(self, r: Any, c: Any, t: Any, s: Any) -> dict[str, Any]:
+        return dict(M=int(r), N=(r + c + t) % s, K=c)
+
+
+def test_a_map_that_forms_cannot_follow_has_no_certificate() -> None:
+    with pytest.raises(CertificateError) as raised:
+        primitive_certificate(Rounded())
+    assert str(raised.value) == (
+        "no certificate: coverage forward: Rounded.forward: expected a map that can be called as "
+        "forward(self, r, c, t, s), got TypeError: an index of every mesh is no plain number"
+    )
+    with pytest.raises(CertificateError) as raised:
+        primitive_certificate(PrimePar(), timeout=0.001)
+    assert str(raised.value).endswith("no answer within 0.001 s: give it a longer --timeout")
+
+
 def test_only_the_check_of_all_sides_finds_a_side_far_off() -> None:
     """Coverage of `LateBreak` holds on every mesh up to 8, and fails on 9."""
 

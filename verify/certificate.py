@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import product
 
 from primepar.certify.flow import Place
@@ -76,18 +77,25 @@ class _Made:
         """Whether it waits, and is no wait that was added for a request without one."""
         return operation.blocks and operation.index < len(self.program.programs[operation.rank])
 
-    def products(self, phase: str) -> Iterator[tuple[Place, dict[str, int]]]:
-        """Every sub-operator of a phase."""
+    @cached_property
+    def products(self) -> dict[str, list[tuple[Place, dict[str, int]]]]:
+        """Phase -> where it is computed, and which sub-operators."""
+        found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase == phase:
-                    yield (rank, index), node.sub_operator or {}
+                if isinstance(node, Compute) and node.phase is not None:
+                    cell = node.sub_operator or {}
+                    found.setdefault(node.phase, []).append(((rank, index), cell))
+        return found
 
     def coverage(self) -> dict[str, tuple[Place, ...]]:
         """Where each sub-operator of the grid is computed, in order of the grid."""
         found: dict[str, tuple[Place, ...]] = {}
         for phase, grid in (self.program.grid or {}).items():
-            at = {tuple(cell[dim] for dim in grid): place for place, cell in self.products(phase)}
+            at = {
+                tuple(cell[dim] for dim in grid): place
+                for place, cell in self.products.get(phase, ())
+            }
             found[phase] = tuple(at[cell] for cell in sorted(at))
         return found
 
@@ -127,7 +135,7 @@ class _Made:
                 frozenset(zip(grid, cell, strict=True)): [] for cell in cells
             }
             due = set(found)
-            for place, own in self.products(phase):
+            for place, own in self.products.get(phase, ()):
                 found.setdefault(frozenset(own.items()), []).append(place)
             for cell, places in found.items():
                 if len(places) != (cell in due):

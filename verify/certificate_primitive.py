@@ -19,7 +19,7 @@ from primepar.certify.primitive import (
     claims,
     moves,
 )
-from primepar.errors import CertificateError, ClaimError
+from primepar.errors import CertificateError, PrimitiveError
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.primitive import ANY, Primitive, call_map
 from primepar.verify.certificate_answers import answers
@@ -42,7 +42,7 @@ def primitive_certificate(primitive: Primitive, timeout: float = 60.0) -> Primit
             found = {}
             for name, holds, of in claims(primitive):
                 found[name] = answers(_deciding(primitive, given, holds, of))
-    except (FitError, UndecidedError, ClaimError, CertificateError) as error:
+    except (FitError, UndecidedError, PrimitiveError, CertificateError) as error:
         raise CertificateError(f"no certificate: {name}: {error}") from None
     return replace(given, answers=found)
 

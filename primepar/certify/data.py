@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -108,9 +109,16 @@ class Data:
         if phase.grid is not None:
             indices = product(*(range(count) for count in phase.grid.values()))
             return [dict(zip(phase.grid, index, strict=True)) for index in indices]
-        nodes = [node for own in self.program.programs for node in own]
-        products = [n for n in nodes if isinstance(n, Compute) and n.phase == phase.name]
-        return [n.sub_operator for n in products if n.sub_operator is not None]
+        return self._computed.get(phase.name, [])
+
+    @cached_property
+    def _computed(self) -> dict[str, list[dict[str, int]]]:
+        """Phase -> the sub-operators that the program computes."""
+        found: dict[str, list[dict[str, int]]] = {}
+        for node in (node for own in self.program.programs for node in own):
+            if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+                found.setdefault(node.phase, []).append(node.sub_operator)
+        return found
 
     def cells_of(self, phase: str) -> list[dict[str, int]]:
         """All sub-operators of a phase that is called so."""
@@ -203,17 +211,6 @@ class Data:
                 told = self.meaning.phases[name].key(dict(told))
             kinds.append((name, told, where, times))
         return frozenset(kinds)
-
-    def products(self, content: Content) -> set[Told]:
-        """The sub-operators whose products are in a block."""
-        found, ready = set(), [region.value for region in content]
-        while ready:
-            for (token, where), _ in ready.pop():
-                if token in ("max", "min"):
-                    ready += where
-                elif isinstance(token[1], tuple):
-                    found.add(token)
-        return found
 
     def parts(self, node: Cut | Join) -> list[tuple[str, Box]] | None:
         """The parts of a block and where they lie in it; None unless they fill it."""

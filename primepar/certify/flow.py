@@ -131,10 +131,6 @@ class Flow:
         """The message at a place."""
         return messages(self.node(side))[side[2]]
 
-    def sends(self, side: Side) -> bool:
-        """Whether a side of a message sends."""
-        return isinstance(self.message(side), Send | ISend)
-
     def _agree(self, met: tuple[Place, ...]) -> bool:
         """Whether these calls are one: of one kind, order, root and reduction, with all blocks."""
         nodes = [node for place in met if isinstance(node := self.node(place), Collective)]

@@ -6,7 +6,7 @@ counted, and what blocks hold is followed once, in the order that the certificat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 from hashlib import sha256
 from typing import Literal
 
@@ -161,7 +161,7 @@ class _Checker:
                 return bool(places) and all(self._hangs(place, places) for place in places)
             case "coverage":
                 cell, phase = evidence.sub_operator or {}, evidence.phase or ""
-                found = [place for place, own in self.products(phase) if own == cell]
+                found = [place for place, own in self.products.get(phase, ()) if own == cell]
                 due = cell in self.data.cells_of(phase)
                 return found == list(places) and len(found) != due
             case "races":
@@ -203,7 +203,7 @@ class _Checker:
 
     def _check_coverage(self, phase: str) -> None:
         told, cells = self.given.coverage[phase], self.data.cells_of(phase)
-        products = dict(self.products(phase))
+        products = dict(self.products.get(phase, ()))
         if not len(told) == len(products) == len(cells):
             raise ClaimError(
                 f"coverage: expected {len(cells)} places of {phase}, got {len(told)}, and "
@@ -217,12 +217,16 @@ class _Checker:
                     "got another instruction"
                 )
 
-    def products(self, phase: str) -> Iterator[tuple[Place, dict[str, int]]]:
-        """Where a phase is computed, and which sub-operators."""
+    @cached_property
+    def products(self) -> dict[str, list[tuple[Place, dict[str, int]]]]:
+        """Phase -> where it is computed, and which sub-operators."""
+        found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase == phase:
-                    yield (rank, index), node.sub_operator or {}
+                if isinstance(node, Compute) and node.phase is not None:
+                    cell = node.sub_operator or {}
+                    found.setdefault(node.phase, []).append(((rank, index), cell))
+        return found
 
     def _run(self) -> Run:
         run = Run(self.flow, self.data)
