@@ -25,8 +25,11 @@ NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
 KINDS = {"placement": "data", "completion": "data", "alignment": "data"}
 
 
-@pytest.mark.parametrize("buffered", [False, True], ids=["rendezvous", "buffered"])
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.rpartition("/")[2])
+@pytest.mark.parametrize(
+    ("name", "buffered"),
+    [*((name, False) for name in NAMES), *((name, True) for name in NAMES if "/" in name)],
+    ids=lambda value: value.rpartition("/")[2] if isinstance(value, str) else value,
+)
 def test_the_certificate_of_every_verdict_holds(name: str, buffered: bool) -> None:
     report, given = proved(name, buffered)
     certify_program(given, program(name))
@@ -69,7 +72,7 @@ def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> Non
         report, given = proved(name)
         refuted = {KINDS.get(each.name, each.name) for each in report.properties
                    if each.verdict == "refuted"}  # fmt: skip
-        for _ in range(8):
+        for _ in range(5):
             way, changed = altered(given, random)
             assert isinstance(changed, ProgramCertificate)
             try:
@@ -180,7 +183,7 @@ def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
 def test_generated_programs_are_certified_as_they_are_judged() -> None:
     """One whose refutation is left out of the certificate is not taken for proved."""
     ends = Counter[str]()
-    for seed in range(120):
+    for seed in range(90):
         whole = mutant(seed)
         report = verify_program(whole, buffered=bool(seed % 2))
         given = certificate(whole, report, buffered=bool(seed % 2))
