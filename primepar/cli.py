@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from primepar.commands.bench import bench
+from primepar.commands.certify import certify
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.explore import explore
@@ -28,6 +29,7 @@ app.command("list", epilog="Example: primepar list")(list_)
 app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
 app.command("check", epilog="Example: primepar check primepar --side 3")(check)
 app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
+app.command("certify", epilog="Example: primepar certify proof.json primepar")(certify)
 app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,3")(exercise)
 app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(

@@ -68,6 +68,16 @@ class LaunchError(PrimeParError):
     """The launcher and the processes disagree: another MPI's `mpirun`, no world, no device."""
 
 
+class CertificateError(PrimeParError):
+    """A file is no certificate, or there is nothing that one could be of."""
+
+
+class ClaimError(CertificateError):
+    """A certificate claims what does not hold of its target."""
+
+    exit_code = 1
+
+
 class EmulationError(PrimeParError):
     """The emulated devices met something that is wrong in the schedule itself (not bad input)."""
 

@@ -43,6 +43,6 @@ def test_every_option_is_named_where_its_command_is_described(command: str) -> N
 def test_an_option_that_is_not_named_is_found() -> None:
     assert unnamed(PAGE.replace("`--seed N`", "seed"), "check") == {"--seed"}
     assert unnamed(PAGE.split("## verify")[0], "verify") == {
-        "--all-sides", "--batch", "--buffered", "--depth", "--minimal", "--output", "--positions",
-        "--ranks", "--timeout", "-o",
+        "--all-sides", "--batch", "--buffered", "--certificate", "--depth", "--minimal", "--output",
+        "--positions", "--ranks", "--timeout", "-o",
     }  # fmt: skip

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.commands.certificates import (
+    CertificateOption,
+    check_name,
+    lowered,
+    write_certificate,
+)
 from primepar.commands.counterexamples import (
     CounterexampleOption,
     MinimalOption,
@@ -25,14 +31,13 @@ from primepar.commands.options import (
     RanksOption,
     SideOption,
     json_text,
-    on_mesh,
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.plan import Plan
-from primepar.schedule import Linear, Primitive, Program, Sequence, lower
+from primepar.schedule import Primitive, Program
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -69,6 +74,7 @@ def verify(
     positions: PositionsOption = None,
     output: CounterexampleOption = None,
     smallest: MinimalOption = None,
+    certificate: CertificateOption = None,
     json: JsonOption = False,
 ) -> None:
     """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
@@ -80,6 +86,7 @@ def verify(
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     check_names(output, smallest)
+    check_name(certificate)
     making = Making(model, ranks, batch, depth, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)
     step = None
@@ -101,9 +108,8 @@ def verify(
             f"--side, got {_named(target, side)}"
         )
     else:
-        placed = on_mesh(target, placed, side)
-        program = placed if isinstance(placed, Program) else _lowered(placed)
-        report = _program(program, target, buffered, timeout)
+        placed = lowered(target, placed, side)
+        report = _program(placed, target, buffered, timeout)
         scope = f"for side {side}" if side else "as it stands"
         replay = _replay(target, side)
     if json:
@@ -114,6 +120,8 @@ def verify(
         write_picture(report, output)
     if smallest is not None:
         write_smallest(report, placed, smallest, buffered, 2 * timeout)
+    if certificate is not None:
+        write_certificate(report, placed, certificate, side, buffered, timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
@@ -155,10 +163,6 @@ def _program(program: Program, target: str, buffered: bool, timeout: float) -> R
     from primepar.verify.program_proof import verify_program
 
     return verify_program(program, target, buffered, timeout)
-
-
-def _lowered(sequence: Sequence) -> Program:
-    return lower(sequence, Linear.smallest(sequence.grid))
 
 
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:

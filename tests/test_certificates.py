@@ -1,0 +1,195 @@
+"""Certificates of programs: those of all verdicts hold, and no altered one is taken for one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from certificate_cases import FILES, NO_WITNESS, altered, program, proved
+from msgspec.structs import replace
+from mutants import mutant
+
+from primepar.certify.program import Evidence, ProgramCertificate, certify_program, digest
+from primepar.errors import CertificateError, ClaimError
+from primepar.partition import PRIMITIVES
+from primepar.schedule import Program
+from primepar.schedule.program import Compute
+from primepar.verify.certificate import certificate
+from primepar.verify.program_flow import Flow
+from primepar.verify.program_proof import verify_program
+from primepar.verify.waits import Waits
+
+NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
+KINDS = {"placement": "data", "completion": "data", "alignment": "data"}
+
+
+@pytest.mark.parametrize(
+    ("name", "buffered"),
+    [*((name, False) for name in NAMES), *((name, True) for name in NAMES if "/" in name)],
+    ids=lambda value: value.rpartition("/")[2] if isinstance(value, str) else value,
+)
+def test_the_certificate_of_every_verdict_holds(name: str, buffered: bool) -> None:
+    report, given = proved(name, buffered)
+    certify_program(given, program(name))
+    names = [each.name for each in report.properties if each.verdict == "refuted"]
+    about = {KINDS.get(name, name) for name in names} - {"memory", "traffic"}
+    assert {evidence.property for evidence in given.refuted} == about
+
+
+@pytest.mark.parametrize("path", NO_WITNESS, ids=lambda p: p.name)
+def test_memory_and_traffic_have_no_certificate(path: Path) -> None:
+    with pytest.raises(CertificateError) as raised:
+        proved(str(path))
+    assert str(raised.value) == ("no certificate, as memory and traffic are sums without a witness")
+
+
+def is_order(given: ProgramCertificate, name: str) -> bool:
+    """Whether the levels put every stretch after all that it waits for, told by the prover."""
+    waits = Waits(Flow.of(program(name)), given.buffered)
+    at: list[int | None] = []
+    for rank, levels in enumerate(given.levels):
+        stretches = [each for each in waits.stretches if each.rank == rank]
+        at += [0, *levels, *[None] * len(stretches)][: len(stretches)]
+    for node, own in enumerate(at):
+        if own is None:
+            continue
+        ready = list(waits.before[node])
+        while ready:
+            earlier = ready.pop()
+            if earlier >= len(at):  # a meeting: all of its calls
+                ready += waits.before[earlier]
+            elif earlier < 0 or (at[earlier] or 0) >= own or at[earlier] is None:
+                return False
+    return True
+
+
+def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> None:
+    """Of all numbers only a level may change a little, and the prover says the same of it."""
+    random, ends = Random(0), Counter[str]()
+    for name in NAMES:
+        report, given = proved(name)
+        refuted = {KINDS.get(each.name, each.name) for each in report.properties
+                   if each.verdict == "refuted"}  # fmt: skip
+        for _ in range(5):
+            way, changed = altered(given, random)
+            assert isinstance(changed, ProgramCertificate)
+            try:
+                certify_program(changed, program(name))
+            except ClaimError:
+                ends["refused"] += 1
+                continue
+            ends[f"still true, {way[0]}"] += 1
+            assert is_order(changed, name)
+            assert {each.property for each in changed.refuted} <= refuted
+    assert "still true, coverage" not in ends
+    assert ends["refused"] > sum(ends.values()) / 2, ends
+
+
+def test_levels_that_are_not_in_order_are_refused() -> None:
+    """Every swap of two neighbouring levels of one rank."""
+    _, given = proved("primepar")
+    for rank, levels in enumerate(given.levels):
+        for place in range(len(levels) - 1):
+            swapped = [*levels]
+            swapped[place : place + 2] = levels[place + 1], levels[place]
+            changed = list(given.levels)
+            changed[rank] = tuple(swapped)
+            with pytest.raises(ClaimError):
+                certify_program(replace(given, levels=tuple(changed)), program("primepar"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"levels": ()}, "levels: expected one list for each of 4 ranks, got 0"),
+        ({"coverage": {}}, "coverage: expected the phases of the grid, got others"),
+        (
+            {"refuted": (Evidence("data", ((0, 0),)),)},
+            "refuted: expected data to be wrong at rank 0, instruction 0, got nothing wrong there",
+        ),
+        (
+            {"refuted": (Evidence("deadlock-freedom", ()),)},
+            "refuted: expected deadlock-freedom to be wrong at no place, got nothing wrong there",
+        ),
+        (
+            {"refuted": (Evidence("races", ((0, 1),), "I[0,0]"),)},
+            "refuted: expected races to be wrong at rank 0, instruction 1, got nothing wrong there",
+        ),
+    ],
+)
+def test_what_is_left_out_or_made_up_is_refused(change: dict[str, object], said: str) -> None:
+    _, given = proved("primepar")
+    with pytest.raises(ClaimError) as raised:
+        certify_program(replace(given, **change), program("primepar"))
+    assert str(raised.value) == said
+
+
+def test_levels_that_stop_early_prove_nothing() -> None:
+    _, given = proved("primepar")
+    short = (given.levels[0][:-1], *given.levels[1:])
+    with pytest.raises(ClaimError) as raised:
+        certify_program(replace(given, levels=short), program("primepar"))
+    assert str(raised.value) == "levels: expected rank 0 to come to its end, got too few"
+
+
+def test_the_certificate_of_another_program_is_refused() -> None:
+    _, given = proved("summa")
+    with pytest.raises(ClaimError) as raised:
+        certify_program(given, program("primepar"))
+    assert str(raised.value) == (
+        f"program: expected the certificate of this program, {digest(program('primepar'))[:12]}, "
+        f"got that of another, {digest(program('summa'))[:12]}"
+    )
+
+
+def without(given: Program, rank: int, index: int) -> Program:
+    """A program without one instruction."""
+    programs = list(given.programs)
+    programs[rank] = programs[rank][:index] + programs[rank][index + 1 :]
+    return replace(given, programs=tuple(programs))
+
+
+@pytest.mark.parametrize("name", ["primepar", "summa", "by-input"])
+def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
+    """The digest is mended, so that only what is claimed can be refused."""
+    whole, (_, given) = program(name), proved(name)
+    for index in range(len(whole.programs[0])):
+        broken = without(whole, 0, index)
+        report = verify_program(broken)
+        changed = replace(given, program=digest(broken))
+        if report.verdict == "proved":
+            continue
+        with pytest.raises(ClaimError):
+            certify_program(changed, broken)
+        certify_program(certificate(broken, report), broken)
+
+
+def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The places of each phase of the grid, in order of its sub-operators."""
+    found: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
+    for rank, nodes in enumerate(whole.programs):
+        for index, node in enumerate(nodes):
+            if isinstance(node, Compute) and node.phase in (whole.grid or {}):
+                cell = tuple((node.sub_operator or {}).values())
+                found.setdefault(node.phase, []).append((cell, (rank, index)))
+    return {
+        phase: tuple(place for _, place in sorted(found.get(phase, ())))
+        for phase in whole.grid or {}
+    }
+
+
+def test_generated_programs_are_certified_as_they_are_judged() -> None:
+    """One whose refutation is left out of the certificate is not taken for proved."""
+    ends = Counter[str]()
+    for seed in range(90):
+        whole = mutant(seed)
+        report = verify_program(whole, buffered=bool(seed % 2))
+        given = certificate(whole, report, buffered=bool(seed % 2))
+        certify_program(given, whole)
+        ends[report.verdict] += 1
+        if report.verdict == "refuted":
+            with pytest.raises(ClaimError):
+                certify_program(replace(given, refuted=(), coverage=places_of(whole)), whole)
+    assert min(ends["proved"], ends["refuted"]) > 20

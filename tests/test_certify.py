@@ -1,0 +1,170 @@
+"""`primepar certify`, and `--certificate` of `primepar verify`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from command import run
+
+ROOT = Path(__file__).resolve().parent.parent
+WALK = str(ROOT / "primepar" / "broken" / "10_walk.py") + ":Walk"
+HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "verdict", "said"),
+    [
+        ("summa", (), 0, "is proved for every s >= 1"),
+        ("tesseract", (), 0, "is proved for every q, d >= 1"),
+        ("summa", ("--side", "2"), 0, "is proved for side 2"),
+        ("K,P2x2", (), 0, "is proved as it stands"),
+        (HEAD_ON, (), 1, "is refuted as it stands"),
+        (HEAD_ON, ("--buffered",), 0, "is proved as it stands, with buffered sends"),
+        (WALK, (), 1, "is refuted for side 3"),
+    ],
+)
+def test_what_verify_writes_certify_takes(
+    tmp_path: Path, target: str, options: tuple[str, ...], verdict: int, said: str
+) -> None:
+    file = tmp_path / "proof.json"
+    done = run("verify", target, *options, "--certificate", str(file))
+    assert done.code == verdict
+    assert done.err == f"wrote {file}\n"
+    checked = run("certify", str(file), target)
+    assert checked.code == 0
+    assert checked.out.splitlines()[0] == f"{file}: holds: {target} {said}"
+
+
+def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--ranks", "2",
+              "--positions", "2")  # fmt: skip
+    assert run("verify", "megatron", *making, "--certificate", str(file)).code == 0
+    checked = run("certify", str(file), "megatron", *making)
+    assert checked.out.splitlines()[0] == f"{file}: holds: megatron is proved as it stands"
+
+
+def test_json_names_what_holds(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    assert run("verify", "summa", "--certificate", str(file)).code == 0
+    told = msgspec.json.decode(run("certify", str(file), "summa", "--json").out)
+    assert told == {
+        "certificate": str(file),
+        "target": "summa",
+        "holds": True,
+        "verdict": "proved",
+        "scope": "for every s >= 1",
+        "properties": ["coverage", "placement", "completion", "alignment"],
+        "reason": None,
+    }
+    done = run("certify", str(file), "output-stays", "--json")
+    told = msgspec.json.decode(done.out)
+    assert (done.code, told["holds"]) == (1, False)
+    assert told["reason"].startswith("coverage forward: expected ")
+
+
+SHARED = {"primepar.verify", "primepar.verify.counterexample"}
+"""What the command line loads for its pictures: counterexamples as data."""
+
+
+def loaded(code: str) -> set[str]:
+    """Modules of the prover and the solver that Python loads for some code."""
+    watch = "print(*(m for m in sys.modules if m == 'z3' or m.startswith('primepar.verify')))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}\n{watch}"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("target", ["summa", "K,P2x2"])
+def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) -> None:
+    file = str(tmp_path / "proof.json")
+    assert run("verify", target, "--certificate", file).code == 0
+    code = (
+        "from primepar.cli import main\n"
+        f"sys.argv = ['primepar', 'certify', {file!r}, {target!r}]\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0, end.code"
+    )
+    assert loaded(code) <= SHARED
+    assert loaded("import primepar.certify.file") == set()
+    assert "z3" in loaded("import primepar.verify.program_proof")
+
+
+def test_memory_alone_has_no_certificate(tmp_path: Path) -> None:
+    file, target = tmp_path / "proof.json", str(ROOT / "primepar" / "broken" / "05_memory.json")
+    done = run("verify", target, "--certificate", str(file))
+    assert done.code == 1
+    assert done.err == (
+        f"{target}: no certificate, as memory and traffic are sums without a witness: {file} is "
+        "not written\n"
+    )
+    assert not file.exists()
+
+
+def test_a_sequence_without_lengths_has_no_certificate(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    done = run("verify", "K,N", "--certificate", str(file))
+    assert done.code == 0
+    assert done.err == (
+        "K,N: no certificate, as only its members have one for every length: write lengths, like "
+        f"K2,N2, or certify what --minimal writes: {file} is not written\n"
+    )
+    assert not file.exists()
+
+
+def test_an_unknown_verdict_has_no_certificate(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    done = run("verify", "primepar", "--timeout", "0.001", "--certificate", str(file))
+    assert done.code == 3
+    assert done.err == (
+        f"primepar: no certificate, as the verdict is unknown: {file} is not written\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "got Input data was truncated"),
+        ("{}", "got Object missing required field `type`"),
+        ("[" * 100_000, "got Expected `object`, got `array`"),
+        ('{"type": "program"}', "got Object missing required field `format`"),
+        ('{"type": "plan"}', "got Invalid value 'plan' - at `$.type`"),
+    ],
+)
+def test_a_malformed_certificate_is_refused_in_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "proof.json"
+    file.write_text(text)
+    done = run("certify", str(file), "primepar")
+    assert done == (2, "", (
+        f"primepar: error: {file}: expected a certificate that `primepar verify --certificate` "
+        f"wrote, {said}\n"
+    ))  # fmt: skip
+
+
+def test_a_missing_certificate_and_another_kind_of_target_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    done = run("certify", str(file), "primepar")
+    assert done == (2, "", f"primepar: error: {file}: expected a certificate, got No such file or "
+                    "directory\n")  # fmt: skip
+    assert run("verify", "summa", "--certificate", str(file)).code == 0
+    done = run("certify", str(file), "K,P2x2")
+    assert done == (2, "", f"primepar: error: K,P2x2: expected the primitive that {file} is about, "
+                    "got another target\n")  # fmt: skip
+    assert run("verify", "summa", "--side", "2", "--certificate", str(file)).code == 0
+    done = run("certify", str(file), "K,P2x2")
+    assert done == (2, "", "primepar: error: K,P2x2: expected a primitive, as the certificate is "
+                    "of one with --side 2, got another target\n")  # fmt: skip
+
+
+def test_a_certificate_is_a_json_file(tmp_path: Path) -> None:
+    done = run("verify", "summa", "--certificate", str(tmp_path / "proof.txt"))
+    assert done == (2, "", "primepar: error: --certificate: expected a name that ends with .json "
+                    f"(the certificate), got {tmp_path / 'proof.txt'}\n")  # fmt: skip
