@@ -213,7 +213,7 @@ def test_verify_json_has_the_agreed_form() -> None:
     assert (report["target"], report["verdict"]) == ("primepar", "proved")
     assert report["scope"] == "every s >= 1 (axes r, c)"
     names = [each["name"] for each in report["properties"]]
-    assert names == [*PROPERTIES[:5], "traffic"]
+    assert names == [*PROPERTIES]
     for each in report["properties"]:
         assert set(each) - {"reason"} == {"name", "verdict", "seconds", "counterexample"}
         assert (each["verdict"], each["counterexample"]) == ("proved", None)

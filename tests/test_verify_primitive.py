@@ -18,9 +18,7 @@ from primepar.schedule.primitive import Slices, Value
 from primepar.targets import load_primitive
 from primepar.verify import primitive_claims
 from primepar.verify.fit import (
-    Row,
     Sample,
-    Sender,
     Span,
     Transition,
     distance,
@@ -29,6 +27,7 @@ from primepar.verify.fit import (
     samples,
     transitions,
 )
+from primepar.verify.fit_sender import Row, Sender
 from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_proof import Prover, asked, obligations, verify_primitive
 from primepar.verify.primitive_side import verify_side
@@ -119,11 +118,22 @@ OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, OneDev
 RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 
+COPIES = {
+    "by-batch": "I 1, W s, O 1",
+    "by-sequence": "I 1, W s, O 1",
+    "by-input": "I 1, W 1, O s",
+    "by-output": "I s, W 1, O 1",
+    "tesseract": "I 1, W d, O 1",
+}
+"""Copies at rest, where there are several."""
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_primitive_is_proved_for_every_side(name: str) -> None:
     report = verify_primitive(RIGHT[name](), name)
+    notes = {"memory": "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1")}
     assert [(each.name, each.verdict, each.reason) for each in report.properties] == [
-        (each, "proved", None) for each in asked(RIGHT[name]())
+        (each, "proved", notes.get(each)) for each in asked(RIGHT[name]())
     ]
     assert (report.target, report.verdict) == (name, "proved")
 

@@ -7,48 +7,98 @@ numerator and denominator, so that two amounts are compared by polynomials alone
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Rational
 from typing import Any, NoReturn
 
-import z3
-
 from primepar.errors import SymbolicError
+from primepar.verify import terms
+from primepar.verify.polynomial import Polynomial, Range
 from primepar.verify.symbol import Term
 
 _PLAIN = "write it with +, -, *, / and powers, where(condition, a, b) for a choice, or use --side"
+Compare = Callable[[Any, Any], Any]
+_OPPOSITE: dict[Compare, Compare] = {
+    operator.lt: operator.ge, operator.le: operator.gt, operator.eq: operator.ne,
+    operator.ge: operator.lt, operator.gt: operator.le, operator.ne: operator.eq,
+}  # fmt: skip
+_NOWHERE = Range()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What holds of a polynomial, compared with 0."""
+
+    polynomial: Polynomial
+    compare: Compare
+
+    def opposite(self) -> Fact:
+        """What holds where this does not."""
+        return Fact(self.polynomial, _OPPOSITE[self.compare])
+
+    def is_seen(self, known: Range) -> bool | None:
+        """Whether it holds for all of these variables, or for none; None if that is not seen."""
+        return self.polynomial.holds(self.compare, known)
+
+    def term(self) -> Term:
+        """The same for Z3."""
+        return self.compare(self.polynomial.term(), 0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Where `condition` holds, `top / bottom`."""
+    """Where these facts hold, `top / bottom`."""
 
-    condition: Term
-    top: Term
-    bottom: Term
+    facts: tuple[Fact, ...]
+    top: Polynomial
+    bottom: Polynomial
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Variables of the fraction and of the facts."""
+        return self.top.names | self.bottom.names | self.conditions
+
+    @property
+    def conditions(self) -> frozenset[str]:
+        """Variables of the facts."""
+        return frozenset[str]().union(*(fact.polynomial.names for fact in self.facts))
+
+    @property
+    def sign(self) -> Polynomial:
+        """A polynomial of the same sign, where the bottom is not 0."""
+        return self.top if self.bottom.is_positive else self.top * self.bottom
 
 
 class Choice:
     """What a comparison of amounts gives: `where` takes it, `if` cannot."""
 
-    def __init__(self, term: Term) -> None:
-        self.term = term
+    def __init__(self, cases: list[tuple[tuple[Fact, ...], Fact]]) -> None:
+        self.cases = cases
 
     def __where__(self, then: Any, otherwise: Any) -> Amount:
         """`then` where the condition holds, else `otherwise`."""
-        sides = (self.term, Amount.of(then)), (z3.Not(self.term), Amount.of(otherwise))
+        sides = Amount.of(then), Amount.of(otherwise)
         return Amount(
             [
-                Case(z3.And(condition, case.condition), case.top, case.bottom)
-                for condition, amount in sides
+                Case(facts, case.top, case.bottom)
+                for before, fact in self.cases
+                for amount, told in zip(sides, (fact, fact.opposite()), strict=True)
                 for case in amount.cases
+                for facts in _possible((*before, told, *case.facts))
             ]
         )
 
     def __bool__(self) -> NoReturn:
         raise SymbolicError(f"a formula for every side cannot ask `if`, max or min: {_PLAIN}")
+
+
+def _possible(facts: tuple[Fact, ...]) -> Iterator[tuple[Fact, ...]]:
+    """The facts that do not always hold; nothing if one of them never does."""
+    seen = [(fact, fact.is_seen(_NOWHERE)) for fact in dict.fromkeys(facts)]
+    if all(holds is not False for _, holds in seen):
+        yield tuple(fact for fact, holds in seen if holds is None)
 
 
 class Amount:
@@ -68,19 +118,23 @@ class Amount:
             raise SymbolicError(
                 f"expected a formula of numbers, got {type(value).__name__} in it: {_PLAIN}"
             )
-        return cls.term(z3.IntVal(value.numerator), z3.IntVal(value.denominator))
+        top, bottom = int(value.numerator), int(value.denominator)
+        return cls([Case((), Polynomial.of(top), Polynomial.of(bottom))])
 
     @classmethod
-    def term(cls, top: Term, bottom: Term | None = None) -> Amount:
-        """The amount of a Z3 integer, or of a fraction of two."""
-        return cls([Case(z3.BoolVal(True), top, z3.IntVal(1) if bottom is None else bottom)])
+    def whole(cls, top: Polynomial) -> Amount:
+        """The amount of a polynomial."""
+        return cls([Case((), top, Polynomial.of(1))])
 
-    def _with(self, other: Any, join: Callable[[Case, Case], tuple[Term, Term]]) -> Amount:
+    def _with(
+        self, other: Any, join: Callable[[Case, Case], tuple[Polynomial, Polynomial]]
+    ) -> Amount:
         return Amount(
             [
-                Case(_both(one.condition, two.condition), *join(one, two))
+                Case(facts, *join(one, two))
                 for one in self.cases
                 for two in Amount.of(other).cases
+                for facts in _possible((*one.facts, *two.facts))
             ]
         )
 
@@ -88,10 +142,10 @@ class Amount:
         return self._with(other, _sum)
 
     def __mul__(self, other: Any) -> Amount:
-        return self._with(other, lambda a, b: (a.top * b.top, _times(a.bottom, b.bottom)))
+        return self._with(other, lambda a, b: (a.top * b.top, a.bottom * b.bottom))
 
     def __truediv__(self, other: Any) -> Amount:
-        return self._with(other, lambda a, b: (a.top * b.bottom, _times(a.bottom, b.top)))
+        return self._with(other, lambda a, b: (a.top * b.bottom, a.bottom * b.top))
 
     def __rtruediv__(self, other: Any) -> Amount:
         return Amount.of(other) / self
@@ -113,15 +167,10 @@ class Amount:
             product = product * self
         return product
 
-    def _compared(self, other: Any, compare: Callable[[Term, int], Term]) -> Choice:
-        """Compare the difference with 0, the sign of its denominator being its own."""
+    def _compared(self, other: Any, compare: Compare) -> Choice:
+        """Compare the difference with 0."""
         gap = self - Amount.of(other)
-        return Choice(
-            z3.Or(
-                *(_both(case.condition, compare(_times(case.top, case.bottom), 0))
-                  for case in gap.cases)
-            )
-        )  # fmt: skip
+        return Choice([(case.facts, Fact(case.sign, compare)) for case in gap.cases])
 
     def __eq__(self, other: Any) -> Choice:  # type: ignore[override]
         return self._compared(other, operator.eq)
@@ -149,40 +198,64 @@ class Amount:
     __float__ = __bool__ = __hash__ = __iter__ = __round__ = __floor__ = __ceil__ = _refuse
 
 
-def _both(one: Term, other: Term) -> Term:
-    if z3.is_true(one):
-        return other
-    return one if z3.is_true(other) else z3.And(one, other)
+def _sum(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
+    """Over the least bottom that both divide, where that is seen."""
+    here, there = one.bottom.least_common(other.bottom)
+    return one.top * here + other.top * there, one.bottom * here
 
 
-def _times(one: Term, other: Term) -> Term:
-    if z3.is_int_value(one) and one.as_long() == 1:
-        return other
-    return one if z3.is_int_value(other) and other.as_long() == 1 else one * other
+def doubtful(gap: Amount, compare: Compare, known: Range) -> list[Case]:
+    """Cases in which `gap` is not seen to be defined and to compare with 0 so.
 
-
-def _sum(one: Case, other: Case) -> tuple[Term, Term]:
-    if one.bottom.eq(other.bottom):
-        return one.top + other.top, one.bottom
-    top = _times(one.top, other.bottom) + _times(other.top, one.bottom)
-    return top, _times(one.bottom, other.bottom)
-
-
-def broken(
-    gap: Amount, fixed: list[tuple[Term, Term]], compare: Callable[[Term, int], Term]
-) -> Term:
-    """What a counterexample satisfies to: `gap` is defined and does not compare with 0.
-
-    `fixed` are sides with their numbers. Polynomials are expanded, so that a gap that is 0 for
-    every side is seen at once.
+    Seen are polynomials that are 0 for every side, and those whose coefficients have one sign.
     """
-    wrong = []
-    for case in gap.cases:
-        terms = [z3.substitute(each, *fixed) for each in (case.condition, case.top, case.bottom)]
-        condition, top, bottom = (z3.simplify(each, som=True) for each in terms)
-        if z3.is_int_value(top) and compare(top.as_long(), 0):
-            wrong.append(z3.And(condition, bottom == 0))
-        else:
-            product = z3.simplify(top * bottom, som=True)
-            wrong.append(z3.And(condition, z3.Not(z3.And(bottom != 0, compare(product, 0)))))
-    return z3.simplify(z3.Or(*wrong))
+    return [
+        case
+        for case in gap.cases
+        if not any(fact.is_seen(known) is False for fact in case.facts)
+        and not _is_seen(case, compare, known)
+    ]
+
+
+def _is_seen(case: Case, compare: Compare, known: Range) -> bool:
+    told = Fact(case.sign.reduced(), compare)
+    if not Fact(case.bottom, operator.ne).is_seen(known):
+        return False
+    return bool(told.is_seen(known)) or _follows(told, case.facts, known)
+
+
+def broken(gap: Amount, compare: Compare, known: Range) -> Term:
+    """What a counterexample satisfies to: `gap` is defined and compares with 0 so.
+
+    It is false where no case is doubtful.
+    """
+    cases = doubtful(gap, compare, known)
+    if not cases:
+        return terms.FALSE
+    wrong = [
+        terms.And(
+            *(fact.term() for fact in case.facts),
+            terms.Not(
+                terms.And(case.bottom.term() != 0, Fact(case.sign.reduced(), compare).term())
+            ),
+        )
+        for case in cases
+    ]
+    names = frozenset[str]().union(*(case.names for case in cases))
+    return terms.And(
+        known.term(), *(terms.Int(name) >= 1 for name in sorted(names)), terms.Or(*wrong)
+    )
+
+
+def _follows(told: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
+    """Whether a fact about a larger polynomial says it already."""
+    if told.compare is not operator.ge:
+        return False
+    for fact in facts:
+        if fact.compare in (operator.eq, operator.ne):
+            continue
+        sign = 1 if fact.compare in (operator.gt, operator.ge) else -1
+        gap = told.polynomial - fact.polynomial.reduced().times(sign)
+        if gap.holds(operator.ge, known):
+            return True
+    return False

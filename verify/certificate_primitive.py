@@ -24,7 +24,8 @@ from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.primitive import ANY, Primitive, call_map
 from primepar.verify.certificate_answers import answers
 from primepar.verify.deadline import UndecidedError, deadline
-from primepar.verify.fit import FitError, Row, Sample, fit_affine, fit_radices, samples, transitions
+from primepar.verify.fit import Sample, fit_affine, fit_radices, samples, transitions
+from primepar.verify.fit_sender import FitError, Row
 from primepar.verify.primitive_affine import Affine
 from primepar.verify.primitive_claims import Movement
 from primepar.verify.primitive_locate import Locator, fit_locators

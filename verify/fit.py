@@ -7,7 +7,7 @@ costs a proof and never gives a wrong verdict.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -17,20 +17,15 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive, call_map
 from primepar.schedule.sequence import Coordinates, Element, SliceIndex
+from primepar.verify.fit_sender import FitError, Row, Sender
 from primepar.verify.primitive_affine import Affine
 
-Row = tuple[int, ...]
-"""One number for each axis."""
 Digits = tuple[SliceIndex, ...]
 """A block, or all the blocks that share these digits: for each dim those that the map names."""
 
 MOST_DEVICES = 130
 MOST_POINTS = 130
 """Devices times steps of the base mesh, where its sides are more than 3."""
-
-
-class FitError(Exception):
-    """No simple rule explains what was seen on the concrete sides; the message says of what."""
 
 
 @dataclass(frozen=True)
@@ -75,62 +70,6 @@ def transitions() -> tuple[Transition, ...]:
 
 
 @dataclass(frozen=True)
-class Sender:
-    """Where a block comes from: `matrix` times the receiver plus `offset`, every axis a ring.
-
-    In most methods a neighbour: the matrix is the identity.
-    """
-
-    matrix: tuple[Row, ...]
-    offset: Row
-
-    @classmethod
-    def neighbour(cls, offset: Row) -> Sender:
-        """The device that far away."""
-        axes = range(len(offset))
-        return cls(tuple(tuple(int(i == j) for j in axes) for i in axes), offset)
-
-    def of(self, device: Coordinates, lengths: Coordinates) -> Coordinates:
-        """The device that sends to `device`."""
-        rows = zip(self.matrix, self.offset, lengths, strict=True)
-        return tuple((_times(row, device) + step) % length for row, step, length in rows)
-
-    @classmethod
-    def common(cls, senders: Sequence[Sender], meshes: Sequence[Row]) -> Sender:
-        """The sender that is each of these on its mesh. Raises `FitError` if there is none.
-
-        Round 4 devices 2 and -2 are one, and round 2 devices all odd numbers: on one mesh alone
-        nobody can tell which of them is meant.
-        """
-        axes = [list(column) for column in zip(*meshes, strict=True)]
-        matrices = zip(*(sender.matrix for sender in senders), strict=True)
-        offsets = zip(*(sender.offset for sender in senders), strict=True)
-        return cls(
-            tuple(
-                tuple(_congruent(factors, lengths) for factors in zip(*rows, strict=True))
-                for rows, lengths in zip(matrices, axes, strict=True)
-            ),
-            tuple(map(_congruent, offsets, axes)),
-        )
-
-
-def _congruent(numbers: Sequence[int], lengths: Sequence[int]) -> int:
-    """The number nearest to 0 that is each of these round the ring of that length."""
-    if len(set(numbers)) == 1:
-        return numbers[0]
-    for far in range(1, max(lengths) + 1):
-        for number in (far, -far):
-            pairs = zip(numbers, lengths, strict=True)
-            if all((number - each) % length == 0 for each, length in pairs):
-                return number
-    raise FitError("it moves differently for different sides")
-
-
-def _times(row: Row, device: Coordinates) -> int:
-    return sum(factor * at for factor, at in zip(row, device, strict=True))
-
-
-@dataclass(frozen=True)
 class Span:
     """From step `first` until the next span, blocks come from `sender` or, where None, stay."""
 
@@ -151,6 +90,21 @@ class Sample:
     """A primitive on one concrete mesh."""
 
     element: Element
+    _known: dict[Transition, list[Sender | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @cached_property
+    def longer(self) -> list[Sample]:
+        """Samples of which every side is longer by 1 than here, if they are not too large."""
+        primitive, sides = self.element.primitive, [side + 1 for side in self.element.sides]
+        meshes = [
+            sides,
+            *([*sides[:at], side + 1, *sides[at + 1 :]] for at, side in enumerate(sides)),
+        ]
+        elements = [Element(primitive, tuple(mesh)) for mesh in meshes]
+        small = all(prod(element.axis_lengths) <= MOST_DEVICES for element in elements)
+        return [Sample(element) for element in elements] if small else []
 
     @property
     def lengths(self) -> Coordinates:
@@ -196,9 +150,13 @@ class Sample:
 
         Raises `FitError` if a block is nowhere or no one rule gives all senders.
         """
-        if transition.following is not None:
-            return [self._move(transition, self.element.steps - 1, 0)]
-        return [self._move(transition, t, t + 1) for t in range(self.element.steps - 1)]
+        if transition not in self._known:
+            steps = self.element.steps
+            pairs = [(t, t + 1) for t in range(steps - 1)]
+            if transition.following is not None:
+                pairs = [(steps - 1, 0)]
+            self._known[transition] = [self._move(transition, *pair) for pair in pairs]
+        return self._known[transition]
 
     def rests(self, transition: Transition) -> bool:
         """Whether a block that one device leaves is never the next of another one."""
@@ -288,7 +246,7 @@ def samples(primitive: Primitive) -> list[Sample]:
     Raises `PrimitiveError` if the map is no map of slices there or on a smaller mesh.
     """
     count = len(primitive.side_names)
-    bases = [tuple(side - (place > 0) for place in range(count)) for side in (5, 4, 3)]
+    bases = [tuple(side - (place > 0) for place in range(count)) for side in (4, 3)]
     bases.append((2,) * count)
     small = (base for base in bases if _is_small(Element(primitive, base)))
     base = next(small, bases[-1])
@@ -328,7 +286,19 @@ def fit_radices(seen: Sequence[Sample]) -> dict[str, tuple[Affine, ...]]:
 
 
 def fit_moves(seen: Sequence[Sample], transition: Transition) -> tuple[Span, ...]:
-    """The spans of steps and the sender in each. Raises `FitError` if no such rule fits."""
+    """The spans of steps and the sender in each; longer meshes tell where these do not.
+
+    Raises `FitError` if no such rule fits.
+    """
+    try:
+        return _fit_moves(seen, transition)
+    except FitError:
+        if not seen[0].longer:
+            raise
+        return _fit_moves(seen[0].longer, transition)
+
+
+def _fit_moves(seen: Sequence[Sample], transition: Transition) -> tuple[Span, ...]:
     return tuple(Span(*run) for run in fit_runs(seen, [each.moves(transition) for each in seen]))
 
 

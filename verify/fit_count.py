@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from primepar.verify.fit import FitError, Row, Sample, fit_affine
+from primepar.verify.fit import Sample, fit_affine
+from primepar.verify.fit_sender import FitError, Row
 from primepar.verify.primitive_affine import Affine
 
 Points = npt.NDArray[np.bool_]

@@ -18,7 +18,8 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.operators import PRODUCTS, Phase
 from primepar.schedule.primitive import Primitive
-from primepar.verify.fit import FitError, Sample, Sender, Transition, fit_radices, samples
+from primepar.verify.fit import Sample, Transition, fit_radices, samples
+from primepar.verify.fit_sender import FitError, Sender
 from primepar.verify.nesting_language import why_not_proved
 from primepar.verify.primitive_claims import Movement
 from primepar.verify.primitive_order import Claim

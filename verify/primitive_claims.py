@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import z3
 
 from primepar.schedule.operators import PHASES, Phase
-from primepar.verify.fit import (
-    FitError,
-    Sample,
-    Sender,
-    Span,
-    Transition,
-    fit_moves,
-    transitions,
-)
-from primepar.verify.primitive_order import Claim, order
+from primepar.verify import terms
+from primepar.verify.fit import Sample, Span, Transition, fit_moves, transitions
+from primepar.verify.fit_sender import FitError, Sender
+from primepar.verify.primitive_order import Alternatives, Claim, order
 from primepar.verify.primitive_symbolic import Block, Point, SymbolicMap, overlaps
 from primepar.verify.symbol import Term
 
@@ -52,7 +46,7 @@ class Movement:
         return f"{moved.phase} to {moved.following}, {moved.next_tensor}"
 
 
-def claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
+def claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim | Alternatives]:
     """All claims of a primitive, property by property."""
     yield from coverage(symbolic)
     moved = [Movement.fitted(seen, transition) for transition in transitions()]
@@ -74,31 +68,31 @@ def coverage(symbolic: SymbolicMap) -> Iterator[Claim]:
 
 def _at_some_step(symbolic: SymbolicMap) -> Term:
     now = symbolic.now
-    return z3.And(symbolic.in_mesh(symbolic.here), now >= 0, now < symbolic.steps.term)
+    return terms.And(symbolic.in_mesh(symbolic.here), now >= 0, now < symbolic.steps.term)
 
 
 def _coverage_of(symbolic: SymbolicMap, phase: Phase) -> Iterator[Claim]:
     space, slices = symbolic.space, symbolic.digits[phase]
     inside = _at_some_step(symbolic)
-    outside = z3.Not(symbolic.in_grid(slices))
+    outside = terms.Not(symbolic.in_grid(slices))
     sentence = f"{phase}: every slice index is in its grid"
-    yield Claim("coverage", sentence, z3.And(inside, outside), is_ground=True)
+    yield Claim("coverage", sentence, terms.And(inside, outside), is_ground=True)
 
-    other, then = symbolic.point("'"), z3.Int("t'")
+    other, then = symbolic.point("'"), terms.Int("t'")
     elsewhere = [
         a != b for a, b in zip((*symbolic.here, symbolic.now), (*other, then), strict=True)
     ]
-    both = z3.And(inside, symbolic.in_mesh(other), then >= 0, then < symbolic.steps.term)
+    both = terms.And(inside, symbolic.in_mesh(other), then >= 0, then < symbolic.steps.term)
     same = overlaps(slices, symbolic.sub_operator(phase, other, then))
     yield Claim(
         "coverage",
         f"{phase}: no sub-operator is computed at two places or steps",
-        z3.And(both, z3.Or(*elsewhere), same),
+        terms.And(both, terms.Or(*elsewhere), same),
     )
     lengths = [space.term(length) for length in symbolic.lengths]
     done = prod(lengths, start=symbolic.steps.term)
     counts = (count for _, count in symbolic.counted(slices))
-    wanted = prod(counts, start=z3.IntVal(1))
+    wanted = prod(counts, start=terms.IntVal(1))
     yield Claim(
         "coverage",
         f"{phase}: devices times steps are as many as the sub-operators",
@@ -121,7 +115,7 @@ class _Moment:
         moved, now = movement.transition, symbolic.now
         following = moved.following or moved.phase
         before, after = (now, now + 1) if moved.following is None else (
-            symbolic.steps.term - 1, z3.IntVal(0)
+            symbolic.steps.term - 1, terms.IntVal(0)
         )  # fmt: skip
         return cls(
             symbolic,
@@ -140,7 +134,7 @@ class _Moment:
         later = [now < term(span.first) for span in spans[place + 1 :]]
         first = term(spans[place].first)
         last = symbolic.steps.term - 1
-        return z3.And(inside, now >= 0, now < last, now >= first, *later)
+        return terms.And(inside, now >= 0, now < last, now >= first, *later)
 
     def span_text(self, place: int) -> str:
         """How sentences name the movement in that span."""
@@ -154,7 +148,7 @@ class _Moment:
         return f"{moved.name}, {first} <= t < {spans[place + 1].first.text(names)}"
 
 
-def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
+def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim | Alternatives]:
     moment, transition = _Moment.of(symbolic, movement), movement.transition
     if movement.reason is not None:
         sentence = f"{movement.name}: one rule says where each block comes from"
@@ -170,7 +164,7 @@ def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
         if span.sender is None or not transition.may_hop:
             stays = symbolic.contains(moment.have(symbolic.here), moment.need)
             sentence = f"{text}: every device has already what it needs next"
-            yield Claim(transition.proves, sentence, z3.And(during, z3.Not(stays)))
+            yield Claim(transition.proves, sentence, terms.And(during, terms.Not(stays)))
         else:
             yield from _hop(moment, span.sender, during, text)
 
@@ -178,62 +172,83 @@ def _movement(symbolic: SymbolicMap, movement: Movement) -> Iterator[Claim]:
 def _rest(moment: _Moment) -> Claim:
     symbolic, transition = moment.symbolic, moment.movement.transition
     here, now, other = symbolic.here, symbolic.now, symbolic.point("'")
-    before, phase, tensor = z3.Int("t before"), transition.phase, transition.tensor
+    before, phase, tensor = terms.Int("t before"), transition.phase, transition.tensor
     own, left = (symbolic.block(phase, tensor, device, before) for device in (here, other))
-    arrives = z3.Not(overlaps(own, moment.need))
-    leaves = z3.Not(overlaps(left, symbolic.block(phase, tensor, other, now + 1)))
-    both = z3.And(symbolic.in_mesh(here), symbolic.in_mesh(other))
-    at_step = z3.And(before >= 0, before <= now, now < symbolic.steps.term - 1)
-    passed_on = z3.And(arrives, leaves, overlaps(left, moment.need))
+    arrives = terms.Not(overlaps(own, moment.need))
+    leaves = terms.Not(overlaps(left, symbolic.block(phase, tensor, other, now + 1)))
+    both = terms.And(symbolic.in_mesh(here), symbolic.in_mesh(other))
+    at_step = terms.And(before >= 0, before <= now, now < symbolic.steps.term - 1)
+    passed_on = terms.And(arrives, leaves, overlaps(left, moment.need))
     sentence = f"{moment.movement.name}: what one device leaves is never the next of another"
-    return Claim(transition.proves, sentence, z3.And(both, at_step, passed_on))
+    return Claim(transition.proves, sentence, terms.And(both, at_step, passed_on))
 
 
 def _no_gap(symbolic: SymbolicMap, movement: Movement) -> Claim:
     """The spans were seen on a few sides only: on another there may be steps before the first."""
     now, firsts = symbolic.now, [symbolic.space.term(span.first) for span in movement.spans]
-    uncovered = z3.And(now >= 0, now < symbolic.steps.term - 1, *(now < first for first in firsts))
+    uncovered = terms.And(
+        now >= 0, now < symbolic.steps.term - 1, *(now < first for first in firsts)
+    )
     sentence = f"{movement.name}: the rules leave out no step"
     return Claim(movement.transition.proves, sentence, uncovered)
 
 
-def _hop(moment: _Moment, sender: Sender, during: Term, text: str) -> Iterator[Claim]:
+def _hop(
+    moment: _Moment, sender: Sender, during: Term, text: str
+) -> Iterator[Claim | Alternatives]:
     """What moves comes from that one sender, and no other holder is nearer."""
     symbolic, transition = moment.symbolic, moment.movement.transition
-    source, other = symbolic.sender(symbolic.here, sender), symbolic.point("'")
-    moves = z3.BoolVal(True)
+    source = symbolic.sender(symbolic.here, sender)
+    moves = terms.TRUE
     if not transition.is_partial:
-        moves = z3.Not(symbolic.contains(moment.have(symbolic.here), moment.need))
-    missing = z3.Not(symbolic.contains(moment.have(source), moment.need))
+        moves = terms.Not(symbolic.contains(moment.have(symbolic.here), moment.need))
+    missing = terms.Not(symbolic.contains(moment.have(source), moment.need))
     name = symbolic.sender_text(sender)
     yield Claim(
         transition.proves,
         f"{text}: what a device needs next and has not, {name} has",
-        z3.And(during, moves, missing),
+        terms.And(during, moves, missing),
     )
-    nearer = symbolic.is_nearer(other, source, symbolic.here)
-    holds = z3.And(symbolic.in_mesh(other), overlaps(moment.have(other), moment.need))
-    yield Claim(
-        transition.proves,
-        f"{text}: no device nearer than {name} has it",
-        z3.And(during, moves, holds, nearer),
-    )
+    wanted = terms.And(during, moves)
+    sentence = f"{text}: no device nearer than {name} has it"
+
+    def holds(device: Point) -> Term:
+        return overlaps(moment.have(device), moment.need)
+
+    yield none_nearer(symbolic, sender, Claim(transition.proves, sentence, wanted), holds)
     if transition.proves != "placement":
         yield one_to_one(symbolic, sender, transition.proves, text)
+
+
+def none_nearer(
+    symbolic: SymbolicMap, sender: Sender, wanted: Claim, holds: Callable[[Point], Term]
+) -> Claim | Alternatives:
+    """That where `wanted` holds no device that holds the block is nearer than the sender."""
+    source, other = symbolic.sender(symbolic.here, sender), symbolic.point("'")
+
+    def any_other() -> list[Claim]:
+        nearer = symbolic.is_nearer(other, source, symbolic.here)
+        found = terms.And(symbolic.in_mesh(other), holds(other), nearer)
+        return [replace(wanted, counter=terms.And(wanted.counter, found))]
+
+    few = symbolic.among_nearest(sender, symbolic.here, holds)
+    if few is None:
+        return any_other()[0]
+    return Alternatives((replace(wanted, counter=terms.And(wanted.counter, few)),), any_other)
 
 
 def one_to_one(symbolic: SymbolicMap, sender: Sender, proves: str, text: str) -> Claim:
     """No two devices have the same sender."""
     other = symbolic.point("'")
-    both = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
-    differ = z3.Or(*(a != b for a, b in zip(symbolic.here, other, strict=True)))
+    both = terms.And(symbolic.in_mesh(symbolic.here), symbolic.in_mesh(other))
+    differ = terms.Or(*(a != b for a, b in zip(symbolic.here, other, strict=True)))
     sources = symbolic.sender(symbolic.here, sender), symbolic.sender(other, sender)
-    same = z3.And(*(a == b for a, b in zip(*sources, strict=True)))
-    shared = z3.Or(z3.And(differ, same), z3.Not(symbolic.in_mesh(sources[0])))
+    same = terms.And(*(a == b for a, b in zip(*sources, strict=True)))
+    shared = terms.Or(terms.And(differ, same), terms.Not(symbolic.in_mesh(sources[0])))
     return Claim(
         proves,
         f"{text}: {symbolic.sender_text(sender)} is a device that sends to no other",
-        z3.And(both, shared),
+        terms.And(both, shared),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ import z3
 from primepar.schedule.operators import Phase, tensor_dims
 from primepar.schedule.primitive import ANY, call_home
 from primepar.schedule.sequence import Element, SliceIndex
-from primepar.verify.fit import Digits, FitError, Row, Sample
+from primepar.verify import terms
+from primepar.verify.fit import Digits, Sample
 from primepar.verify.fit_count import Rule, Seen, fit_count
+from primepar.verify.fit_sender import FitError, Row
+from primepar.verify.polynomial import Polynomial
 from primepar.verify.primitive_affine import Affine
 from primepar.verify.primitive_order import Claim
 from primepar.verify.primitive_symbolic import Block, SymbolicMap, overlaps
@@ -191,18 +195,18 @@ class _Terms(Facts):
         self.steps = symbolic.steps.term
 
     def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
-        inside = z3.And(step >= 0, step < self.steps)
+        inside = terms.And(step >= 0, step < self.steps)
         block = self.symbolic.block(phase, tensor, self.symbolic.here, step)
-        return z3.And(inside, overlaps(block, self.block))
+        return terms.And(inside, overlaps(block, self.block))
 
     def at_home(self) -> Truth:
         return overlaps(self.symbolic.home(self.tensor, self.symbolic.here), self.block)
 
     def all(self, *facts: Truth) -> Truth:
-        return z3.And(*facts)
+        return terms.And(*facts)
 
     def none(self, *facts: Truth) -> Truth:
-        return z3.Not(z3.Or(*facts))
+        return terms.Not(terms.Or(*facts))
 
 
 @dataclass
@@ -217,12 +221,7 @@ class Space:
         """(dim, place) of the digits that the product leaves open."""
         symbolic, counted = self.symbolic, self.counted
         named = symbolic.block(counted.phase, counted.tensor, symbolic.here, symbolic.now)
-        return [
-            (dim, place)
-            for dim, digits in named.items()
-            for place in range(len(symbolic.radices.get(dim, ())))
-            if place >= len(digits) or digits[place] is ANY
-        ]
+        return symbolic.opened(named)
 
     @cached_property
     def lengths(self) -> list[Affine]:
@@ -238,15 +237,15 @@ class Space:
     def variables(self) -> list[Term]:
         """A Z3 integer for each."""
         steps = [self.symbolic.now] if self.counted.step is None else []
-        digits = [z3.Int(f"{dim}{place}") for dim, place in self.opened]
+        digits = [terms.Int(f"{dim}{place}") for dim, place in self.opened]
         return [*self.symbolic.here, *steps, *digits]
 
     @property
     def inside(self) -> Term:
         """Every variable is in its range."""
         term = self.symbolic.space.term
-        return z3.And(
-            *(z3.And(at >= 0, at < term(length))
+        return terms.And(
+            *(terms.inside(at, term(length))
               for at, length in zip(self.variables, self.lengths, strict=True))
         )  # fmt: skip
 
@@ -259,7 +258,7 @@ class Space:
         """What is asked of any point."""
         symbolic, counted = self.symbolic, self.counted
         last = symbolic.steps.term - 1
-        t = {None: symbolic.now, "first": z3.IntVal(0)}.get(counted.step, last)
+        t = {None: symbolic.now, "first": terms.IntVal(0)}.get(counted.step, last)
         named = symbolic.block(counted.phase, counted.tensor, symbolic.here, t)
         chosen = self.variables[len(self.variables) - len(self.opened) :]
         return _Terms(symbolic, t, filled(named, self.opened, chosen), counted.tensor)
@@ -276,16 +275,16 @@ class Space:
                 far = far + symbols[free] * factor
             wrapped = far % space.exactly(self.lengths[bound.variable])
             same.append(self.variables[bound.variable] == wrapped.term)
-        return z3.Not(z3.And(*same)) if rule.complement else z3.And(*same)
+        return terms.Not(terms.And(*same)) if rule.complement else terms.And(*same)
 
-    def number(self, rule: Rule) -> Term:
+    def number(self, rule: Rule) -> Polynomial:
         """How many points a rule has, over all devices."""
-        term = self.symbolic.space.term
-        every = [term(length) for length in self.lengths]
+        every = [self.symbolic.space.polynomial(length) for length in self.lengths]
         bound = {each.variable for each in rule.bounds}
-        free = [each for at, each in enumerate(every) if at not in bound]
-        inside = z3.Product([z3.IntVal(1), *free])
-        return z3.Product([z3.IntVal(1), *every]) - inside if rule.complement else inside
+        free = (each for at, each in enumerate(every) if at not in bound)
+        one = Polynomial.of(1)
+        inside = prod(free, start=one)
+        return prod(every, start=one) - inside if rule.complement else inside
 
 
 @dataclass
@@ -319,7 +318,7 @@ class Counter:
             self._rules[key] = fit_count(seen)
         return self._rules[key]
 
-    def number(self, counted: Counted, ones: frozenset[int]) -> Term:
+    def number(self, counted: Counted, ones: frozenset[int]) -> Polynomial:
         """How many points the set has where these sides are 1, and the others are not."""
         rule = self.rule(counted, ones & self.short(counted))
         return Space(self.symbolic, counted).number(rule)
@@ -332,12 +331,12 @@ class Counter:
             guard = self.guard(short, ones)
             differ = z3.Xor(space.member, space.by_rule(rule))
             sentence = f"{counted.name}: as many as the rule says"
-            yield Claim(self.proves, sentence, z3.And(guard, space.inside, differ))
+            yield Claim(self.proves, sentence, terms.And(guard, space.inside, differ))
 
     def guard(self, sides: frozenset[int], ones: frozenset[int]) -> Term:
         """Of `sides` those in `ones` are 1, and the others are not."""
-        terms = [side.term for side in self.symbolic.space.sides]
-        return z3.And(*(terms[at] == 1 if at in ones else terms[at] >= 2 for at in sides))
+        every = [side.term for side in self.symbolic.space.sides]
+        return terms.And(*(every[at] == 1 if at in ones else every[at] >= 2 for at in sides))
 
 
 LONGEST = 3

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import z3
-
 from primepar.schedule.operators import PRODUCTS
 from primepar.schedule.sequence import HOMES
-from primepar.verify.fit import FitError, Sample, Sender
-from primepar.verify.primitive_claims import coverage, one_to_one
+from primepar.verify import terms
+from primepar.verify.fit import Sample
+from primepar.verify.fit_sender import FitError, Sender
+from primepar.verify.primitive_claims import coverage, none_nearer, one_to_one
 from primepar.verify.primitive_locate import (
     Either,
     HomeSample,
     Locator,
     Rule,
     RuleSpan,
-    fit_locators,
     fit_opening,
     fit_rules,
 )
-from primepar.verify.primitive_moved import Moved
+from primepar.verify.primitive_moved import Moved, home_samples, located
 from primepar.verify.primitive_order import Alternatives, Claim, order
 from primepar.verify.primitive_symbolic import SymbolicMap, overlaps
 from primepar.verify.symbol import Term
@@ -32,14 +31,13 @@ from primepar.verify.symbol import Term
 def home_claims(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim | Alternatives]:
     """All claims of a primitive with homes, property by property."""
     yield from coverage(symbolic)
-    located = fit_locators(seen, symbolic.radices)
-    known = {name: each for name, each in located.items() if isinstance(each, Locator)}
+    rests = located(symbolic, seen)
     for tensor in HOMES:
-        yield from _rests(symbolic, tensor, located[tensor])
-    samples = [HomeSample(sample, known) for sample in seen]
+        yield from _rests(symbolic, tensor, rests[tensor])
+    samples = home_samples(symbolic, seen)
     for phase, made in PRODUCTS.items():
         for tensor in (*made.reads, made.writes):
-            moved = Moved(symbolic, phase, tensor, located[tensor.removeprefix("d")])
+            moved = Moved(symbolic, phase, tensor, rests[tensor.removeprefix("d")])
             yield from _moved(moved, samples)
     yield order(symbolic)
 
@@ -49,23 +47,23 @@ def _rests(symbolic: SymbolicMap, tensor: str, locator: Locator | FitError) -> I
     name, here = f"home of {tensor}", symbolic.here
     inside = symbolic.in_mesh(here)
     yield Claim("alignment", f"{name}: there is a device", inside, is_sanity=True)
-    outside = z3.Not(symbolic.in_grid(symbolic.home(tensor, here)))
+    outside = terms.Not(symbolic.in_grid(symbolic.home(tensor, here)))
     sentence = f"{name}: every slice index is in its grid"
-    yield Claim("alignment", sentence, z3.And(inside, outside), is_ground=True)
+    yield Claim("alignment", sentence, terms.And(inside, outside), is_ground=True)
     sentence = f"{name}: every block rests on some device"
     if isinstance(locator, FitError):
         yield Claim("alignment", sentence, None, str(locator))
         return
     block = symbolic.any_block(tensor)
     found = symbolic.located(locator, here, block)
-    lies = z3.And(symbolic.in_mesh(found), overlaps(symbolic.home(tensor, found), block))
-    any_block = z3.And(inside, symbolic.in_grid(block))
-    yield Claim("alignment", sentence, z3.And(any_block, z3.Not(lies)))
+    lies = terms.And(symbolic.in_mesh(found), overlaps(symbolic.home(tensor, found), block))
+    any_block = terms.And(inside, symbolic.in_grid(block))
+    yield Claim("alignment", sentence, terms.And(any_block, terms.Not(lies)))
     if locator.replica_axes is not None:
         sentence = f"{name}: every block rests on {_count(symbolic, locator.replica_axes)}"
-        rests = z3.And(any_block, overlaps(symbolic.home(tensor, here), block))
-        another = z3.Or(*(a != b for a, b in zip(here, found, strict=True)))
-        yield Claim("alignment", sentence, z3.And(rests, another))
+        rests = terms.And(any_block, overlaps(symbolic.home(tensor, here), block))
+        another = terms.Or(*(a != b for a, b in zip(here, found, strict=True)))
+        yield Claim("alignment", sentence, terms.And(rests, another))
 
 
 def _count(symbolic: SymbolicMap, axes: tuple[int, ...]) -> str:
@@ -82,19 +80,23 @@ def _moved(moved: Moved, samples: list[HomeSample]) -> Iterator[Claim | Alternat
         sentence = f"{moved.name}: every receive has its send"
         yield Claim("deadlock-freedom", sentence, None, str(locator))
         return
-    enough: list[Claim] = []
     if moved.is_sum:
         # A part of a sum hops to a device that goes on with it, or rests: either way it comes home.
         yield from _returns(moved, locator)
     else:
         yield from _opening(moved, locator, samples)
-        enough = list(_steps(moved, (RuleSpan(moved.symbolic.space.number(0), Either(locator)),)))
+    start = moved.symbolic.space.number(0)
+
+    def enough() -> Iterator[Claim | Alternatives]:
+        if not moved.is_sum:
+            yield from _steps(moved, (RuleSpan(start, Either(locator)),))
+
     try:
         exact = list(_steps(moved, fit_rules(samples, moved.phase, moved.tensor)))
     except FitError:
-        yield from enough
+        yield from enough()
     else:
-        yield Alternatives(tuple(exact), tuple(enough))
+        yield Alternatives(tuple(exact), enough)
 
 
 def _opening(
@@ -102,17 +104,20 @@ def _opening(
 ) -> Iterator[Claim | Alternatives]:
     """How step 0 gets an operand: by one rule, or from a peer or its home."""
     text = f"{moved.name}, before t = 0"
-    enough = _operand(moved, Either(locator), None, moved.any_one, text)
+
+    def enough() -> Iterator[Claim | Alternatives]:
+        return _operand(moved, Either(locator), None, moved.any_one, text)
+
     try:
         rule = fit_opening(samples, moved.phase, moved.tensor)
     except FitError:
-        yield from enough
+        yield from enough()
     else:
         exact = _operand(moved, rule, None, moved.any_one, text)
-        yield Alternatives(tuple(exact), tuple(enough))
+        yield Alternatives(tuple(exact), enough)
 
 
-def _steps(moved: Moved, spans: tuple[RuleSpan, ...]) -> Iterator[Claim]:
+def _steps(moved: Moved, spans: tuple[RuleSpan, ...]) -> Iterator[Claim | Alternatives]:
     """How every further step gets an operand, or passes on its sums."""
     yield _no_gap(moved, spans)
     if moved.is_sum and all(span.rule is None for span in spans):
@@ -128,16 +133,16 @@ def _no_gap(moved: Moved, spans: tuple[RuleSpan, ...]) -> Claim:
     """The spans were seen on a few sides only: on another there may be steps before the first."""
     symbolic, now = moved.symbolic, moved.symbolic.now
     early = [now < symbolic.space.term(span.first) for span in spans]
-    uncovered = z3.And(now >= 0, now < symbolic.steps.term - 1, *early)
+    uncovered = terms.And(now >= 0, now < symbolic.steps.term - 1, *early)
     return Claim(moved.proves, f"{moved.name}: the rules leave out no step", uncovered)
 
 
 def _operand(
     moved: Moved, rule: Rule, now: Term | None, during: Term, text: str
-) -> Iterator[Claim]:
+) -> Iterator[Claim | Alternatives]:
     """What a device needs next is here, or comes from one peer, or from home."""
     symbolic = moved.symbolic
-    wants = z3.And(during, moved.missing(symbolic.here, now))
+    wants = terms.And(during, moved.missing(symbolic.here, now))
     if rule is None:
         yield Claim("placement", f"{text}: there is such a device and step", during, is_sanity=True)
         yield Claim("placement", f"{text}: every device has already what it needs next", wants)
@@ -154,23 +159,22 @@ def _operand(
 
 def _from_peer(
     moved: Moved, sender: Sender, now: Term | None, wants: Term, text: str
-) -> Iterator[Claim]:
-    symbolic, other = moved.symbolic, moved.symbolic.point("'")
+) -> Iterator[Claim | Alternatives]:
+    symbolic = moved.symbolic
     source, name = symbolic.sender(symbolic.here, sender), symbolic.sender_text(sender)
     sentence = f"{text}: what a device needs next and has not, {name} has"
-    yield Claim("placement", sentence, z3.And(wants, z3.Not(moved.offers(source, now))))
-    nearer = symbolic.is_nearer(other, source, symbolic.here)
-    offered = z3.And(symbolic.in_mesh(other), moved.offers(other, now))
+    yield Claim("placement", sentence, terms.And(wants, terms.Not(moved.offers(source, now))))
     sentence = f"{text}: no device nearer than {name} has it"
-    yield Claim("placement", sentence, z3.And(wants, offered, nearer))
+    claim = Claim("placement", sentence, wants)
+    yield none_nearer(symbolic, sender, claim, lambda device: moved.offers(device, now))
     yield one_to_one(symbolic, sender, "deadlock-freedom", text)
 
 
 def _from_home(moved: Moved, locator: Locator, wants: Term, text: str) -> Iterator[Claim]:
-    home, name, nearer = _nearest_home(moved, locator)
+    home, name = _at_home(moved, locator)
     sentence = f"{text}: what a device needs next and has not rests on {name}"
-    yield Claim("placement", sentence, z3.And(wants, z3.Not(home)))
-    yield Claim("placement", f"{text}: no home of it is nearer than {name}", z3.And(wants, nearer))
+    yield Claim("placement", sentence, terms.And(wants, terms.Not(home)))
+    yield from _no_nearer_home(moved, locator, "placement", text, wants)
 
 
 def _only_from_home(
@@ -178,48 +182,63 @@ def _only_from_home(
 ) -> Iterator[Claim]:
     symbolic, other = moved.symbolic, moved.symbolic.point("'")
     name = symbolic.locator_text(locator, moved.tensor)
-    offered = z3.And(symbolic.in_mesh(other), moved.offers(other, now))
+    offered = terms.And(symbolic.in_mesh(other), moved.offers(other, now))
     sentence = f"{text}: no device has it away from home"
-    yield Claim("placement", sentence, z3.And(wants, offered))
+    yield Claim("placement", sentence, terms.And(wants, offered))
     found = symbolic.located(locator, symbolic.here, symbolic.any_block(moved.tensor))
     sentence = f"{text}: {name}, which sends a block, does not want it itself"
-    asks = z3.And(wants, symbolic.in_mesh(found), moved.missing(found, now))
+    asks = terms.And(wants, symbolic.in_mesh(found), moved.missing(found, now))
     yield Claim("deadlock-freedom", sentence, asks)
 
 
-def _nearest_home(moved: Moved, locator: Locator) -> tuple[Term, str, Term]:
-    """That the located device is a home of the block; its name; that another home is nearer."""
+def _at_home(moved: Moved, locator: Locator) -> tuple[Term, str]:
+    """That the located device is a home of the block; its name."""
+    symbolic = moved.symbolic
+    found = symbolic.located(locator, symbolic.here, symbolic.any_block(moved.tensor))
+    is_home = terms.And(symbolic.in_mesh(found), moved.at_home(found))
+    return is_home, symbolic.locator_text(locator, moved.tensor)
+
+
+def _no_nearer_home(
+    moved: Moved, locator: Locator, proves: str, text: str, wanted: Term
+) -> Iterator[Claim]:
+    """No other home is nearer; nothing to ask where a block rests on one device, as is claimed."""
+    if locator.replica_axes == ():
+        return
     symbolic, here, other = moved.symbolic, moved.symbolic.here, moved.symbolic.point("'")
     found = symbolic.located(locator, here, symbolic.any_block(moved.tensor))
-    nearer = z3.And(
-        symbolic.in_mesh(other), moved.at_home(other), symbolic.is_nearer(other, found, here)
+    nearer = symbolic.is_nearer(other, found, here)
+    home = terms.And(symbolic.in_mesh(other), moved.at_home(other))
+    sentence = (
+        f"{text}: no home of it is nearer than {symbolic.locator_text(locator, moved.tensor)}"
     )
-    is_home = z3.And(symbolic.in_mesh(found), moved.at_home(found))
-    return is_home, symbolic.locator_text(locator, moved.tensor), nearer
+    yield Claim(proves, sentence, terms.And(wanted, home, nearer))
 
 
-def _sum(moved: Moved, rule: Rule, now: Term, during: Term, text: str) -> Iterator[Claim]:
+def _sum(
+    moved: Moved, rule: Rule, now: Term, during: Term, text: str
+) -> Iterator[Claim | Alternatives]:
     """Sums are passed on by all that leave them, to all that add to them next."""
-    symbolic, here, other = moved.symbolic, moved.symbolic.here, moved.symbolic.point("'")
+    symbolic, here = moved.symbolic, moved.symbolic.here
     yield Claim("completion", f"{text}: there is such a device and step", during, is_sanity=True)
     if not isinstance(rule, Sender):
-        left = z3.And(during, moved.leaves(here, now))
+        left = terms.And(during, moved.leaves(here, now))
         yield Claim("completion", f"{text}: a device leaves a sum at its home only", left)
         return
     source, name = symbolic.sender(here, rule), symbolic.sender_text(rule)
-    joins = z3.And(during, moved.arrives(here, now))
+    joins = terms.And(during, moved.arrives(here, now))
     sentence = f"{text}: the sum that a device adds to next comes from {name}"
-    yield Claim("completion", sentence, z3.And(joins, z3.Not(moved.leaves(source, now))))
+    yield Claim("completion", sentence, terms.And(joins, terms.Not(moved.leaves(source, now))))
     sentence = f"{text}: no device nearer than {name} leaves it"
-    nearer = z3.And(moved.leaves(other, now), symbolic.is_nearer(other, source, here))
-    yield Claim("completion", sentence, z3.And(joins, symbolic.in_mesh(other), nearer))
+    claim = Claim("completion", sentence, joins)
+    yield none_nearer(symbolic, rule, claim, lambda device: moved.leaves(device, now))
     sentence = f"{text}: the sum that {name} leaves is passed on"
-    lost = z3.And(moved.leaves(source, now), z3.Not(moved.arrives(here, now)))
-    yield Claim("completion", sentence, z3.And(during, lost))
-    before = z3.Int("t before")
-    holds = z3.And(before >= 0, before < now, moved.at_home(here), moved.works(here, before))
+    lost = terms.And(moved.leaves(source, now), terms.Not(moved.arrives(here, now)))
+    yield Claim("completion", sentence, terms.And(during, lost))
+    before = terms.Int("t before")
+    holds = terms.And(before >= 0, before < now, moved.at_home(here), moved.works(here, before))
     sentence = f"{text}: no sum comes to a home that holds one"
-    yield Claim("completion", sentence, z3.And(joins, holds))
+    yield Claim("completion", sentence, terms.And(joins, holds))
     for proves in ("completion", "deadlock-freedom"):
         yield one_to_one(symbolic, rule, proves, text)
 
@@ -227,26 +246,25 @@ def _sum(moved: Moved, rule: Rule, now: Term, during: Term, text: str) -> Iterat
 def _rests_until_done(moved: Moved) -> Claim:
     """No sum is passed on: each is where its products are, until it is finished."""
     symbolic, here, other = moved.symbolic, moved.symbolic.here, moved.symbolic.point("'")
-    now, before = symbolic.now, z3.Int("t before")
-    at_step = z3.And(before >= 0, before <= now, now < symbolic.steps.term - 1)
-    has_left = z3.And(
+    now, before = symbolic.now, terms.Int("t before")
+    at_step = terms.And(before >= 0, before <= now, now < symbolic.steps.term - 1)
+    has_left = terms.And(
         symbolic.in_mesh(other),
         moved.works(other, before),
-        z3.Not(z3.Or(moved.works(other, now + 1), moved.at_home(other))),
+        terms.Not(terms.Or(moved.works(other, now + 1), moved.at_home(other))),
     )
-    begins = z3.And(moved.works(here, now + 1), z3.Not(moved.works(here, before)))
+    begins = terms.And(moved.works(here, now + 1), terms.Not(moved.works(here, before)))
     sentence = f"{moved.name}: what one device leaves is never the next of another"
-    return Claim("completion", sentence, z3.And(moved.any_one, at_step, has_left, begins))
+    return Claim("completion", sentence, terms.And(moved.any_one, at_step, has_left, begins))
 
 
 def _returns(moved: Moved, locator: Locator) -> Iterator[Claim]:
     """Whoever holds a part of a sum in the end sends it to one home, the nearest."""
     symbolic, now = moved.symbolic, moved.symbolic.now
-    home, name, nearer = _nearest_home(moved, locator)
-    at_step = z3.And(now >= 0, now < symbolic.steps.term)
-    adds = z3.And(moved.any_one, at_step, moved.works(symbolic.here, now))
+    home, name = _at_home(moved, locator)
+    at_step = terms.And(now >= 0, now < symbolic.steps.term)
+    adds = terms.And(moved.any_one, at_step, moved.works(symbolic.here, now))
     yield Claim("completion", f"{moved.name}: there is a product", adds, is_sanity=True)
     sentence = f"{moved.name}: every sum that a device adds to is at home on {name}"
-    yield Claim("completion", sentence, z3.And(adds, z3.Not(home)))
-    sentence = f"{moved.name}: no home of it is nearer than {name}"
-    yield Claim("completion", sentence, z3.And(adds, nearer))
+    yield Claim("completion", sentence, terms.And(adds, terms.Not(home)))
+    yield from _no_nearer_home(moved, locator, "completion", moved.name, adds)

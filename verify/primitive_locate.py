@@ -13,16 +13,8 @@ from itertools import product
 from primepar.schedule.operators import PRODUCTS, Index, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, call_home
 from primepar.schedule.sequence import HOMES, Coordinates, Element, SliceIndex
-from primepar.verify.fit import (
-    Digits,
-    FitError,
-    Row,
-    Sample,
-    Sender,
-    distance,
-    fit_rule,
-    fit_runs,
-)
+from primepar.verify.fit import Digits, Sample, distance, fit_rule, fit_runs
+from primepar.verify.fit_sender import FitError, Row, Sender
 from primepar.verify.primitive_affine import Affine
 
 MOST_FACTORS = 6
@@ -127,6 +119,32 @@ class HomeSample:
         return frozenset[Index]().union(
             *(self._worked["forward", tensor, t][device] for t in steps)
         )
+
+    def rests_at_home(self, phase: Phase, tensor: str) -> bool:
+        """Whether a tensor never leaves its home in a phase."""
+        home = self._homes[tensor.removeprefix("d")]
+        steps = range(self.element.steps)
+        worked = (self._worked[phase, tensor, t] for t in steps)
+        return all(need <= home[device] for each in worked for device, need in each.items())
+
+    def alike(self, tensor: str) -> bool:
+        """Whether backward and gradient want the same blocks at every step."""
+        steps = range(self.element.steps)
+        pairs = ([self._worked[phase, tensor, t] for phase in ("backward", "gradient")]
+                 for t in steps)  # fmt: skip
+        return all(one == other for one, other in pairs)
+
+    def finishes(self, phase: Phase, tensor: str) -> bool:
+        """Whether a sum that a device leaves away from its home is added to by none after it."""
+        home = self._homes[tensor.removeprefix("d")]
+        later = frozenset[Index]()
+        then: dict[Coordinates, frozenset[Index]] = dict.fromkeys(home, later)
+        for t in reversed(range(self.element.steps)):
+            now = self._worked[phase, tensor, t]
+            if any((now[device] - then[device] - home[device]) & later for device in home):
+                return False
+            later, then = later.union(*now.values()), now
+        return True
 
     def opening(self, phase: Phase, tensor: str) -> Rule:
         """How step 0 gets an operand. Raises `FitError` if no one rule says it."""

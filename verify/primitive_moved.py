@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import z3
-
 from primepar.schedule.operators import PRODUCTS, Phase
-from primepar.verify.fit import FitError
-from primepar.verify.primitive_locate import Locator, RuleSpan
+from primepar.verify import terms
+from primepar.verify.fit import Sample
+from primepar.verify.fit_sender import FitError
+from primepar.verify.primitive_locate import HomeSample, Locator, RuleSpan, fit_locators
 from primepar.verify.primitive_symbolic import Point, SymbolicMap, overlaps
 from primepar.verify.symbol import Term
 
@@ -42,7 +42,7 @@ class Moved:
         """This device is in the mesh, and the block in the grid."""
         symbolic = self.symbolic
         block = symbolic.any_block(self.tensor)
-        return z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
+        return terms.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
 
     def works(self, device: Point, step: Term) -> Term:
         """The device has the block in its product at that step."""
@@ -58,7 +58,7 @@ class Moved:
         """The device keeps the block since that step of forward."""
         symbolic = self.symbolic
         if self.phase == "forward" or self.tensor not in symbolic.primitive.keeps:
-            return z3.BoolVal(False)
+            return terms.FALSE
         have = symbolic.block("forward", self.tensor, device, step)
         return overlaps(have, symbolic.any_block(self.tensor))
 
@@ -67,27 +67,27 @@ class Moved:
 
         Of what it keeps since forward, only what it had there at the same step is counted.
         """
-        then = z3.IntVal(0) if now is None else now + 1
+        then = terms.IntVal(0) if now is None else now + 1
         has = [self.at_home(device), self.kept(device, then)]
         if now is not None:
             has.append(self.works(device, now))
-        return z3.And(self.works(device, then), z3.Not(z3.Or(*has)))
+        return terms.And(self.works(device, then), terms.Not(terms.Or(*has)))
 
     def offers(self, device: Point, now: Term | None) -> Term:
         """The device has the block away from home; what it keeps may be of any step."""
-        symbolic, before = self.symbolic, z3.Int("t kept")
-        past = z3.And(before >= 0, before < symbolic.steps.term, self.kept(device, before))
+        symbolic, before = self.symbolic, terms.Int("t kept")
+        past = terms.And(before >= 0, before < symbolic.steps.term, self.kept(device, before))
         has = [past] if now is None else [past, self.works(device, now)]
-        return z3.And(z3.Or(*has), z3.Not(self.at_home(device)))
+        return terms.And(terms.Or(*has), terms.Not(self.at_home(device)))
 
     def leaves(self, device: Point, now: Term) -> Term:
         """The device has added to the sum, goes on without it, and is no home of it."""
-        goes_on = z3.And(self.works(device, now), z3.Not(self.works(device, now + 1)))
-        return z3.And(goes_on, z3.Not(self.at_home(device)))
+        goes_on = terms.And(self.works(device, now), terms.Not(self.works(device, now + 1)))
+        return terms.And(goes_on, terms.Not(self.at_home(device)))
 
     def arrives(self, device: Point, now: Term) -> Term:
         """The device adds to the sum at the next step, and not at this one."""
-        return z3.And(z3.Not(self.works(device, now)), self.works(device, now + 1))
+        return terms.And(terms.Not(self.works(device, now)), self.works(device, now + 1))
 
     def during(self, spans: tuple[RuleSpan, ...], place: int) -> Term:
         """Any device and block, and now in that span."""
@@ -95,7 +95,7 @@ class Moved:
         now, last = symbolic.now, symbolic.steps.term - 1
         later = [now < term(span.first) for span in spans[place + 1 :]]
         first = term(spans[place].first)
-        return z3.And(self.any_one, now >= 0, now < last, now >= first, *later)
+        return terms.And(self.any_one, now >= 0, now < last, now >= first, *later)
 
     def span_text(self, spans: tuple[RuleSpan, ...], place: int) -> str:
         """How sentences name the tensor in that span."""
@@ -104,3 +104,15 @@ class Moved:
         if place + 1 == len(spans):
             return f"{self.name}, from t = {first} on" if place else self.name
         return f"{self.name}, {first} <= t < {spans[place + 1].first.text(names)}"
+
+
+def located(symbolic: SymbolicMap, seen: list[Sample]) -> dict[str, Locator | FitError]:
+    """Where each tensor rests, fitted once."""
+    return symbolic.once("located", lambda: fit_locators(seen, symbolic.radices))
+
+
+def home_samples(symbolic: SymbolicMap, seen: list[Sample]) -> list[HomeSample]:
+    """The samples of a primitive with homes, with where each tensor rests; made once."""
+    known = {name: each for name, each in located(symbolic, seen).items()
+             if isinstance(each, Locator)}  # fmt: skip
+    return symbolic.once("at home", lambda: [HomeSample(sample, known) for sample in seen])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-import z3
-
 from primepar.schedule.operators import PHASES, tensor_dims
 from primepar.schedule.sequence import HOMES
+from primepar.verify import terms
 from primepar.verify.primitive_symbolic import SymbolicMap, precedes
 from primepar.verify.symbol import Term
 
@@ -28,14 +28,16 @@ class Claim:
     is_sanity: bool = False
     is_ground: bool = False
     """Whether every other claim stands on it, of whatever property."""
+    note: str | None = None
+    """What the report says beside *proved*."""
 
 
 @dataclass(frozen=True)
 class Alternatives:
     """Claims that say exactly what moves, and weaker ones that are enough where those fail."""
 
-    exact: tuple[Claim, ...]
-    enough: tuple[Claim, ...]
+    exact: tuple[Claim | Alternatives, ...]
+    enough: Callable[[], Iterable[Claim | Alternatives]]
 
 
 def order(symbolic: SymbolicMap) -> Claim:
@@ -59,18 +61,20 @@ def order(symbolic: SymbolicMap) -> Claim:
 
 def growing_ranks(steps: Term, most: int) -> Term:
     """What contradicts the order: of phases of so many steps, and of sums told by `most` digits."""
-    t, later = z3.Int("t"), z3.Int("t'")
-    at_step = z3.And(t >= 0, t < steps)
+    t, later = terms.Int("t"), terms.Int("t'")
+    at_step = terms.And(t >= 0, t < steps)
     wrong = []
     for place in range(len(PHASES)):
         length = 4 * steps + 2
         opening = place * length
         post = opening + 2 + 4 * t
         ranks = [opening, opening + 1, post, post + 1, post + 2, post + 3]
-        wrong += [z3.And(at_step, a >= b) for a, b in pairwise(ranks)]
-        wrong.append(z3.And(at_step, later > t, later < steps, ranks[-1] >= post + 4 * (later - t)))
-        wrong.append(z3.And(at_step, ranks[-1] >= (place + 1) * length))
-    one, other = ([z3.Int(f"digit {i}{tag}") for i in range(most)] for tag in ("", "'"))
-    differ = z3.Or(*(a != b for a, b in zip(one, other, strict=True)))
-    wrong.append(z3.And(differ, precedes(one, other) == precedes(other, one)))
-    return z3.Or(*wrong)
+        wrong += [terms.And(at_step, a >= b) for a, b in pairwise(ranks)]
+        wrong.append(
+            terms.And(at_step, later > t, later < steps, ranks[-1] >= post + 4 * (later - t))
+        )
+        wrong.append(terms.And(at_step, ranks[-1] >= (place + 1) * length))
+    one, other = ([terms.Int(f"digit {i}{tag}") for i in range(most)] for tag in ("", "'"))
+    differ = terms.Or(*(a != b for a, b in zip(one, other, strict=True)))
+    wrong.append(terms.And(differ, precedes(one, other) == precedes(other, one)))
+    return terms.Or(*wrong)

@@ -11,19 +11,25 @@ import z3
 
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import Primitive
+from primepar.verify import terms
 from primepar.verify.counterexample_primitive import of_primitive
-from primepar.verify.fit import FitError, fit_radices, samples
+from primepar.verify.deadline import UndecidedError
+from primepar.verify.fit import fit_radices, samples
+from primepar.verify.fit_sender import FitError
 from primepar.verify.primitive_claims import claims
 from primepar.verify.primitive_homes import home_claims
+from primepar.verify.primitive_memory import memory
 from primepar.verify.primitive_order import Alternatives, Claim
+from primepar.verify.primitive_races import races
 from primepar.verify.primitive_search import Fault, smallest_faults
 from primepar.verify.primitive_symbolic import SymbolicMap
 from primepar.verify.primitive_traffic import traffic
 from primepar.verify.report import PropertyResult, Report
+from primepar.verify.symbol import Term
 
 PROVED = ("coverage", "placement", "completion", "alignment", "deadlock-freedom")
 """The properties of every primitive, in the order of the report."""
-FORMULAS = {"traffic": "sent"}
+FORMULAS = {"memory": "held", "traffic": "sent"}
 """Property -> the method whose formula it is about; asked where the primitive has one."""
 
 Sides = tuple[int, ...]
@@ -47,6 +53,7 @@ class Obligation:
     reason: str | None = None
     sides: Sides | None = None
     is_ground: bool = False
+    note: str | None = None
 
 
 def verify_primitive(
@@ -54,8 +61,8 @@ def verify_primitive(
 ) -> Report:
     """Prove a primitive for all sides of 1 or more, within `timeout` seconds.
 
-    Traffic is asked where the primitive has a formula `sent` and everything else is proved: what
-    moves is counted where it can be made.
+    Memory and traffic are asked where the primitive has a formula `held` or `sent`. They and races
+    are about what moves, and are asked where all else is proved: then it can move.
 
     A property that is not proved is refuted if some small mesh breaks it, with the smallest as the
     counterexample, and unknown otherwise. Raises `PrimitiveError` if the maps do not give slices.
@@ -101,7 +108,7 @@ def asked(primitive: Primitive) -> tuple[str, ...]:
         name for name, method in FORMULAS.items()
         if getattr(kind, method) is not getattr(Primitive, method)
     )  # fmt: skip
-    return (*PROVED, *told)
+    return (*PROVED, "races", *told)
 
 
 def _result(
@@ -112,7 +119,8 @@ def _result(
     seconds = sum(obligation.seconds for obligation in own)
     failed = next((each for each in (*own, *ground) if each.reason), None)
     if failed is None:
-        return PropertyResult(name, "proved", seconds)
+        notes = [obligation.note for obligation in own if obligation.note]
+        return PropertyResult(name, "proved", seconds, reason="; ".join(notes) or None)
     if fault is not None:
         details = of_primitive(primitive, fault.sides, name, fault.sentence)
         took = seconds + fault.seconds
@@ -124,6 +132,8 @@ def _result(
 def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligation]:
     """Every claim about a primitive, asked of Z3 for `timeout` seconds in all.
 
+    What is asked of how things move comes last, and only where all else is proved.
+
     Raises `PrimitiveError` if the maps are no maps of slices, `FitError` if the number of slices
     follows no rule, `SymbolicError` if a map does what symbols cannot follow.
     """
@@ -131,11 +141,13 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     symbolic = SymbolicMap(primitive, fit_radices(seen))
     prover = Prover(symbolic, perf_counter() + timeout)
     owed = home_claims if primitive.home else claims
-    for item in chain(owed(symbolic, seen), traffic(symbolic, seen)):
-        if isinstance(item, Claim):
-            yield prover.obligation(item)
-        else:
-            yield from prover.either(item)
+    first = [obligation for item in owed(symbolic, seen) for obligation in prover.asked(item)]
+    yield from first
+    if any(obligation.reason for obligation in first):
+        return
+    moved = (races(symbolic, seen), memory(symbolic, seen, prover.cases), traffic(symbolic, seen))
+    for item in chain(*moved):
+        yield from prover.asked(item)
 
 
 class Prover:
@@ -145,13 +157,17 @@ class Prover:
         self.symbolic, self.deadline = symbolic, deadline
         self.solver = z3.Solver()
         self.solver.add(symbolic.all_sides)
+        self._told: dict[tuple[int, bool], tuple[Term, tuple[str | None, Sides | None]]] = {}
+        """What was asked before, with the term, which must live as long as its number."""
 
-    def either(self, choice: Alternatives) -> list[Obligation]:
-        """The exact claims if all of them hold, else those that are enough if these do."""
-        exact = list(map(self.obligation, choice.exact))
+    def asked(self, item: Claim | Alternatives) -> list[Obligation]:
+        """Ask one claim; or exact ones and, if not all of them hold, those that are enough."""
+        if isinstance(item, Claim):
+            return [self.obligation(item)]
+        exact = [each for own in item.exact for each in self.asked(own)]
         if all(each.reason is None for each in exact):
             return exact
-        enough = list(map(self.obligation, choice.enough))
+        enough = [each for own in item.enough() for each in self.asked(own)]
         return exact if any(each.reason for each in enough) else enough
 
     def obligation(self, claim: Claim) -> Obligation:
@@ -159,12 +175,21 @@ class Prover:
         start = perf_counter()
         reason, sides = self.ask(claim)
         took = perf_counter() - start
-        return Obligation(claim.property, claim.sentence, took, reason, sides, claim.is_ground)
+        told = claim.property, claim.sentence, took, reason, sides, claim.is_ground, claim.note
+        return Obligation(*told)
 
     def ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
         """Why the claim is not proved, None if it is; and the smallest sides that break it."""
         if claim.counter is None:
             return claim.reason, None
+        if terms.FALSE.eq(claim.counter):
+            return ("there is no such case to prove", None) if claim.is_sanity else (None, None)
+        key = claim.counter.get_id(), claim.is_sanity
+        if key not in self._told:
+            self._told[key] = claim.counter, self._ask(claim)
+        return self._told[key][1]
+
+    def _ask(self, claim: Claim) -> tuple[str | None, Sides | None]:
         self.solver.push()
         self.solver.add(claim.counter)
         try:
@@ -174,6 +199,27 @@ class Prover:
             if claim.is_sanity:
                 return None if answer == z3.sat else "there is no such case to prove", None
             return (None, None) if answer == z3.unsat else self._broken()
+        finally:
+            self.solver.pop()
+
+    def cases(self, condition: Term, choices: list[Term]) -> Iterator[tuple[bool, ...]]:
+        """Which truths the choices have at once, where the condition holds; each once.
+
+        Raises `UndecidedError` if Z3 does not decide it in time.
+        """
+        self.solver.push()
+        try:
+            named = [z3.Bool(f"case {place}") for place in range(len(choices))]
+            pairs = zip(named, choices, strict=True)
+            self.solver.add(condition, *(name == choice for name, choice in pairs))
+            while (answer := self._check()) == z3.sat:
+                model = self.solver.model()
+                truths = tuple(z3.is_true(model.eval(name)) for name in named)
+                differ = (name != one for name, one in zip(named, truths, strict=True))
+                self.solver.add(terms.Or(*differ))
+                yield truths
+            if answer == z3.unknown:
+                raise UndecidedError("Z3 did not decide it in the time that it was given")
         finally:
             self.solver.pop()
 
@@ -190,7 +236,7 @@ class Prover:
         sides = [side.term for side in self.symbolic.space.sides]
         for total in range(len(sides), LARGEST_HINT + 1):
             self.solver.push()
-            self.solver.add(z3.Sum([*sides, z3.IntVal(0)]) == total)
+            self.solver.add(terms.Sum([*sides, terms.IntVal(0)]) == total)
             if self._check() == z3.sat:
                 model = self.solver.model()
                 smallest = tuple(model.eval(side).as_long() for side in sides)

@@ -27,12 +27,15 @@ from primepar.schedule.operators import (
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import HOMES, Sequence
 from primepar.verify.program_flow import Flow
+from primepar.verify.program_memory import Memory
 from primepar.verify.program_traffic import sent
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
 MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
 MOST_SUB_OPERATORS = 4096
+WIDE, MANY = ("M", "N", "K"), 16
+"""Dims that are made so many times as long, one by one, where memory is looked at."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,27 @@ def _misaligned(
             )
 
 
+def memory_faults(movement: Movement) -> Iterator[str]:
+    """Devices on which more is alive than the primitive's formula says; for several shapes."""
+    sequence = movement.sequence
+    (element,) = sequence.elements
+    for wide in (None, *WIDE):
+        sizes = {dim: 2 * count * (MANY if dim == wide else 1)
+                 for dim, count in sequence.grid.items()}  # fmt: skip
+        operator = Linear(**sizes)
+        told = element.held(operator)
+        if told is None:
+            return
+        peaks = Memory(Meaning(lower(sequence, operator))).peaks()[0]
+        most = max(peaks)
+        if most > told:
+            shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+            yield (
+                f"{shape}: expected at most {told} elements alive on each device, as held says, "
+                f"got {most} on {sequence.place(peaks.index(most))}: mend the formula"
+            )
+
+
 def traffic_faults(movement: Movement) -> Iterator[str]:
     """Sums of what all devices send that are not what the primitive's formula says."""
     sequence = movement.sequence
@@ -238,6 +262,7 @@ FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
     "placement": placement_faults,
     "completion": completion_faults,
     "alignment": alignment_faults,
+    "memory": memory_faults,
     "traffic": traffic_faults,
 }
 """Property -> what breaks it on one mesh; a derived hop is posted at both ends, so none hangs."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-import z3
+from math import prod
+from typing import Any, TypeVar
 
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.operators import PHASES, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive, Value, call_home, call_map
 from primepar.schedule.sequence import HOMES
-from primepar.verify.fit import Row, Sender
+from primepar.verify import terms
+from primepar.verify.fit_sender import Row, Sender
+from primepar.verify.polynomial import Polynomial
 from primepar.verify.primitive_affine import Affine, sum_text
 from primepar.verify.primitive_locate import Locator
 from primepar.verify.symbol import Space, Symbol, Term
 
+T = TypeVar("T")
 Point = tuple[Term, ...]
 """One Z3 integer for each device axis."""
 Block = dict[str, tuple[Term, ...]]
@@ -45,7 +47,7 @@ class SymbolicMap:
         self.space = Space(self.primitive.side_names)
         sides = self.primitive.axis_sides.values()
         self.lengths = [self.space.side(side) for side in sides]
-        self.here, self.now = self.point(""), z3.Int("t")
+        self.here, self.now = self.point(""), terms.Int("t")
         try:
             self.steps = self.space.of(self.primitive.steps(*self.space.sides))
             self.digits = {phase: self._called(phase) for phase in PHASES}
@@ -79,22 +81,27 @@ class SymbolicMap:
             for dim, index in slices.items()
         }
 
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` gives, made once."""
+        if name not in self._known:
+            self._known[name] = make()
+        return self._known[name]  # type: ignore[no-any-return]
+
     def point(self, tag: str) -> Point:
         """Fresh coordinates of a device."""
-        return tuple(z3.Int(f"{axis}{tag}") for axis in self.primitive.axis_sides)
+        return tuple(terms.Int(f"{axis}{tag}") for axis in self.primitive.axis_sides)
 
     def in_mesh(self, device: Point) -> Term:
         """Every coordinate is 0 or more and below the length of its axis."""
         if device not in self._known:
             limits = [self.space.term(length) for length in self.lengths]
-            inside = [z3.And(at >= 0, at < limit) for at, limit in zip(device, limits, strict=True)]
-            self._known[device] = z3.And(*inside)
+            self._known[device] = terms.And(*map(terms.inside, device, limits))
         return self._known[device]
 
     @property
     def all_sides(self) -> Term:
         """Every side is 1 or more."""
-        return z3.And(*(side.term >= 1 for side in self.space.sides))
+        return terms.And(*(side.term >= 1 for side in self.space.sides))
 
     def sender(self, device: Point, sender: Sender) -> Point:
         """The device that sends to `device`."""
@@ -122,13 +129,15 @@ class SymbolicMap:
     def any_block(self, tensor: str) -> Block:
         """One block of `tensor`, every digit a Z3 integer of its own."""
         return {
-            dim: tuple(z3.Int(f"{dim}{place}") for place in range(len(self.radices.get(dim, ()))))
+            dim: tuple(
+                terms.Int(f"{dim}{place}") for place in range(len(self.radices.get(dim, ())))
+            )
             for dim in tensor_dims(tensor)
         }
 
     def in_grid(self, block: Block) -> Term:
         """Every digit is 0 or more and below its number of slices."""
-        return z3.And(*(z3.And(at >= 0, at < count) for at, count in self.counted(block)))
+        return terms.And(*(terms.inside(at, count) for at, count in self.counted(block)))
 
     def counted(self, block: Block) -> list[tuple[Term, Term]]:
         """Every digit that is not open, and its number of slices."""
@@ -138,6 +147,20 @@ class SymbolicMap:
             for place, digit in enumerate(index)
             if digit is not ANY
         ]
+
+    def opened(self, block: Block) -> list[tuple[str, int]]:
+        """(dim, place) of the digits that a block leaves open."""
+        return [
+            (dim, place)
+            for dim, digits in block.items()
+            for place in range(len(self.radices.get(dim, ())))
+            if place >= len(digits) or digits[place] is ANY
+        ]
+
+    def size(self, block: Block) -> Polynomial:
+        """How many blocks share these digits."""
+        radices = (self.radices[dim][place] for dim, place in self.opened(block))
+        return prod(map(self.space.polynomial, radices), start=Polynomial.of(1))
 
     def located(self, locator: Locator, device: Point, block: Block) -> Point:
         """The device where `locator` says that the block rests."""
@@ -177,21 +200,43 @@ class SymbolicMap:
                 for place, digit in enumerate(held)
                 if digit is not ANY and place not in named
             ]
-        return z3.And(*same)
+        return terms.And(*same)
 
     def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
         """The way from `one` to `device` comes before the way from `other` in `distance`."""
         return precedes(self._distance(one, device), self._distance(other, device))
 
+    def among_nearest(
+        self, sender: Sender, device: Point, holds: Callable[[Point], Term]
+    ) -> Term | None:
+        """A device that holds is nearer than the sender; None where that is to be asked otherwise.
+
+        Whatever the sides, it is one of a few neighbours if the sender is a near one itself. On
+        short rings some of them may be further away than it seems, or be the sender.
+        """
+        neighbours = sender.nearer()
+        if neighbours is None:
+            return None
+        source = self.sender(device, sender)
+        devices = (self.sender(device, Sender.neighbour(offset)) for offset in neighbours)
+        return terms.Or(*(terms.And(terms.differ(at, source), holds(at)) for at in devices))
+
     def _distance(self, source: Point, target: Point) -> list[Term]:
-        crossed, around, offset = [z3.IntVal(0)], [z3.IntVal(0)], []
+        key = ("distance", *source, *target)
+        if key not in self._known:
+            self._known[key] = self._measured(source, target)
+        return self._known[key]  # type: ignore[no-any-return]
+
+    def _measured(self, source: Point, target: Point) -> list[Term]:
+        zero = terms.IntVal(0)
+        crossed, around, offset = [zero], [zero], []
         for there, here, form in zip(source, target, self.lengths, strict=True):
             length = self.space.term(form)
-            step = z3.If(there >= here, there - here, there - here + length)
+            step = terms.If(there >= here, there - here, there - here + length)
             offset.append(step)
-            crossed.append(z3.If(step != 0, 1, 0))
-            around.append(z3.If(2 * step <= length, step, length - step))
-        return [z3.Sum(crossed), z3.Sum(around), *offset]
+            crossed.append(terms.If(terms.equal(step, zero), zero, terms.IntVal(1)))
+            around.append(terms.If(2 * step <= length, step, length - step))
+        return [terms.Sum(crossed), terms.Sum(around), *offset]
 
     def sender_text(self, sender: Sender) -> str:
         """How sentences name the device that sends, `(r, c + 1)`."""
@@ -217,23 +262,23 @@ class SymbolicMap:
 
 def precedes(one: list[Term], other: list[Term]) -> Term:
     """The first comes before the second, digit by digit."""
-    less = z3.BoolVal(False)
+    less = terms.FALSE
     for a, b in reversed(list(zip(one, other, strict=True))):
-        less = z3.Or(a < b, z3.And(a == b, less))
+        less = terms.Or(a < b, terms.And(a == b, less))
     return less
 
 
 def overlaps(one: Block, other: Block) -> Term:
     """The two sets have a block in common."""
     pairs = [pair for dim in one for pair in zip(one[dim], other[dim], strict=False)]
-    return z3.And(*(a == b for a, b in pairs if a is not ANY and b is not ANY))
+    return terms.And(*(terms.equal(a, b) for a, b in pairs if a is not ANY and b is not ANY))
 
 
 def _substituted(block: Block, into: list[tuple[Term, Term]]) -> Block:
-    changed = [(old, new) for old, new in into if not old.eq(new)]
-    if not changed:
+    old, new = (list(column) for column in zip(*into, strict=True)) if into else ([], [])
+    if all(a.eq(b) for a, b in zip(old, new, strict=True)):
         return block
     return {
-        dim: tuple(digit if digit is ANY else z3.substitute(digit, *changed) for digit in index)
+        dim: tuple(digit if digit is ANY else terms.replaced(digit, old, new) for digit in index)
         for dim, index in block.items()
     }

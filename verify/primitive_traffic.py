@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-import z3
-
 from primepar.errors import SymbolicError
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
-from primepar.schedule.primitive import ANY
+from primepar.verify import terms
 from primepar.verify.amount import Amount, broken
-from primepar.verify.fit import FitError, Sample, Transition
+from primepar.verify.fit import Sample, Transition
 from primepar.verify.fit_count import NONE
+from primepar.verify.fit_sender import FitError
+from primepar.verify.polynomial import Polynomial, Range
 from primepar.verify.primitive_claims import Movement
 from primepar.verify.primitive_count import Counted, Counter, Facts, Truth, meshes
 from primepar.verify.primitive_order import Claim
@@ -30,6 +30,7 @@ from primepar.verify.primitive_symbolic import SymbolicMap, overlaps
 from primepar.verify.symbol import Term
 
 NAME = "traffic"
+ONE = Polynomial.of(1)
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,8 @@ def traffic(symbolic: SymbolicMap, seen: list[Sample]) -> Iterator[Claim]:
         yield Claim(NAME, "what is sent is as much as the formula says", None, str(error))
 
 
-def sizes() -> dict[str, Term]:
-    """M, N and K as Z3 integers."""
-    return {dim: z3.Int(f"size {dim}") for dim in ("M", "N", "K")}
+SIZES = ("M", "N", "K")
+"""Dims whose sizes a formula is given; M counts the rows of all batches."""
 
 
 def formula(symbolic: SymbolicMap, name: str) -> Amount | None:
@@ -64,27 +64,25 @@ def formula(symbolic: SymbolicMap, name: str) -> Amount | None:
 
     Raises `SymbolicError` if amounts cannot follow it.
     """
-    sides = [Amount.term(side.term) for side in symbolic.space.sides]
-    given = [Amount.term(size) for size in sizes().values()]
-    amount = getattr(symbolic.primitive, name)(*given, *sides)
+    variables = [
+        *(f"size {dim}" for dim in SIZES),
+        *(f"side {own}" for own in symbolic.space.names),
+    ]
+    given = [Amount.whole(Polynomial.variable(variable)) for variable in variables]
+    amount = getattr(symbolic.primitive, name)(*given)
     return None if amount is None else Amount.of(amount)
 
 
 def block_size(symbolic: SymbolicMap, tensor: str) -> Amount:
     """Elements of one block of a tensor."""
-    return elements(tensor) / Amount.term(blocks(symbolic, tensor))
+    sizes = [Polynomial.variable(f"size {dim}") for dim in tensor_dims(tensor) if dim in SIZES]
+    return Amount.whole(prod(sizes, start=ONE)) / Amount.whole(blocks(symbolic, tensor))
 
 
-def elements(tensor: str) -> Amount:
-    """Elements of a tensor; M counts the rows of all batches."""
-    size = sizes()
-    return Amount.term(z3.Product([size[dim] for dim in tensor_dims(tensor) if dim in size]))
-
-
-def blocks(symbolic: SymbolicMap, tensor: str) -> Term:
+def blocks(symbolic: SymbolicMap, tensor: str) -> Polynomial:
     """How many blocks a tensor is cut in."""
     radices = [each for dim in tensor_dims(tensor) for each in symbolic.radices.get(dim, ())]
-    return z3.Product([z3.IntVal(1), *map(symbolic.space.term, radices)])
+    return prod(map(symbolic.space.polynomial, radices), start=ONE)
 
 
 def before(facts: Facts, phase: Phase, tensor: str) -> Truth:
@@ -127,16 +125,16 @@ class _Traffic:
         total = Amount.of(0)
         for part in self.parts:
             total = total + self._amount(part, ones)
-        devices = prod(map(self.symbolic.space.term, self.symbolic.lengths), start=z3.IntVal(1))
-        gap = self.told * Amount.term(devices) - total
-        terms = [side.term for side in self.symbolic.space.sides]
-        fixed = [(terms[at], z3.IntVal(1)) for at in ones]
-        positive = z3.And(*(size >= 1 for size in sizes().values()))
-        guard = z3.And(positive, self.counter.guard(short, ones))
+        space = self.symbolic.space
+        devices = prod(map(space.polynomial, self.symbolic.lengths), start=ONE)
+        gap = self.told * Amount.whole(devices) - total
+        names = [f"side {name}" for name in space.names]
+        known = Range(
+            dict.fromkeys((names[at] for at in short - ones), 2),
+            dict.fromkeys((names[at] for at in ones), 1),
+        )
         sentence = "the blocks that leave all devices are as many elements as devices times sent"
-        wrong = broken(gap, fixed, operator.eq)
-        counter = z3.BoolVal(False) if z3.is_false(wrong) else z3.And(guard, wrong)
-        return Claim(NAME, sentence, counter)
+        return Claim(NAME, sentence, broken(gap, operator.eq, known))
 
     def _amount(self, part: Part, ones: frozenset[int]) -> Amount:
         size = block_size(self.symbolic, part.tensor)
@@ -144,21 +142,15 @@ class _Traffic:
             count = self.counter.number(part.counted, ones)
         else:
             count = self._resting(part.tensor)
-        whole = Amount.term(blocks(self.symbolic, part.tensor)) * part.less
-        return (Amount.term(count) * part.times - whole) * size
+        whole = Amount.whole(blocks(self.symbolic, part.tensor)) * part.less
+        return (Amount.whole(count) * part.times - whole) * size
 
-    def _resting(self, tensor: str) -> Term:
+    def _resting(self, tensor: str) -> Polynomial:
         """Blocks of a tensor that rest at home, on all devices together."""
         symbolic = self.symbolic
         named = symbolic.home(tensor, symbolic.here)
-        opened = [
-            symbolic.space.term(radix)
-            for dim, digits in named.items()
-            for place, radix in enumerate(symbolic.radices.get(dim, ()))
-            if place >= len(digits) or digits[place] is ANY
-        ]
-        lengths = map(symbolic.space.term, symbolic.lengths)
-        return z3.Product([z3.IntVal(1), *lengths, *opened])
+        every = map(symbolic.space.polynomial, symbolic.lengths)
+        return prod((*every, symbolic.size(named)), start=ONE)
 
     # Operands
 
@@ -184,18 +176,18 @@ class _Traffic:
 
     def _kept(self, phase: Phase, tensor: str) -> Claim:
         """What is kept from another step of forward is kept from the same one, or here anyway."""
-        symbolic, now, other = self.symbolic, self.symbolic.now, z3.Int("t kept")
+        symbolic, now, other = self.symbolic, self.symbolic.now, terms.Int("t kept")
         block = symbolic.any_block(tensor)
 
         def works(during: Phase, step: Term) -> Term:
-            inside = z3.And(step >= 0, step < symbolic.steps.term)
+            inside = terms.And(step >= 0, step < symbolic.steps.term)
             held = symbolic.block(during, tensor, symbolic.here, step)
-            return z3.And(inside, overlaps(held, block))
+            return terms.And(inside, overlaps(held, block))
 
         home = overlaps(symbolic.home(tensor, symbolic.here), block)
-        here = z3.Or(works("forward", now), works(phase, now - 1), home)
-        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
-        counter = z3.And(inside, works(phase, now), works("forward", other), z3.Not(here))
+        here = terms.Or(works("forward", now), works(phase, now - 1), home)
+        inside = terms.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
+        counter = terms.And(inside, works(phase, now), works("forward", other), terms.Not(here))
         return Claim(NAME, f"{phase}, {tensor}: what is kept is kept from the same step", counter)
 
     def _shared(self, counted: Counted) -> Iterator[Claim]:
@@ -212,14 +204,14 @@ class _Traffic:
                 symbolic.block(phase, "dO", symbolic.here, symbolic.now)
                 for phase in ("backward", "gradient")
             ]
-            inside = z3.And(
+            inside = terms.And(
                 symbolic.in_mesh(symbolic.here),
                 symbolic.now >= 0,
                 symbolic.now < symbolic.steps.term,
             )
-            same = z3.And(symbolic.contains(*pair), symbolic.contains(*reversed(pair)))
+            same = terms.And(symbolic.contains(*pair), symbolic.contains(*reversed(pair)))
             sentence = "backward and gradient want the same dO at every step, which is brought once"
-            yield Claim(NAME, sentence, z3.And(inside, z3.Not(same)))
+            yield Claim(NAME, sentence, terms.And(inside, terms.Not(same)))
             return
         if self.counter.rule(counted, frozenset()) != NONE:
             raise FitError(
@@ -271,14 +263,14 @@ class _Traffic:
 
     def _never_again(self, phase: Phase, tensor: str) -> Claim:
         symbolic, now = self.symbolic, self.symbolic.now
-        first, then, block = z3.Int("t before"), z3.Int("t then"), symbolic.any_block(tensor)
+        first, then, block = terms.Int("t before"), terms.Int("t then"), symbolic.any_block(tensor)
         works = [
             overlaps(symbolic.block(phase, tensor, symbolic.here, step), block)
             for step in (first, now, then)
         ]
-        order = z3.And(first >= 0, first < now, now < then, then < symbolic.steps.term)
-        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
-        again = z3.And(inside, order, works[0], z3.Not(works[1]), works[2])
+        order = terms.And(first >= 0, first < now, now < then, then < symbolic.steps.term)
+        inside = terms.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block))
+        again = terms.And(inside, order, works[0], terms.Not(works[1]), works[2])
         sentence = f"{phase}, {tensor}: a device adds to a sum at steps that follow one another"
         return Claim(NAME, sentence, again)
 
@@ -288,18 +280,20 @@ class _Traffic:
         lost = []
         firsts = [symbolic.space.term(span.first) for span in moved.spans]
         for place, span in enumerate(moved.spans):
-            during = z3.And(now >= firsts[place], *(now < later for later in firsts[place + 1 :]))
+            during = terms.And(
+                now >= firsts[place], *(now < later for later in firsts[place + 1 :])
+            )
             here = symbolic.here
             source = here if span.sender is None else symbolic.sender(here, span.sender)
             has = overlaps(symbolic.block(phase, tensor, source, now), block)
             keeps = overlaps(symbolic.block(phase, tensor, source, now + 1), block)
             gets = overlaps(symbolic.block(phase, tensor, here, now + 1), block)
-            arrives = z3.BoolVal(False) if span.sender is None else gets
-            lost.append(z3.And(during, has, z3.Not(keeps), z3.Not(arrives)))
-        at_step = z3.And(now >= 0, now < symbolic.steps.term - 1)
-        inside = z3.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block), at_step)
+            arrives = terms.FALSE if span.sender is None else gets
+            lost.append(terms.And(during, has, terms.Not(keeps), terms.Not(arrives)))
+        at_step = terms.And(now >= 0, now < symbolic.steps.term - 1)
+        inside = terms.And(symbolic.in_mesh(symbolic.here), symbolic.in_grid(block), at_step)
         sentence = f"{phase}, {tensor}: every sum that a device leaves is passed on"
-        return Claim(NAME, sentence, z3.And(inside, z3.Or(*lost)))
+        return Claim(NAME, sentence, terms.And(inside, terms.Or(*lost)))
 
 
 def _every(_: Facts) -> Truth:

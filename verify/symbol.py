@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
-import z3
-
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import ANY
+from primepar.verify import terms
+from primepar.verify.polynomial import Polynomial
 from primepar.verify.primitive_affine import Affine
 
 Term = Any
@@ -72,6 +72,10 @@ class Space:
         """An affine form as a Z3 integer."""
         return _term(self.names, form)
 
+    def polynomial(self, form: Affine) -> Polynomial:
+        """An affine form as a polynomial, to be multiplied."""
+        return Polynomial.affine(form, tuple(f"side {name}" for name in self.names))
+
     def exactly(self, form: Affine) -> Symbol:
         """The symbol whose value is an affine form of the sides."""
         return Symbol(self, self.term(form), form, form)
@@ -98,11 +102,13 @@ class Space:
 @lru_cache(maxsize=1024)
 def _term(names: tuple[str, ...], form: Affine) -> Term:
     parts = [
-        factor * z3.Int(f"side {name}")
+        factor * terms.Int(f"side {name}")
         for factor, name in zip(form.coefficients, names, strict=True)
         if factor
     ]
-    return z3.Sum([*parts, z3.IntVal(form.constant)]) if parts else z3.IntVal(form.constant)
+    return (
+        terms.Sum([*parts, terms.IntVal(form.constant)]) if parts else terms.IntVal(form.constant)
+    )
 
 
 class Condition:
@@ -115,22 +121,24 @@ class Condition:
         """`then` where the condition holds, else `otherwise`."""
         a, b = self.space.of(then), self.space.of(otherwise)
         low, high = a.low.below(b.low), a.high.above(b.high)
-        return Symbol(self.space, z3.If(self.term, a.term, b.term), low, high)
+        return Symbol(self.space, terms.If(self.term, a.term, b.term), low, high)
 
     def _with(self, join: Any, other: Any) -> Condition:
         if not isinstance(other, Condition | bool):
             raise SymbolicError(f"expected a comparison, got {type(other).__name__}: {_IF}")
-        right = other.term if isinstance(other, Condition) else z3.BoolVal(other)
+        right = (
+            other.term if isinstance(other, Condition) else (terms.TRUE if other else terms.FALSE)
+        )
         return Condition(self.space, join(self.term, right))
 
     def __and__(self, other: Any) -> Condition:
-        return self._with(z3.And, other)
+        return self._with(terms.And, other)
 
     def __or__(self, other: Any) -> Condition:
-        return self._with(z3.Or, other)
+        return self._with(terms.Or, other)
 
     def __invert__(self) -> Condition:
-        return Condition(self.space, z3.Not(self.term))
+        return Condition(self.space, terms.Not(self.term))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise SymbolicError(_IF)
@@ -201,7 +209,7 @@ class Symbol:
         if quotients is None:
             return self._divided_by_number(divisor)
         first, last = quotients
-        quotient = self._choice(divisor, quotients, z3.IntVal)
+        quotient = self._choice(divisor, quotients, terms.IntVal)
         whole = Symbol(space, quotient, space.number(first), space.number(last))
         if first == last:
             return whole, self - space.exactly(divisor * last)
@@ -214,14 +222,14 @@ class Symbol:
         chosen = value(last)
         for literal in reversed(range(first, last)):
             limit = self.space.term(divisor * (literal + 1))
-            chosen = z3.If(self.term < limit, value(literal), chosen)
+            chosen = terms.If(self.term < limit, value(literal), chosen)
         return chosen
 
     def _divided_by_number(self, divisor: Affine) -> tuple[Symbol, Symbol]:
         """Division by a plain number is linear for Z3 whatever the quotient."""
         if not divisor.is_number:
             raise SymbolicError(_QUOTIENT)
-        space, number = self.space, z3.IntVal(divisor.constant)
+        space, number = self.space, terms.IntVal(divisor.constant)
         zero = space.number(0)
         whole = Symbol(space, self.term / number, self.low.below(zero), self.high.above(zero))
         return whole, space.below(self.term % number, divisor)

@@ -1,0 +1,175 @@
+"""Memory and races of a primitive for every side: counted from its maps, compared and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import z3
+from test_verify_primitive import Layers, OtherWay, Rectangle, RestingSums, TravellingSums
+from test_verify_traffic import with_sent
+
+from primepar import Primitive
+from primepar.partition import PRIMITIVES, PrimePar
+from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.summa import Summa, SummaRectangular
+from primepar.partition.tesseract import Tesseract
+from primepar.partition.three_d import ThreeD, ThreeDRegathered
+from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.primitive import Value
+from primepar.verify.fit import fit_radices, samples
+from primepar.verify.polynomial import Range
+from primepar.verify.primitive_alive import Life
+from primepar.verify.primitive_memory import Pairs
+from primepar.verify.primitive_proof import Prover, asked, verify_primitive
+from primepar.verify.primitive_races import races
+from primepar.verify.primitive_symbolic import Block, SymbolicMap
+from primepar.verify.program_memory import Memory
+
+
+def with_held(kind: type[Primitive], held: Any) -> Primitive:
+    """A primitive of another formula of memory, and none of traffic."""
+    made: Primitive = type(kind.__name__, (kind,), {"held": held, "sent": Primitive.sent})()
+    return made
+
+
+MESHES: list[tuple[type[Primitive], tuple[int, ...]]] = [
+    *((PRIMITIVES[name], (2,)) for name in ("by-batch", "by-input", "sequence-column")),
+    *((kind, (side,)) for kind in (PrimePar, Summa, OtherWay, TravellingSums) for side in (1, 3)),
+    *((kind, (2,)) for kind in (ThreeD, ThreeDRegathered)),
+    *((kind, (4,)) for kind in (OutputStays, InputStays, WeightStays)),
+    *((SummaRectangular, sides) for sides in ((1, 2, 3), (2, 1, 1))),
+    (RestingSums, (3,)),
+    *((kind, sides) for kind in (Tesseract, Layers, Rectangle) for sides in ((1, 2), (2, 1))),
+]
+LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
+    (InputStays, (3,)),
+    (WeightStays, (2,)),
+    (SummaRectangular, (2, 1, 2)),
+]
+"""Where more is counted than is alive: a home counts before its sum comes."""
+SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
+
+
+def alive(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Most elements alive on a device, as the proof counts them and in the program."""
+    sequence = Sequence.of(primitive, *sides)
+    operators = [
+        Linear(**{dim: count * dict(zip("MNK", scale, strict=True)).get(dim, 1)
+                  for dim, count in sequence.grid.items()})
+        for scale in SCALES
+    ]  # fmt: skip
+    lowered = [lower(sequence, operator) for operator in operators]
+    most = [max(Memory(Meaning(program)).peaks()[0]) for program in lowered]
+    return counted(primitive, sides, operators), most
+
+
+@pytest.mark.parametrize(("kind", "sides"), MESHES)
+def test_what_is_counted_for_every_side_is_alive_in_the_lowered_program(
+    kind: type[Primitive], sides: tuple[int, ...]
+) -> None:
+    told, most = alive(kind(), sides)
+    assert told == most
+
+
+@pytest.mark.parametrize(("kind", "sides"), LOOSE)
+def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[int, ...]) -> None:
+    told, most = alive(kind(), sides)
+    assert all(a >= b for a, b in zip(told, most, strict=True))
+    assert told != most
+
+
+def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
+    """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
+    seen = samples(primitive)
+    symbolic = SymbolicMap(primitive, fit_radices(seen))
+    prover = Prover(symbolic, float("inf"))
+    lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
+    most = [0] * len(operators)
+    for moment in Life(symbolic, seen).moments():
+        pairs = Pairs(symbolic, moment)
+        here = z3.And(moment.during, Range(only=lengths).term())
+        conditions = pairs.conditions()
+        for truths in prover.cases(here, list(conditions.values())):
+            together = zip(conditions, truths, strict=True)
+            total = pairs.total(frozenset(pair for pair, one in together if one))
+            for place, operator in enumerate(operators):
+                sizes = {f"size {dim}": operator.size(dim) for dim in "NK"}
+                rows = {"size M": operator.B * operator.M}
+                known = Range(only={**lengths, **sizes, **rows})
+                (case,) = total.cases
+                top, bottom = case.top.within(known).number, case.bottom.within(known).number
+                assert top is not None
+                assert bottom
+                most[place] = max(most[place], top // bottom)
+    return most
+
+
+REFUTED = {
+    "no buffers": (
+        with_held(PrimePar, lambda self, M, N, K, s: 2 * (M * N + N * K + M * K) / s**2),
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected at most 24 elements alive on each device, as "
+        "held says, got 32 on device 0 (r=0, c=0): mend the formula",
+    ),
+    "one panel": (
+        with_held(Summa, lambda self, M, N, K, s: (3 * M * N + 3 * N * K + 2 * M * K) / s**2),
+        "s=3 (3x3 devices): M=6 N=6 K=6: expected at most 32 elements alive on each device, as "
+        "held says, got 36 on device 0 (r=0, c=0): mend the formula",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUTED)
+def test_a_formula_that_is_too_small_is_refuted_at_the_smallest_mesh(name: str) -> None:
+    primitive, sentence = REFUTED[name]
+    report = verify_primitive(primitive)
+    assert [each.name for each in report.properties if each.verdict != "proved"] == ["memory"]
+    assert report["memory"].counterexample == sentence
+
+
+TIGHT = (Summa, ThreeD, InputStays)
+
+
+@pytest.mark.parametrize("kind", TIGHT)
+def test_no_formula_can_be_a_tenth_smaller(kind: type[Primitive]) -> None:
+    def less(self: Primitive, *sizes: Value) -> Value:
+        told = kind.held(self, *sizes)
+        return None if told is None else told * 9 / 10
+
+    assert verify_primitive(with_held(kind, less))["memory"].verdict == "refuted"
+
+
+def test_without_a_formula_memory_is_not_asked() -> None:
+    assert "memory" not in asked(with_held(Summa, Primitive.held))
+    nothing = with_sent(Rectangle, Primitive.sent)
+    assert [each.name for each in verify_primitive(nothing).properties][-1] == "races"
+
+
+def fall_in_one(one: Block, other: Block) -> Any:
+    """The wrong rule: all blocks of a tensor have one buffer."""
+    return z3.BoolVal(True)
+
+
+def broken_races(primitive: Primitive, **rule: Any) -> dict[str, Any]:
+    """Sentence -> smallest sides, of claims about races that do not hold."""
+    seen = samples(primitive)
+    symbolic = SymbolicMap(primitive, fit_radices(seen))
+    prover = Prover(symbolic, float("inf"))
+    asked_claims = [prover.obligation(claim) for claim in races(symbolic, seen, **rule)]
+    return {claim.sentence: claim.sides for claim in asked_claims if claim.reason}
+
+
+IN_USE = "what arrives during a step has a buffer that is not in use"
+
+
+def test_one_buffer_for_each_tensor_is_refuted() -> None:
+    assert broken_races(PrimePar()) == {}
+    wrong = broken_races(PrimePar(), one_buffer=fall_in_one)
+    assert set(wrong.values()) == {(2,)}
+    moves = ("forward, I", "forward, W", "backward, dO", "backward, W", "gradient, I",
+             "gradient, dO")  # fmt: skip
+    assert {f"{name}: {IN_USE}" for name in moves} <= set(wrong)
+    assert broken_races(ThreeD(), one_buffer=fall_in_one) == {}
+    travelling = broken_races(TravellingSums(), one_buffer=fall_in_one)
+    assert "forward, O: a sum that arrives has a buffer that is not in use" in travelling

@@ -1,0 +1,111 @@
+"""Z3 terms, made several times as fast as by z3's own operators: a proof makes thousands of them.
+
+The names are z3's. Numbers and variables are made once; conjunctions leave out what is always true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import z3
+from z3 import z3core
+
+Term = Any
+"""A Z3 expression; z3 ships no types."""
+_CONTEXT = z3.main_ctx()
+_REF = _CONTEXT.ref()
+TRUE, FALSE = z3.BoolVal(True), z3.BoolVal(False)
+
+_variable: Callable[[str], Term] = lru_cache(maxsize=4096)(z3.Int)
+_number: Callable[[int], Term] = lru_cache(maxsize=256)(z3.IntVal)
+
+
+def Int(name: str) -> Term:
+    """An integer of that name."""
+    return _variable(name)
+
+
+def IntVal(number: int) -> Term:
+    """A plain number."""
+    return _number(number)
+
+
+def And(*parts: Term) -> Term:
+    """All of them hold."""
+    return _joined(z3core.Z3_mk_and, parts, TRUE, FALSE)
+
+
+def Or(*parts: Term) -> Term:
+    """Any of them holds."""
+    return _joined(z3core.Z3_mk_or, parts, FALSE, TRUE)
+
+
+def _joined(make: Any, parts: Sequence[Term], neutral: Term, decides: Term) -> Term:
+    left = []
+    for part in parts:
+        term = part if not isinstance(part, bool) else TRUE if part else FALSE
+        if term.ast.value == decides.ast.value:
+            return decides
+        if term.ast.value != neutral.ast.value:
+            left.append(term)
+    if len(left) < 2:
+        return left[0] if left else neutral
+    return z3.BoolRef(make(_REF, len(left), _array(left)), _CONTEXT)
+
+
+def Not(part: Term) -> Term:
+    """It does not hold."""
+    return z3.BoolRef(z3core.Z3_mk_not(_REF, part.ast), _CONTEXT)
+
+
+def If(condition: Term, then: Term, otherwise: Term) -> Term:
+    """One integer where the condition holds, else the other."""
+    made = z3core.Z3_mk_ite(_REF, condition.ast, then.ast, otherwise.ast)
+    return z3.ArithRef(made, _CONTEXT)
+
+
+def Sum(parts: Sequence[Term]) -> Term:
+    """The sum of integers."""
+    if len(parts) < 2:
+        return parts[0] if parts else IntVal(0)
+    return z3.ArithRef(z3core.Z3_mk_add(_REF, len(parts), _array(parts)), _CONTEXT)
+
+
+def Product(parts: Sequence[Term]) -> Term:
+    """The product of integers."""
+    if len(parts) < 2:
+        return parts[0] if parts else IntVal(1)
+    return z3.ArithRef(z3core.Z3_mk_mul(_REF, len(parts), _array(parts)), _CONTEXT)
+
+
+def equal(one: Term, other: Term) -> Term:
+    """The two are the same; true at once where they are one term."""
+    if one.ast.value == other.ast.value:
+        return TRUE
+    return z3.BoolRef(z3core.Z3_mk_eq(_REF, one.ast, other.ast), _CONTEXT)
+
+
+def differ(one: Sequence[Term], other: Sequence[Term]) -> Term:
+    """The two lists are not the same."""
+    return Not(And(*map(equal, one, other)))
+
+
+def inside(at: Term, limit: Term) -> Term:
+    """It is 0 or more, and below the limit."""
+    least = z3.BoolRef(z3core.Z3_mk_ge(_REF, at.ast, _ZERO.ast), _CONTEXT)
+    return And(least, z3.BoolRef(z3core.Z3_mk_lt(_REF, at.ast, limit.ast), _CONTEXT))
+
+
+def replaced(term: Term, old: Sequence[Term], new: Sequence[Term]) -> Term:
+    """The integer with these terms exchanged."""
+    made = z3core.Z3_substitute(_REF, term.ast, len(old), _array(old), _array(new))
+    return z3.ArithRef(made, _CONTEXT)
+
+
+def _array(parts: Sequence[Term]) -> Any:
+    return (z3.Ast * len(parts))(*(part.ast for part in parts))
+
+
+_ZERO = IntVal(0)
