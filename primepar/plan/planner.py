@@ -172,6 +172,26 @@ class Planner:
             edges.append(("embedding", self.tie()))
         return sum(float(edge[choices[each], choices[name]]) for each, edge in edges)
 
+    def around(self, name: str, choices: Mapping[str, int]) -> Vector:
+        """Cost of every option of an operator and of all its edges, the others keeping theirs."""
+        found = self.objective(name).copy()
+        for consumer in self.operators:
+            for producer in consumer.inputs:
+                ends = (producer, consumer.name)
+                if name in ends:
+                    other = choices[ends[name == producer]]
+                    found += self._one_end(self.edge(*ends), name == producer, other)
+        if self.model.tied and name in ("embedding", "head"):
+            other = choices["head" if name == "embedding" else "embedding"]
+            found += self._one_end(self.tie(), name == "embedding", other)
+        return found
+
+    @staticmethod
+    def _one_end(edge: Matrix, first: bool, other: int) -> Vector:
+        """Costs of an edge by the options of its first or last end, the other end being chosen."""
+        found: Vector = edge[:, other] if first else edge[other]
+        return found
+
     def search(self) -> Found:
         """The plan with the least cost."""
         segments = self.segments()
