@@ -14,6 +14,7 @@ from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.explore import explore
 from primepar.commands.list import list_
+from primepar.commands.plan_search import plan
 from primepar.commands.show import show
 from primepar.commands.train import train
 from primepar.commands.verify import verify
@@ -32,6 +33,9 @@ app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
 app.command("certify", epilog="Example: primepar certify proof.json primepar")(certify)
 app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,3")(exercise)
 app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
+app.command(
+    "plan", epilog="Example: primepar plan config.json --cluster v100-8x4 --devices 8 -o plan.json"
+)(plan)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )

@@ -44,6 +44,10 @@ class PlanError(PrimeParError):
     """A plan is no plan for this model and mesh, or a method cannot be planned on them."""
 
 
+class ClusterError(PrimeParError):
+    """A cluster file is wrong or lacks a number, or the cluster is too small for what is asked."""
+
+
 class DataError(PrimeParError):
     """The training text is missing, empty or shorter than one batch."""
 

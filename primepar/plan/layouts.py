@@ -103,7 +103,7 @@ class ParameterPlace:
 
 def ends(plan: Plan, name: str) -> Ends:
     """Layouts of one operator. Raises `PlanError` for a name that the plan does not know."""
-    return _ends(plan.operator(name).kind, str(plan.sequence(name)))
+    return ends_of(plan.operator(name).kind, str(plan.sequence(name)))
 
 
 def lookup(plan: Plan) -> Layout:
@@ -216,7 +216,8 @@ def part(whole: Layout, dims: tuple[int, ...]) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def _ends(kind: Kind, text: str) -> Ends:
+def ends_of(kind: Kind, text: str) -> Ends:
+    """Layouts of an operator of some kind under a sequence. Raises `SequenceError`."""
     if kind == "linear":
         return Ends(_resting(text, "I"), _resting(text, "O"), _resting(text, "dI"))
     output = _resting(text, "O", linear=False)

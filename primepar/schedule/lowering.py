@@ -47,7 +47,7 @@ def lower(
         operator.check_divides(sequence.grid)
         shape = {dim: operator.size(dim) for dim in sequence.grid}
     programs: list[list[Instruction]] = [[] for _ in range(sequence.ranks)]
-    for sweep in _sweeps(movement, phases):
+    for sweep in sweeps(movement, phases):
         for rank, instruction in _sweep(movement, sweep):
             programs[rank].append(instruction)
     return Program(
@@ -130,7 +130,7 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
     return Layout.of(grid, held)
 
 
-def _sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
+def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
     """Phases in order; backward and gradient together where they share dO on its way."""
     if {"backward", "gradient"} <= set(phases) and movement.shares_output_gradient:
         return [*((phase,) for phase in phases[:-2]), phases[-2:]]

@@ -1,0 +1,76 @@
+"""`primepar plan`: search the plan of a model on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from primepar.commands.options import JsonOption, json_text
+from primepar.errors import ConfigError
+
+Space = Literal["paper", "all"]
+
+
+def plan(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG.JSON", help="The model, as Hugging Face writes it.", show_default=False
+        ),
+    ],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Cluster in TOML, or a ready one: v100-8x4, h200-8, torus-4x4.",
+            show_default=False,
+        ),
+    ],
+    devices: Annotated[
+        int, typer.Option(help="Devices of the plan, a power of two.", show_default=False)
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step.")] = 8,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Type of parameters and activations.",
+            show_default="the cluster's first",
+        ),
+    ] = None,
+    space: Annotated[
+        Space, typer.Option(help="Sequences to choose from: the paper's, or all that there are.")
+    ] = "paper",
+    alpha: Annotated[
+        float, typer.Option(help="Seconds that a GiB of a device's memory is worth.")
+    ] = 0.0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Price the nearest other sequences too.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan, plan.json."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the plan with the shortest training step that the cost model knows of."""
+    from primepar.models.config_json import load_config
+    from primepar.plan.cluster import load_cluster
+    from primepar.plan.explain import explain as explained
+    from primepar.plan.explain import words
+    from primepar.plan.plan import save_plan
+    from primepar.plan.planner import Planner
+
+    if not 0 <= alpha < float("inf"):
+        raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")
+    found = Planner.of(
+        load_config(model), load_cluster(cluster), devices, batch, dtype, space, alpha / 2**30
+    ).search()
+    if output is not None:
+        save_plan(found.plan, output)
+    told = explained(found, neighbours=explain)
+    typer.echo(json_text(told) if json else words(told), nl=False)
+    if output is not None and not json:
+        typer.echo(f"wrote {output}")

@@ -1,0 +1,229 @@
+"""A cluster as a planner sees it: devices, their rates and memory, and links level by level.
+
+Numbers are in bytes, seconds, operations per second and bytes per second. Links join devices level
+by level, the innermost first: the first `joins` devices, then that many of these groups that the
+next level's number is reached. Rank 0 is the first device of the first node.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from primepar.errors import ClusterError
+from primepar.files import read_bytes
+
+READY_CLUSTERS: Final = Path(__file__).parent / "clusters"
+"""Folder of the clusters that are shipped; each file tells where its numbers are from."""
+BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element of each data type."""
+
+_EXPECTED: Final = {
+    "name": ("a name", '"8 x H200"'),
+    "nodes": ("a whole number of nodes, 1 or more", "8"),
+    "devices_per_node": ("a whole number of devices, 1 or more", "4"),
+    "memory": ("the bytes of a device's memory, above 0", "3.2e10"),
+    "memory_bandwidth": ("bytes per second of a device's memory, above 0", "9e11"),
+    "launch": ("the seconds that starting an operation takes, 0 or more", "5e-6"),
+    "overlap": ("whether transfers overlap products", "true"),
+    "rates": ("a table for each data type", "[rates.float32]"),
+    "peak": ("operations per second, above 0", "1.57e13"),
+    "achieved": ("operations per second, above 0 and at most the peak", "1.1e13"),
+    "links": ("a table for each level of links, innermost first", "[[links]]"),
+    "joins": ("a whole number of devices that this level joins, 1 or more", "4"),
+    "latency": ("the seconds of a message, 0 or more", "1e-5"),
+    "bandwidth": ("bytes per second one way, above 0", "2.5e10"),
+    "shared": ("whether the devices of a group of the level below share it", "true"),
+}
+
+
+class Rate(Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations per second of one data type: of the data sheet, and of a large product."""
+
+    peak: float
+    achieved: float
+
+
+class Link(Struct, frozen=True, forbid_unknown_fields=True):
+    """One level of links, which joins groups of the level below into groups of `joins` devices.
+
+    `bandwidth` is one way, of each device, or of each group of the level below where it is `shared`
+    by its devices. A message takes `latency` and its bytes over the bandwidth.
+    """
+
+    joins: int
+    latency: float
+    bandwidth: float
+    shared: bool
+
+
+class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
+    """Devices of one kind, `devices_per_node` in each of `nodes`, and the links between them."""
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    memory: float
+    memory_bandwidth: float
+    launch: float
+    overlap: bool
+    rates: dict[str, Rate]
+    links: tuple[Link, ...]
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.nodes * self.devices_per_node
+
+    def rate(self, dtype: str) -> Rate:
+        """Rates of a data type. Raises `ClusterError` with those that the cluster has."""
+        if dtype not in self.rates:
+            raise ClusterError(
+                f"expected a data type that the cluster {self.name} has rates of "
+                f"({', '.join(self.rates)}), got {dtype}: take one of these, or add [rates.{dtype}]"
+            )
+        return self.rates[dtype]
+
+    def check_devices(self, devices: int) -> None:
+        """Raise `ClusterError` unless that many devices can be planned here."""
+        if not 1 <= devices <= self.devices or devices & (devices - 1):
+            most = 1 << self.devices.bit_length() - 1
+            raise ClusterError(
+                f"--devices: expected a power of two, at most the {self.devices} devices of the "
+                f"cluster {self.name}, got {devices}: "
+                f"take {min(most, 1 << max(0, devices.bit_length() - 1))}"
+            )
+
+
+def load_cluster(name: str) -> Cluster:
+    """Read a ready cluster by its name, or a TOML file.
+
+    Raises `ClusterError` with the TOML path of what is wrong, and what to write instead.
+    """
+    path = READY_CLUSTERS / f"{name}.toml"
+    if Path(name).name != name or not path.is_file():
+        path = Path(name)
+    try:
+        return read_cluster(read_bytes(path).decode())
+    except OSError as error:
+        ready = ", ".join(sorted(each.stem for each in READY_CLUSTERS.glob("*.toml")))
+        raise ClusterError(
+            f"{name}: expected a cluster file or one of {ready}, got {error.strerror}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ClusterError(f"{name}: expected TOML, got no text in UTF-8") from None
+    except ClusterError as error:
+        raise ClusterError(f"{name}: {error}") from None
+
+
+def read_cluster(text: str) -> Cluster:
+    """The cluster of a TOML text; raises `ClusterError`."""
+    try:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ClusterError(f"expected TOML, got broken text: {error}") from None
+    try:
+        cluster = msgspec.convert(values, Cluster)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), values) from None
+    for place, got in _out_of_range(cluster):
+        raise _wrong(place, got)
+    _check_rates(cluster)
+    _check_links(cluster)
+    return cluster
+
+
+def _wrong(place: str, got: object) -> ClusterError:
+    key = re.split(r"[.$\]]+", place)[-1]
+    expected, example = _EXPECTED[key]
+    write = example if example.startswith("[") else f"{key} = {example}"
+    return ClusterError(f"{place}: expected {expected}, got {got}: write {write}")
+
+
+def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
+    """What msgspec says of a type, in the words of this house."""
+    match = re.search(r" - at `([^`]*)`", message)
+    place = match[1].replace("[...]", _first_wrong_rate(values)) if match else "$"
+    missing = re.match(r"Object missing required field `(\w+)`", message)
+    if missing:
+        return _wrong(f"{place}.{missing[1]}", "none")
+    unknown = re.match(r"Object contains unknown field `([^`]*)`", message)
+    if unknown:
+        known = Rate if ".rates" in place else Link if ".links" in place else Cluster
+        fields = known.__struct_fields__
+        near = get_close_matches(unknown[1], fields, n=1)
+        write = f"write {near[0]}" if near else "leave it out"
+        return ClusterError(
+            f"{place}: expected one of {', '.join(fields)}, got {unknown[1]!r}: {write}"
+        )
+    got = _at(values, place)
+    if isinstance(got, str):
+        return _wrong(place, f"{got!r}, and numbers have no units here")
+    return _wrong(place, repr(got))
+
+
+def _first_wrong_rate(values: dict[str, Any]) -> str:
+    """`.float32`, the data type whose table is no rate; msgspec does not tell a key."""
+    for dtype, rate in values["rates"].items():
+        try:
+            msgspec.convert(rate, Rate)
+        except msgspec.ValidationError:
+            return f".{dtype}"
+    return ""
+
+
+def _at(values: Any, place: str) -> Any:
+    for key, index in re.findall(r"\.([\w-]+)|\[(\d+)\]", place):
+        values = values[key] if key else values[int(index)]
+    return values
+
+
+def _out_of_range(cluster: Cluster) -> list[tuple[str, float]]:
+    """Path and value of every number that is not finite, or not above its bound."""
+    numbers: list[tuple[str, float]] = []
+    above = ("nodes", "devices_per_node", "memory", "memory_bandwidth")
+    numbers += [(f"$.{key}", getattr(cluster, key)) for key in above]
+    for dtype, rate in cluster.rates.items():
+        numbers += [(f"$.rates.{dtype}.{key}", getattr(rate, key)) for key in ("peak", "achieved")]
+    for at, link in enumerate(cluster.links):
+        numbers += [(f"$.links[{at}].{key}", getattr(link, key)) for key in ("joins", "bandwidth")]
+    least = [("$.launch", cluster.launch)]
+    least += [(f"$.links[{at}].latency", link.latency) for at, link in enumerate(cluster.links)]
+    wrong = [(place, got) for place, got in numbers if not 0 < got < float("inf")]
+    return wrong + [(place, got) for place, got in least if not 0 <= got < float("inf")]
+
+
+def _check_rates(cluster: Cluster) -> None:
+    if not cluster.rates:
+        raise _wrong("$.rates", "none")
+    for dtype, rate in cluster.rates.items():
+        if dtype not in BYTES:
+            raise ClusterError(
+                f"$.rates: expected data types out of {', '.join(BYTES)}, got {dtype!r}: "
+                f"write [rates.{(get_close_matches(dtype, BYTES, n=1) or ['float32'])[0]}]"
+            )
+        if rate.achieved > rate.peak:
+            raise _wrong(f"$.rates.{dtype}.achieved", f"{rate.achieved:g} of {rate.peak:g}")
+
+
+def _check_links(cluster: Cluster) -> None:
+    joined = 1
+    for at, link in enumerate(cluster.links):
+        if link.joins % joined or link.joins <= joined:
+            raise ClusterError(
+                f"$.links[{at}].joins: expected a multiple of the {joined} devices that the level "
+                f"below joins, and more of them, got {link.joins}: write joins = {2 * joined}"
+            )
+        joined = link.joins
+    if joined != cluster.devices:
+        raise ClusterError(
+            f"$.links: expected a last level that joins all {cluster.devices} devices, "
+            f"{cluster.nodes} nodes of {cluster.devices_per_node}, got {joined}: "
+            f"write joins = {cluster.devices}"
+        )

@@ -1,0 +1,266 @@
+"""The search for the best plan of a model on a cluster: options, edges and segments put together.
+
+The graph of a model is a chain whose additions take from one node further back too; a segment is
+the chain from such a node to the next. Layers are alike, and are joined by doubling. Where the head
+shares the table, the table's way is an edge from the first node to the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from primepar.errors import PlanError
+from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator, operators
+from primepar.plan.cluster import Cluster
+from primepar.plan.cost_layouts import Ways
+from primepar.plan.cost_linear import Training
+from primepar.plan.cost_links import Wires
+from primepar.plan.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.plan import Plan
+from primepar.plan.search import Matrix, Step, Table, Vector, ahead, along, cheapest, stretch
+from primepar.plan.space import SpaceName
+
+STREAM = "blocks.0.add2"
+"""The operator whose options stand for those of any that leaves the stream."""
+
+
+@dataclass
+class Planner:
+    """Plans of a model on a number of devices of a cluster.
+
+    Its cost of a plan is seconds of a training step, plus `alpha` seconds for each byte that a
+    device keeps through it (PrimePar, equation 7).
+    """
+
+    model: ModelConfig
+    training: Training
+    space: SpaceName = "all"
+    alpha: float = 0.0
+    _options: dict[object, Options] = field(default_factory=dict)
+    _ways: dict[object, Ways] = field(default_factory=dict)
+    _edges: dict[object, Matrix] = field(default_factory=dict)
+    _tables: dict[object, Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.operators = operators(self.model)
+        self.named = {operator.name: operator for operator in self.operators}
+        self.catalogue = Catalogue(self.model, self.training, self.space)
+
+    @classmethod
+    def of(
+        cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
+        space: SpaceName = "all", alpha: float = 0.0,
+    ) -> Planner:  # fmt: skip
+        """A planner for steps of `batch` sequences of the model's context.
+
+        The data type is the cluster's first where none is given. Raises `ClusterError`.
+        """
+        cluster.check_devices(devices)
+        dtype = dtype or next(iter(cluster.rates))
+        cluster.rate(dtype)
+        wires = Wires(cluster, devices.bit_length() - 1)
+        return cls(model, Training(wires, dtype, batch, model.context), space, alpha)
+
+    def options(self, name: str) -> Options:
+        """Options of an operator, of those with the same layouts the cheapest."""
+        operator = self.named[name]
+        key = kind_of(operator)
+        if key not in self._options:
+            found = self.catalogue.options(operator)
+            if not len(found):
+                raise PlanError(
+                    f"expected a sequence of {name} on {self.training.wires.devices} devices for "
+                    f"{self.training.batch} sequences of {self.training.positions} tokens, got "
+                    "none that divides its sizes: take fewer devices, or a larger --batch"
+                )
+            self._options[key] = found.cheapest(found.seconds + self.alpha * found.kept)
+        return self._options[key]
+
+    def objective(self, name: str) -> Matrix:
+        """Cost of every option of an operator."""
+        options = self.options(name)
+        found: Matrix = options.seconds + self.alpha * options.kept
+        return found
+
+    def edge(self, producer: str, consumer: str) -> Matrix:
+        """Seconds of redistribution, forward and backward, by the options of both ends."""
+        key = kind_of(self.named[producer]), kind_of(self.named[consumer])
+        if key not in self._edges:
+            left, taken = self.options(producer), self.options(consumer)
+            columns = self.named[producer].K
+            size = float(self.training.rows * columns * self.training.item)
+            forth = self._moved(left.leaves, taken.takes, size)
+            back = self._moved(taken.leaves_gradient, left.leaves, size)
+            self._edges[key] = forth + back.T
+        return self._edges[key]
+
+    def tie(self) -> Matrix:
+        """Seconds of the table's way to the head, and of its gradient back."""
+        table, weight = self.options("embedding").weights, self.options("head").weights
+        size = float(self.model.vocabulary * self.model.hidden * self.training.item)
+        found: Matrix = self._moved(table, weight, size) + self._moved(weight, table, size).T
+        return found
+
+    def _moved(self, sources: Numbers, targets: Numbers, size: float) -> Matrix:
+        """Seconds from each of some layouts to each of others; distinct ones are looked at once."""
+        (here, at), (there, to) = (np.unique(each, return_inverse=True)
+                                   for each in (sources, targets))  # fmt: skip
+        key = here.tobytes(), there.tobytes()
+        if key not in self._ways:
+            self._ways[key] = self.catalogue.layouts.ways(here.tolist(), there.tolist())
+        found: Matrix = self._ways[key].seconds(size)[np.ix_(at, to)]
+        return found
+
+    def step(self, operator: Operator, before: str, first: str) -> Step:
+        """An operator as the next node of a segment."""
+        edge = self.edge(before, operator.name)
+        several = len(operator.inputs) > 1
+        extra = self.edge(first, operator.name) if several else None
+        return Step(edge, self.objective(operator.name), extra)
+
+    def segments(self) -> list[list[Operator]]:
+        """The chain of operators, cut where no edge passes by; segments share their ends."""
+        at = {operator.name: place for place, operator in enumerate(self.operators)}
+        first = len(at)
+        found: list[list[Operator]] = []
+        for operator in reversed(self.operators):
+            if at[operator.name] <= first and at[operator.name] < len(at) - 1:
+                found[-1].append(operator)
+                found.append([operator])
+            elif found:
+                found[-1].append(operator)
+            else:
+                found.append([operator])
+            first = min([first, *(at[each] for each in operator.inputs)])
+        return [segment[::-1] for segment in found[:-1]][::-1]
+
+    def segment(self, operators: Several[Operator]) -> Table:
+        """The table of one segment.
+
+        A segment of a block begins with the stream, which an addition, the embedding or a norm
+        leaves: what follows depends on the layout alone, so that one table serves them all.
+        """
+        names = [operator.name for operator in operators]
+        begin = STREAM if len(names) > 2 else names[0]
+        key = tuple(kind_of(self.named[name]) for name in (begin, *names[1:]))
+        if key not in self._tables:
+            pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
+            self._tables[key] = stretch(self.step(operator, before, begin)
+                                        for operator, before in pairs)  # fmt: skip
+        found = self._tables[key]
+        return found if begin == names[0] else found.at(self._in_stream(names[0]))
+
+    def _in_stream(self, name: str) -> Numbers:
+        """Option of the stream with the layout that each option of an operator leaves."""
+        at = {layout: place for place, layout in enumerate(self.options(STREAM).leaves.tolist())}
+        return np.array([at[layout] for layout in self.options(name).leaves.tolist()])
+
+    def cost(self, choices: Mapping[str, int]) -> float:
+        """Cost of a choice of one option for every operator."""
+        own = sum(float(self.objective(name)[at]) for name, at in choices.items())
+        return own + sum(self.between(each.name, choices) for each in self.operators)
+
+    def between(self, name: str, choices: Mapping[str, int]) -> float:
+        """Seconds that bringing an operator's inputs and taking their gradients back takes."""
+        edges = [(each, self.edge(each, name)) for each in self.named[name].inputs]
+        if name == "head" and self.model.tied:
+            edges.append(("embedding", self.tie()))
+        return sum(float(edge[choices[each], choices[name]]) for each, edge in edges)
+
+    def around(self, name: str, choices: Mapping[str, int]) -> Vector:
+        """Cost of every option of an operator and of all its edges, the others keeping theirs."""
+        found = self.objective(name).copy()
+        for consumer in self.operators:
+            for producer in consumer.inputs:
+                ends = (producer, consumer.name)
+                if name in ends:
+                    other = choices[ends[name == producer]]
+                    found += self._one_end(self.edge(*ends), name == producer, other)
+        if self.model.tied and name in ("embedding", "head"):
+            other = choices["head" if name == "embedding" else "embedding"]
+            found += self._one_end(self.tie(), name == "embedding", other)
+        return found
+
+    @staticmethod
+    def _one_end(edge: Matrix, first: bool, other: int) -> Vector:
+        """Costs of an edge by the options of its first or last end, the other end being chosen."""
+        found: Vector = edge[:, other] if first else edge[other]
+        return found
+
+    def search(self) -> Found:
+        """The plan with the least cost."""
+        segments = self.segments()
+        tables = [self.segment(each) for each in segments]
+        start, options = self.objective("embedding"), np.arange(len(self.options("embedding")))
+        if self.model.tied:
+            head = next(at for at, each in enumerate(segments) if each[-1].name == "head") + 1
+            start, options, tables = self._tied(start, tables, head)
+        cost, (first, *choices) = cheapest(start, tables)
+        choices = [int(options[first]), *choices]
+        return Found(self, cost, dict(zip(self.named, choices, strict=True)))
+
+    def _tied(
+        self, start: Vector, tables: list[Table], head: int
+    ) -> tuple[Vector, Numbers, list[Table]]:  # fmt: skip
+        """The best embedding alone at the start, and the table's way from there to the head.
+
+        With that way, a plan costs at least as much more as without it the best plan does with its
+        embedding, and the best with its head. Options of the embedding are tried in the order of
+        this bound, until it is no better than the best that was found.
+        """
+        end = np.zeros(len(self.options("loss")))
+        after, tie = ahead(tables[head:], end), self.tie()
+        with_embedding = start + ahead(tables, end)
+        with_head = along(start, tables[:head])[-1] + after
+        bounds = (np.maximum(with_embedding[:, None], with_head) + tie).min(axis=1)
+        best, chosen = np.inf, 0
+        for option in np.argsort(bounds, kind="stable").tolist():
+            if bounds[option] >= best:
+                break
+            reached = along(start[[option]], [tables[0].at(np.array([option])), *tables[1:head]])
+            cost = float((reached[-1] + tie[option] + after).min())
+            if cost < best:
+                best, chosen = cost, option
+        one = np.array([chosen])
+        first = tables[0].at(one)
+        tables = [first, *tables[1 : head - 1], tables[head - 1].plus(tie[chosen]), *tables[head:]]
+        return start[one], one, tables
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice of one option for every operator, and its cost."""
+
+    planner: Planner
+    cost: float
+    choices: dict[str, int]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, as a file holds it."""
+        planner = self.planner
+        training = planner.training
+        sequences = {
+            name: planner.options(name).candidates[at].text for name, at in self.choices.items()
+        }
+        return Plan(model=planner.model, ranks=training.wires.devices, batch=training.batch,
+                    sequences=sequences)  # fmt: skip
+
+    @property
+    def seconds(self) -> float:
+        """Time of a training step: of all operators, and of what moves between them."""
+        planner, choices = self.planner, self.choices
+        own = sum(float(planner.options(name).seconds[at]) for name, at in choices.items())
+        return own + sum(planner.between(name, choices) for name in choices)
+
+    @property
+    def memory(self) -> float:
+        """Bytes of a device: what all operators keep, and the most that runs besides."""
+        own = [(self.planner.options(name), at) for name, at in self.choices.items()]
+        kept = sum(float(options.kept[at]) for options, at in own)
+        return kept + max(float(options.running[at]) for options, at in own)

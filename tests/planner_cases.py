@@ -1,0 +1,36 @@
+"""Clusters and models for the tests of the planner."""
+
+from __future__ import annotations
+
+from primepar.models.config import ModelConfig
+from primepar.plan.cluster import Cluster, Link, Rate
+from primepar.plan.cost_linear import Training
+from primepar.plan.cost_links import Wires
+
+SMALL = ModelConfig.of("opt", hidden=64, heads=8, layers=2, context=32, vocabulary=96)
+UNTIED = ModelConfig.of("gpt", hidden=64, heads=8, layers=3, context=32, vocabulary=96)
+BLOOM = ModelConfig.of("bloom", hidden=64, heads=8, layers=1, context=32, vocabulary=96)
+
+
+def cluster(
+    *links: Link, devices: int = 0, seconds: float = 0.0, overlap: bool = True, memory: float = 1e12
+) -> Cluster:
+    """Devices that compute in no time unless an operation takes so many `seconds` to start."""
+    return Cluster(
+        name="test", nodes=1, devices_per_node=devices or links[-1].joins, memory=memory,
+        memory_bandwidth=1e300, launch=seconds, overlap=overlap,
+        rates={"float32": Rate(1e300, 1e300)}, links=links,
+    )  # fmt: skip
+
+
+def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
+    """Devices that only transfer, a byte a second each: the seconds of a step are its bytes."""
+    wires = Wires(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
+    return Training(wires, "float32", batch, positions)
+
+
+TWO_LEVELS = Cluster(
+    name="two levels", nodes=4, devices_per_node=4, memory=1e9, memory_bandwidth=1e10,
+    launch=1e-6, overlap=True, rates={"float32": Rate(2e10, 1e10)},
+    links=(Link(4, 1e-6, 1e9, False), Link(16, 5e-6, 2e8, True)),
+)  # fmt: skip

@@ -1,0 +1,152 @@
+"""Cluster files: the ready ones are read, and every wrong value is refused in one line."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from primepar.errors import ClusterError
+from primepar.plan.cluster import READY_CLUSTERS, load_cluster, read_cluster
+
+GOOD = """\
+name = "two nodes"
+nodes = 2
+devices_per_node = 2
+memory = 1e9
+memory_bandwidth = 1e11
+launch = 1e-6
+overlap = true
+
+[rates.float32]
+peak = 2e12
+achieved = 1e12
+
+[[links]]
+joins = 2
+latency = 1e-6
+bandwidth = 1e10
+shared = false
+
+[[links]]
+joins = 4
+latency = 1e-5
+bandwidth = 1e9
+shared = true
+"""
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ClusterError) as caught:
+        read_cluster(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(READY_CLUSTERS.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_ready_cluster_is_read_by_its_name_and_as_a_file(path: Path) -> None:
+    cluster = load_cluster(path.stem)
+    assert cluster == load_cluster(str(path))
+    assert cluster.links[-1].joins == cluster.devices
+
+
+def test_every_number_of_a_ready_cluster_says_where_it_is_from() -> None:
+    for path in READY_CLUSTERS.glob("*.toml"):
+        lines = path.read_text().splitlines()
+        for before, line in pairwise(lines):
+            key = line.partition(" = ")[0]
+            if key in ("memory", "memory_bandwidth", "launch", "peak", "achieved", "latency",
+                       "bandwidth"):  # fmt: skip
+                assert "# " in line or before.startswith("# "), f"{path.stem}: {line}"
+
+
+def test_the_sizes_of_a_cluster() -> None:
+    cluster = read_cluster(GOOD)
+    assert cluster.devices == 4
+    assert cluster.rate("float32").achieved == 1e12
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("memory = 1e9\n", "",
+         "$.memory: expected the bytes of a device's memory, above 0, got none: "
+         "write memory = 3.2e10"),
+        ("bandwidth = 1e9", "bandwidth = -1e9",
+         "$.links[1].bandwidth: expected bytes per second one way, above 0, got -1000000000.0: "
+         "write bandwidth = 2.5e10"),
+        ("bandwidth = 1e9", 'bandwidth = "1 GB/s"',
+         "$.links[1].bandwidth: expected bytes per second one way, above 0, got '1 GB/s', and "
+         "numbers have no units here: write bandwidth = 2.5e10"),
+        ("latency = 1e-6", "latency = nan",
+         "$.links[0].latency: expected the seconds of a message, 0 or more, got nan: "
+         "write latency = 1e-5"),
+        ("latency = 1e-6", "latencey = 1e-6",
+         "$.links[0]: expected one of joins, latency, bandwidth, shared, got 'latencey': "
+         "write latency"),
+        ("nodes = 2", "nodes = 2.5",
+         "$.nodes: expected a whole number of nodes, 1 or more, got 2.5: write nodes = 8"),
+        ("nodes = 2", "nodes = 0",
+         "$.nodes: expected a whole number of nodes, 1 or more, got 0: write nodes = 8"),
+        ("overlap = true", "overlap = 1",
+         "$.overlap: expected whether transfers overlap products, got 1: write overlap = true"),
+        ("achieved = 1e12", "achieved = 3e12",
+         "$.rates.float32.achieved: expected operations per second, above 0 and at most the peak, "
+         "got 3e+12 of 2e+12: write achieved = 1.1e13"),
+        ("peak = 2e12", 'peak = "2 TFLOPS"',
+         "$.rates.float32.peak: expected operations per second, above 0, got '2 TFLOPS', and "
+         "numbers have no units here: write peak = 1.57e13"),
+        ("peak = 2e12\n", "",
+         "$.rates.float32.peak: expected operations per second, above 0, got none: "
+         "write peak = 1.57e13"),
+        ("rates.float32", "rates.fp32",
+         "$.rates: expected data types out of float64, float32, float16, bfloat16, got 'fp32': "
+         "write [rates.float32]"),
+        ("[rates.float32]\npeak = 2e12\nachieved = 1e12\n", "[rates]\n",
+         "$.rates: expected a table for each data type, got none: write [rates.float32]"),
+        ("joins = 4", "joins = 3",
+         "$.links[1].joins: expected a multiple of the 2 devices that the level below joins, and "
+         "more of them, got 3: write joins = 4"),
+        ("joins = 4", "joins = 8",
+         "$.links: expected a last level that joins all 4 devices, 2 nodes of 2, got 8: "
+         "write joins = 4"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_its_place_and_the_mend(
+    old: str, new: str, said: str
+) -> None:
+    assert refusal(GOOD.replace(old, new)) == said
+
+
+def test_what_is_no_toml_is_refused() -> None:
+    assert refusal("nodes = ") == (
+        "expected TOML, got broken text: Invalid value (at end of document)"
+    )
+
+
+def test_a_file_that_is_not_there_is_refused_with_the_ready_clusters(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError) as caught:
+        load_cluster(f"{tmp_path}/none.toml")
+    assert str(caught.value) == (
+        f"{tmp_path}/none.toml: expected a cluster file or one of h200-8, torus-4x4, v100-8x4, "
+        "got No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(("devices", "take"), [(0, 1), (3, 2), (8, 4)])
+def test_devices_that_a_cluster_has_not_are_refused(devices: int, take: int) -> None:
+    with pytest.raises(ClusterError) as caught:
+        read_cluster(GOOD).check_devices(devices)
+    assert str(caught.value) == (
+        "--devices: expected a power of two, at most the 4 devices of the cluster two nodes, "
+        f"got {devices}: take {take}"
+    )
+
+
+def test_a_data_type_without_rates_is_refused() -> None:
+    with pytest.raises(ClusterError) as caught:
+        read_cluster(GOOD).rate("float16")
+    assert str(caught.value) == (
+        "expected a data type that the cluster two nodes has rates of (float32), got float16: "
+        "take one of these, or add [rates.float16]"
+    )

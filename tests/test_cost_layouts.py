@@ -1,0 +1,94 @@
+"""Layouts as arrays are the plan's, and what they say moves is what redistribution sends."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from planner_cases import TWO_LEVELS
+
+from primepar.plan.cost_layouts import Layouts
+from primepar.plan.cost_links import Wires
+from primepar.plan.layouts import ends_of
+from primepar.plan.space import Candidate, SpaceName, linear_candidates, local_candidates
+from primepar.schedule.layout import Layout
+from primepar.schedule.redistribute import moved
+
+ENDS = {"I": "input", "O": "output", "dI": "input_gradient"}
+
+
+def layouts_of(candidate: Candidate) -> dict[str, Layout]:
+    """The layouts that a plan says a sequence has."""
+    linear = "I" in candidate.spread
+    found = ends_of("linear" if linear else "add", candidate.text)
+    return {tensor: getattr(found, ENDS[tensor]) for tensor in (ENDS if linear else ("O",))}
+
+
+def as_layout(candidate: Candidate, tensor: str) -> Layout:
+    rows_DG, columns_DG = (held for held in (candidate.spread[tensor].rows_DG,
+                                             candidate.spread[tensor].columns_DG))  # fmt: skip
+    held = [
+        frozenset((int(row), int(column)) for row in np.flatnonzero(rows)
+                  for column in np.flatnonzero(columns))
+        for rows, columns in zip(rows_DG, columns_DG, strict=True)
+    ]  # fmt: skip
+    return Layout.of((rows_DG.shape[1], columns_DG.shape[1]), held).coarsest()
+
+
+@pytest.mark.parametrize("space", ["paper", "all"])
+def test_a_sequence_leaves_its_tensors_where_a_plan_says(space: SpaceName) -> None:
+    bits = 3 if space == "paper" else 2
+    candidates = [*linear_candidates(bits, space), *local_candidates(bits, space)]
+    for candidate in candidates:
+        for tensor, expected in layouts_of(candidate).items():
+            found = as_layout(candidate, tensor)
+            assert (found.grid, found.held) == (expected.grid, expected.held), candidate.text
+
+
+def test_what_moves_is_what_redistribution_sends() -> None:
+    layouts, chosen = Layouts(Wires(TWO_LEVELS, 3)), Random(1)
+    linear = linear_candidates(3, "all")
+    pairs = [(chosen.choice(linear), chosen.choice(linear)) for _ in range(60)]
+    for one, other in pairs:
+        source, target = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])
+        assert source is not None
+        assert target is not None
+        ways = layouts.ways([source], [target])
+        expected = moved(layouts_of(one)["O"], layouts_of(other)["I"])
+        assert ways.moved_PQ[0, 0] == pytest.approx(float(expected)), (one.text, other.text)
+
+
+def test_what_a_group_does_not_hold_comes_through_its_link() -> None:
+    """Against the same told device by device, cell by cell."""
+    wires = Wires(TWO_LEVELS, 3)
+    layouts, chosen = Layouts(wires), Random(2)
+    candidates = linear_candidates(3, "all")
+    for one, other in ((chosen.choice(candidates), chosen.choice(candidates)) for _ in range(60)):
+        numbers = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])
+        ways = layouts.ways([numbers[0] or 0], [numbers[1] or 0])
+        held = [cells(one, "O", rank) for rank in range(8)]
+        wanted = [cells(other, "I", rank) - held[rank] for rank in range(8)]
+        node = [set[tuple[int, int]]().union(*held[first : first + 4]) for first in (0, 4)]
+        inside = [len(cells_ & node[rank // 4]) for rank, cells_ in enumerate(wanted)]
+        through = [len(cells_ - node[rank // 4]) for rank, cells_ in enumerate(wanted)]
+        assert ways.loads[0][0, 0] == pytest.approx(max(inside) / 64)
+        assert ways.loads[1][0, 0] == pytest.approx(max(sum(through[:4]), sum(through[4:])) / 64)
+
+
+def cells(candidate: Candidate, tensor: str, rank: int) -> set[tuple[int, int]]:
+    """Cells of an 8 x 8 grid that a device has."""
+    spread = candidate.spread[tensor]
+    rows, columns = (np.repeat(held, 8 // held.shape[1], axis=1)[rank]
+                     for held in (spread.rows_DG, spread.columns_DG))  # fmt: skip
+    return {(int(r), int(c)) for r in np.flatnonzero(rows) for c in np.flatnonzero(columns)}
+
+
+def test_the_paper_s_mlp_moves_half_between_activation_and_fc2() -> None:
+    """fc1 {K,P2x2} -> relu {D,S,D} -> fc2 {N,P2x2}: 0, 0.5 forward; 0.5, 0 backward."""
+    fc1, relu, fc2 = (ends_of("linear", "K2,P2x2"), ends_of("activation", "K2,M2,K2"),
+                      ends_of("linear", "N2,P2x2"))  # fmt: skip
+    assert moved(fc1.output, relu.input) == 0
+    assert moved(relu.output, fc2.input) == 0.5
+    assert moved(fc2.input_gradient, relu.output) == 0.5
+    assert moved(relu.output, fc1.output) == 0

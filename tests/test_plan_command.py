@@ -1,0 +1,73 @@
+"""`primepar plan`: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import run
+
+from primepar.models.config_json import load_config
+from primepar.plan import load_plan
+from primepar.plan.cluster import load_cluster
+from primepar.plan.planner import Planner
+
+MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
+V100 = ("plan", MODEL, "--cluster", "v100-8x4")
+
+
+def test_the_plan_is_written_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    said = run(*V100, "--devices", "4", "--batch", "4", "-o", str(path))
+    assert said.code == 0
+    plan = load_plan(path)
+    assert (plan.ranks, plan.batch) == (4, 4)
+    table = [line.split() for line in said.out.splitlines()[3:-3]]
+    sequences = {words[0]: words[1] for words in table}
+    assert sequences["blocks.0-3.qkv"] == plan.sequences["blocks.2.qkv"]
+    assert sequences["head"] == plan.sequences["head"]
+    assert said.out.endswith(f"wrote {path}\n")
+
+
+def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
+    told = json.loads(run(*V100, "--devices", "2", "--json").out)
+    layers = {True: 4, False: 1}
+    total = sum((each["seconds"] + each["moving"]) * layers[each["operator"].startswith("blocks")]
+                for each in told["choices"])  # fmt: skip
+    assert told["seconds"] == pytest.approx(total)
+    assert told["fits"] is True
+    assert {len(each["neighbours"]) for each in told["choices"]} == {0}
+
+
+def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
+    found = Planner.of(
+        load_config(Path(MODEL)), load_cluster("v100-8x4"), 4, 4, None, "paper"
+    ).search()
+    planner = found.planner
+    for name in ("embedding", "blocks.1.norm1", "blocks.0.fc1", "head", "loss"):
+        costs = planner.around(name, found.choices)
+        base = planner.cost(found.choices)
+        for other in range(len(costs)):
+            changed = planner.cost(found.choices | {name: other})
+            assert changed - base == pytest.approx(costs[other] - costs[found.choices[name]])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--devices", "3"),
+         "--devices: expected a power of two, at most the 32 devices of the cluster 8 x 4 V100, as "
+         "in the PrimePar paper, got 3: take 2"),
+        (("--devices", "2", "--dtype", "bfloat16"),
+         "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
+         "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
+        (("--devices", "2", "--alpha", "-1"),
+         "--alpha: expected 0 or more seconds for a GiB, got -1.0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused_in_one_line(
+    options: tuple[str, ...], error: str
+) -> None:
+    said = run(*V100, *options)
+    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")

@@ -1,0 +1,148 @@
+"""The search finds what trying every plan finds."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
+
+from primepar.models.config import ModelConfig
+from primepar.plan.planner import Planner
+from primepar.plan.search import Step, Table, cheapest, stretch
+from primepar.plan.space import SpaceName
+
+Chain = list[tuple[Step, int]]
+
+
+def random_chain(seed: int) -> tuple[np.ndarray, list[list[Step]]]:
+    """Segments of one to four nodes with up to four options, and costs that may be equal."""
+    random = np.random.default_rng(seed)
+
+    def costs(*shape: int) -> np.ndarray:
+        return random.integers(0, 6, shape).astype(float)
+
+    sizes = int(random.integers(1, 5))
+    start, segments = costs(sizes), []
+    for _ in range(int(random.integers(1, 4))):
+        first, steps = sizes, []
+        for at in range(int(random.integers(1, 4))):
+            own = int(random.integers(1, 4))
+            passes = at > 0 and random.random() < 0.6
+            steps.append(Step(costs(sizes, own), costs(own), costs(first, own) if passes else None))
+            sizes = own
+        segments.append(steps)
+    return start, segments
+
+
+def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[Step]]) -> float:
+    total, at = start[choice[0]], 0
+    for steps in segments:
+        first = choice[at]
+        for edge, node, passing in steps:
+            total += edge[choice[at], choice[at + 1]] + node[choice[at + 1]]
+            if passing is not None:
+                total += passing[first, choice[at + 1]]
+            at += 1
+    return float(total)
+
+
+def every(start: np.ndarray, segments: list[list[Step]]) -> list[tuple[int, ...]]:
+    sizes = [len(start), *(len(step.node) for steps in segments for step in steps)]
+    return list(product(*map(range, sizes)))
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_the_least_cost_is_that_of_trying_every_choice(first: int) -> None:
+    for seed in range(first, first + 20):
+        start, segments = random_chain(seed)
+        cost, choice = cheapest(start, [stretch(steps) for steps in segments])
+        assert cost == min(cost_of(each, start, segments) for each in every(start, segments))
+        assert cost == cost_of(choice, start, segments)
+
+
+def test_stretches_join_to_one_with_the_same_costs() -> None:
+    for seed in range(20):
+        start, segments = random_chain(seed)
+        first, *others = [stretch(steps) for steps in segments]
+        whole = first
+        for each in others:
+            whole = whole.then(each)
+        assert cheapest(start, [whole]) == cheapest(start, [first, *others])
+
+
+def test_a_table_from_some_choices_of_its_start_is_the_rows_of_these() -> None:
+    start, segments = random_chain(5)
+    (table, *_) = [stretch(steps) for steps in segments]
+    rows = np.array([len(start) - 1, 0, 0])
+    some = table.at(rows)
+    assert (some.costs == table.costs[rows]).all()
+    assert [some.within(1, 0), some.within(2, 0)] == [table.within(0, 0)] * 2
+
+
+def test_what_is_impossible_costs_infinity() -> None:
+    none = Table(np.full((1, 1), np.inf))
+    assert cheapest(np.zeros(1), [none])[0] == np.inf
+
+
+def improved(planner: Planner, choices: dict[str, int]) -> float:
+    """The least cost after any change of the choices of two operators that are neighbours."""
+    least = np.inf
+    names = list(choices)
+    for one, other in pairwise(names):
+        pairs = product(range(len(planner.options(one))), range(len(planner.options(other))))
+        for a, b in pairs:
+            least = min(least, planner.cost(choices | {one: a, other: b}))
+    return least
+
+
+@pytest.mark.parametrize("model", [SMALL, UNTIED, BLOOM], ids=["tied", "untied", "one layer"])
+def test_a_found_plan_has_its_cost_and_no_change_of_two_neighbours_is_better(
+    model: ModelConfig,
+) -> None:
+    found = Planner.of(model, TWO_LEVELS, 2, 4, None, "paper").search()
+    planner = found.planner
+    assert planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
+    assert found.seconds == pytest.approx(found.cost, rel=1e-12)
+    assert improved(planner, found.choices) >= found.cost * (1 - 1e-12)
+    assert found.plan.ranks == 2
+
+
+def by_elimination(planner: Planner) -> float:
+    """The least cost with every node kept that a later edge needs: one array, node by node."""
+    names = list(planner.named)
+    last = {name: max((names.index(each.name) for each in planner.operators if name in each.inputs),
+                      default=0) for name in names}  # fmt: skip
+    if planner.model.tied:
+        last["embedding"] = names.index("head")
+    alive, costs = [names[0]], planner.objective(names[0])
+    for at, name in enumerate(names[1:], 1):
+        alive, costs = [*alive, name], costs[..., None] + planner.objective(name)
+        edges = [(each, planner.edge(each, name)) for each in planner.named[name].inputs]
+        if name == "head" and planner.model.tied:
+            edges.append(("embedding", planner.tie()))
+        for producer, edge in edges:
+            shape = [1] * costs.ndim
+            shape[alive.index(producer)], shape[-1] = edge.shape
+            costs = costs + edge.reshape(shape)
+        for gone in [each for each in alive if each != name and last[each] <= at]:
+            costs = costs.min(axis=alive.index(gone))
+            alive.remove(gone)
+    return float(costs.min())
+
+
+@pytest.mark.parametrize("model", [SMALL, UNTIED, BLOOM], ids=["tied", "untied", "one layer"])
+@pytest.mark.parametrize(("devices", "space"), [(1, "paper"), (2, "all"), (4, "paper")])
+def test_the_best_plan_is_that_of_eliminating_node_by_node(
+    model: ModelConfig, devices: int, space: SpaceName
+) -> None:
+    planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
+    assert planner.search().cost == pytest.approx(by_elimination(planner), rel=1e-12)
+
+
+def test_memory_weighs_as_much_as_alpha_says() -> None:
+    fast = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper").search()
+    small = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper", alpha=1.0).search()
+    assert small.memory < fast.memory
+    assert small.seconds > fast.seconds
