@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import Done, run
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,19 +48,24 @@ def run_python(body: str, names: dict[str, object], folder: Path) -> None:
 def run_command(command: str, shown: str, folder: Path) -> None:
     """Run one `primepar` command; its exit code and what it prints are those that are shown."""
     line, _, code = command.partition("# exit ")
-    program, *arguments = shlex.split(line)
+    _, *arguments = shlex.split(line)
+    done = in_a_process(arguments, folder) if arguments[0] == "train" else run(*arguments)
+    printed = done.out + done.err
+    assert done.code == int(code or 0), f"$ {command}\n{printed}"
+    same = doctest.OutputChecker().check_output(shown.strip(), printed.strip(), doctest.ELLIPSIS)
+    assert same or not shown.strip(), f"$ {command}\nprints\n{printed}"
+
+
+def in_a_process(arguments: list[str], folder: Path) -> Done:
+    """Run `primepar` as a program of its own: training takes signals and starts processes."""
     done = subprocess.run(
-        [Path(sys.executable).with_name(program), *arguments],
+        [Path(sys.executable).with_name("primepar"), *arguments],
         cwd=folder,
         env={**os.environ, **PLAIN},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == int(code or 0), f"$ {command}\n{done.stdout}{done.stderr}"
-    same = doctest.OutputChecker().check_output(
-        shown.strip(), (done.stdout + done.stderr).strip(), doctest.ELLIPSIS
-    )
-    assert same or not shown.strip(), f"$ {command}\nprints\n{done.stdout}{done.stderr}"
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def folder_like_the_checkout(folder: Path) -> Path:
