@@ -23,6 +23,9 @@ def disagreement(report: Report, seen: Exploration) -> str:
     for name in ("coverage", "deadlock-freedom"):
         if (name in proved) != (name in failed):
             return name
+    for name in ("memory", "traffic"):
+        if name in seen.asked and report[name].verdict != seen.verdict(name):
+            return name
     if bool(proved) != bool(failed):
         return "verdict"
     if "races" not in proved | failed:

@@ -6,7 +6,7 @@ Independent of Z3: it reads the concrete maps and the movement that is derived f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from time import perf_counter
@@ -243,18 +243,30 @@ def traffic_faults(movement: Movement) -> Iterator[str]:
     """Sums of what all devices send that are not what the primitive's formula says."""
     sequence = movement.sequence
     (element,) = sequence.elements
-    operator = Linear.smallest(sequence.grid)
-    told = element.sent(operator)
-    if told is None:
-        return
-    program = lower(sequence, operator)
-    total = sent(Meaning(program), Flow.of(program))
-    if total != told * sequence.ranks:
-        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
-        yield (
-            f"{shape}: expected {told} elements to leave each device, as sent says, got {total} "
-            f"that leave all {sequence.ranks}, {total / sequence.ranks} each: mend the formula"
-        )
+    for operator in _operators(sequence):
+        told = element.sent(operator)
+        if told is None:
+            return
+        program = lower(sequence, operator)
+        total = sent(Meaning(program), Flow.of(program))
+        if total != told * sequence.ranks:
+            shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+            yield (
+                f"{shape}: expected {told} elements to leave each device, as sent says, "
+                f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
+                f"mend the formula"
+            )
+
+
+def _operators(sequence: Sequence) -> Iterator[Linear]:
+    """The smallest operator, then each of its dims twice as long.
+
+    What moves are parts of MN, NK and MK: a formula of these that is right for all four is right.
+    """
+    smallest = Linear.smallest(sequence.grid)
+    yield smallest
+    for dim in ("M", "N", "K"):
+        yield replace(smallest, **{dim: 2 * smallest.size(dim)})
 
 
 FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
