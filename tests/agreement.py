@@ -26,7 +26,7 @@ def disagreement(report: Report, seen: Exploration) -> str:
     for name in ("memory", "traffic"):
         if name in seen.asked and report[name].verdict != seen.verdict(name):
             return name
-    if bool(proved) != bool(failed):
+    if report.verdict != seen.overall:
         return "verdict"
     if "races" not in proved | failed:
         return "" if proved == failed else "properties"

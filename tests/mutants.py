@@ -158,7 +158,7 @@ def _change_ends(random: Random, fields: Json) -> None:
 def _change_amounts(random: Random, fields: Json) -> None:
     """Another bound of memory, or other amounts that are sent, or one that nobody had told."""
     amount = random.choice((0, 2, 4, 12, 36, 100))
-    if random.random() < 0.5:
+    if random.random() < 0.65:
         told = (fields.get("memory") or {}).get("device")
         bound = amount if told is None else max(0, told + random.choice((-4, -1, 1, 4)))
         fields["memory"] = {random.choice(("device", "device", "device", "host")): bound}
