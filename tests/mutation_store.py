@@ -46,7 +46,7 @@ class Store:
 
     def _note(self, one: Judged | Generated) -> None:
         if isinstance(one, Judged):
-            self.mutants[one.method, one.way, one.number] = one
+            self.mutants[one.key] = one
         else:
             self.generated[one.seed] = one
 

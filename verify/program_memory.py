@@ -129,7 +129,7 @@ class Memory:
         ]
 
     def copies(self) -> dict[str, Fraction]:
-        """Tensor -> how often its elements are in `initial`, over all ranks, where that is known."""
+        """Tensor -> how often its elements are in `initial`, over all ranks, where it is told."""
         held: dict[str, list[str]] = {}
         for block in (block for blocks in self.program.initial or () for block in blocks):
             found = self.meaning.place(block)
