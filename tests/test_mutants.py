@@ -146,7 +146,7 @@ def test_a_stopped_run_goes_on_and_other_code_starts_anew(tmp_path: Path) -> Non
     whole = path.read_bytes()
     path.write_bytes(whole + whole.splitlines()[1][:40])
     with Store(path, "old") as store:
-        assert (store.mutants, store.generated.keys()) == ({RIGHT.key: RIGHT}, {3})
+        assert (store.mutants, set(store.generated)) == ({RIGHT.key: RIGHT}, {3})
     assert path.read_bytes() == whole
     with Store(path, "new") as store:
         assert (store.mutants, store.generated) == ({}, {})

@@ -235,8 +235,8 @@ def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
 
 
 def test_a_bound_of_the_host_asks_for_no_sizes_on_the_device() -> None:
-    rests = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
-    ranks = [rests, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
+    rests: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
+    ranks: list[Json] = [rests, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
     proved = bounded(ranks, memory={"host": 6}, initial=[["big", X]])["memory"]
     assert proved == ("proved", "at most 6 of 6 elements alive in host memory; copies at rest: x 1")
     assert bounded(ranks, memory={"host": 5}, initial=[["big", X]])["memory"][1] == (
