@@ -62,8 +62,8 @@ REFUTED = {
     ),
     "exchanges two dims": (
         with_sent(Summa, lambda self, M, N, K, s: Summa.sent(self, M, K, N, s)),
-        "s=2 (2x2 devices): M=4 N=8 K=4: expected 36 elements to leave each device, as sent says, "
-        "got 192 that leave all 4, 48 each: mend the formula",
+        "s=2 (2x2 devices): M=4 N=64 K=4: expected 204 elements to leave each device, as sent "
+        "says, got 1536 that leave all 4, 384 each: mend the formula",
     ),
     "right on small sides": (
         with_sent(Summa, twice_at_five),
