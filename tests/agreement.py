@@ -23,7 +23,10 @@ def disagreement(report: Report, seen: Exploration) -> str:
     for name in ("coverage", "deadlock-freedom"):
         if (name in proved) != (name in failed):
             return name
-    if bool(proved) != bool(failed):
+    for name in ("memory", "traffic"):
+        if name in seen.asked and report[name].verdict != seen.verdict(name):
+            return name
+    if report.verdict != seen.overall:
         return "verdict"
     if "races" not in proved | failed:
         return "" if proved == failed else "properties"

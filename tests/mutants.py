@@ -17,7 +17,7 @@ from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.operators import PHASES
+from primepar.schedule.operators import PHASES, Linear
 from primepar.schedule.program import Compute
 
 Json = dict[str, Any]
@@ -69,8 +69,10 @@ def _look_up(program: Program) -> None:
 
 def lowered(random: Random) -> Json:
     """One or all phases of a sequence."""
-    phases = random.choice([PHASES, *((phase,) for phase in PHASES)])
-    program = lower(parse_sequence(random.choice(SEQUENCES)), phases=phases)
+    phases = random.choice([PHASES, PHASES, *((phase,) for phase in PHASES)])
+    sequence = parse_sequence(random.choice(SEQUENCES))
+    operator = Linear.smallest(sequence.grid) if random.random() < 0.5 else None
+    program = lower(sequence, operator, phases=phases)
     fields: Json = msgspec.json.decode(msgspec.json.encode(program))
     if random.random() < 0.2:
         fields.pop("initial")
@@ -153,6 +155,20 @@ def _change_ends(random: Random, fields: Json) -> None:
         fields[key] = lists
 
 
+def _change_amounts(random: Random, fields: Json) -> None:
+    """Another bound of memory, or other amounts that are sent, or one that nobody had told."""
+    amount = random.choice((0, 2, 4, 12, 36, 100))
+    if random.random() < 0.65:
+        told = (fields.get("memory") or {}).get("device")
+        bound = amount if told is None else max(0, told + random.choice((-4, -1, 1, 4)))
+        fields["memory"] = {random.choice(("device", "device", "device", "host")): bound}
+    elif fields.get("traffic"):
+        fields["traffic"] = [*fields["traffic"][1:], amount]
+    else:
+        fields["traffic"] = [amount] * fields["ranks"]
+
+
 MUTATIONS: tuple[Callable[[Random, Json], None], ...] = (
     _drop, _drop, _repeat, _move, _move, _give_away, _change, _change, _change, _change_ends,
+    _change_amounts, _change_amounts,
 )  # fmt: skip

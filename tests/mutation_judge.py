@@ -1,136 +1,218 @@
-"""Mutants, each judged by the explorer, by the emulator where it applies, and by the proofs."""
+"""Mutants, each judged by the explorer, by the emulator, and by the proofs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from itertools import product
 from math import prod
 from random import Random
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 from agreement import disagreement, refuted
-from family import member
+from mutants import mutant
 from mutation import Json
-from mutation_local import WAYS
+from mutation_fields import PROGRAM_WAYS, changes_of
 from mutation_maps import MAP_WAYS
 from phased import everything
+from step_cases import lowered
 
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
-from primepar.schedule.sequence import Element
+from primepar.schedule.operators import PHASES, Linear
+from primepar.schedule.sequence import HOMES, Element
 from primepar.verify.explorer import explore
 from primepar.verify.primitive_proof import verify_primitive
 from primepar.verify.program_proof import verify_program
 
-STEPS = {"step in rows": 1, "step in blocks": 2}
-"""Programs with phases of their own -> their seed."""
+STEPS: dict[str, Callable[[], Json]] = {
+    "step in rows": lambda: everything(Random(1)),
+    "step in blocks": lambda: everything(Random(2)),
+    "data-parallel step": lambda: msgspec.to_builtins(lowered("data", 2, "llama")),
+    "megatron-sp step": lambda: msgspec.to_builtins(lowered("megatron-sp", 2, "llama")),
+}
+"""Programs with phases of their own: small ones, and training steps of one layer with its norms."""
 BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},
-    "summa-rectangular": ((2, 1, 1), (1, 2, 2)),
+    "summa-rectangular": ((1, 2, 2), (2, 1, 2)),
     "tesseract": ((2, 2), (1, 3)),
 }
 """The meshes whose programs are changed."""
-LARGEST = 27
-"""Devices of the largest mesh on which a primitive is explored."""
+LARGEST, LARGEST_OF_SEVERAL = 27, 12
+"""Devices of the largest mesh on which a primitive of one side, or of several, is explored."""
+PROOF_SECONDS = 120.0
+"""Limit of each proof of a primitive; what comes to it counts as a mistake."""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One mutant: `number` counts those, `most` of them at most, of one way and method."""
 
     method: str
     way: str
-    most: int
     number: int
+    most: int
 
 
-@dataclass(frozen=True)
-class Judged:
+class Generated(msgspec.Struct, frozen=True, tag="generated"):
+    """What prover and explorer said of a generated program."""
+
+    seed: int
+    verdict: str
+    """Of the proofs."""
+    failed: tuple[str, ...]
+    """Properties that fail in the explorer."""
+    differ: str
+    """Where the two differ; nothing if they agree."""
+
+
+class Judged(msgspec.Struct, frozen=True, tag="mutant"):
     """What was found of one mutant."""
 
-    task: Task
+    method: str
+    way: str
+    number: int
     where: str
-    digest: int
+    digest: str
     """Equal for equal mutants."""
-    failed: frozenset[str]
+    failed: tuple[str, ...]
     """Properties that fail in the explorer; none for a mutant that does no harm."""
     verdict: str
     """Of the proofs."""
-    refuted: frozenset[str]
+    refuted: tuple[str, ...]
     split: str
     """Where explorer and emulator, or explorer and proofs, differ in what is wrong."""
     seconds: float
     """Of the proofs."""
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """Which mutant it is."""
+        return self.method, self.way, self.number
+
+    @property
     def harmful(self) -> bool:
         """Whether it is wrong at all."""
         return bool(self.failed)
 
+    @property
+    def is_right(self) -> bool:
+        """Whether it is refuted if it is harmful, and proved if it is not."""
+        return self.verdict == ("refuted" if self.harmful else "proved") and not self.split
+
+
+def operator(sequence: Sequence) -> Linear:
+    """The operator of a mesh, of another length along each dim where they are cut alike."""
+    sizes = {dim: at * count for at, (dim, count) in enumerate(sequence.grid.items(), 2)}
+    return Linear(**{**dict.fromkeys("MNK", 2), **sizes})
+
+
+def operators(primitive: Primitive, sequence: Sequence) -> Iterator[Linear]:
+    """What a mesh is explored with: one operator, and long ones where formulas speak of lengths."""
+    usual = operator(sequence)
+    yield usual
+    if primitive.sent(2, 2, 2, *sequence.elements[0].sides) is not None:
+        for dim in ("M", "N", "K"):
+            yield replace(usual, **{dim: 10 * usual.size(dim)})
+
 
 @cache
 def base(method: str) -> list[Json]:
-    """The programs that are changed, as JSON."""
+    """The programs that are changed, as JSON, with all properties asked of them."""
     if method in STEPS:
-        return [everything(Random(STEPS[method]))]
-    programs = [lower(member(method, sides)) for sides in BASES[method]]
-    return [msgspec.to_builtins(program) for program in programs]
+        return [STEPS[method]()]
+    sequences = [Sequence.of(PRIMITIVES[method](), *sides) for sides in BASES[method]]
+    return [msgspec.to_builtins(lower(each, operator(each))) for each in sequences]
 
 
 @cache
 def changes(method: str, way: str, most: int) -> list[tuple[str, Program]]:
     """So many different programs at most that one way makes of a method's, always the same ones."""
-    made = [
-        (where, fields, programs)
-        for fields in base(method)
-        for where, programs in WAYS[way](fields)
-    ]
+    made = [change for fields in base(method) for change in changes_of(way, fields)]
     Random(f"{method} {way}").shuffle(made)
     found: dict[bytes, tuple[str, Program]] = {}
-    for where, fields, programs in made:
+    unchanged = {msgspec.json.encode(msgspec.convert(each, Program)) for each in base(method)}
+    for where, fields in made:
         if len(found) == most:
             break
         try:
-            program = msgspec.convert({**fields, "programs": programs}, Program)
+            program = msgspec.convert(fields, Program)
         except msgspec.ValidationError:
             continue
-        found.setdefault(msgspec.json.encode(program), (where, program))
+        text = msgspec.json.encode(program)
+        if text not in unchanged:
+            found.setdefault(text, (where, program))
     return list(found.values())
 
 
 @cache
 def map_changes(method: str, way: str, most: int) -> list[tuple[str, Primitive]]:
-    """So many primitives at most that one way makes of a method."""
-    made = list(MAP_WAYS[way](PRIMITIVES[method]())) if method in PRIMITIVES else []
+    """So many different primitives at most that one way makes of a method."""
+    own = PRIMITIVES[method]()
+    made = list(MAP_WAYS[way](own))
     Random(f"{method} {way}").shuffle(made)
-    return made[:most]
+    found, unchanged = dict[str, tuple[str, Primitive]](), digest_of(own)
+    for where, primitive in made:
+        if len(found) == most:
+            break
+        digest = digest_of(primitive)
+        if digest != unchanged or way == "wrong formula":
+            found.setdefault(digest, (where, primitive))
+    return list(found.values())
 
 
-def tasks(most: int) -> list[Task]:
-    """At most so many mutants of each way and method."""
+def digest_of(primitive: Primitive) -> str:
+    """Equal for primitives that are the same on meshes with sides of 2 and of 3."""
+    seen = []
+    for side in (2, 3):
+        sides = (side,) * len(primitive.side_names)
+        element = Element(primitive, sides)
+        devices = list(product(*map(range, element.axis_lengths)))
+        for device, step in product(devices, range(primitive.steps(*sides))):
+            seen += [str(getattr(primitive, phase)(*device, step, *sides)) for phase in PHASES]
+        if primitive.home is not None:
+            seen += [
+                str(primitive.home(tensor, *device, *sides))
+                for tensor, device in product(HOMES, devices)
+            ]
+        seen.append(f"{primitive.sent(30, 60, 84, *sides)} {primitive.held(30, 60, 84, *sides)}")
+    return sha256("\n".join(seen).encode()).hexdigest()
+
+
+def tasks(most: int, most_maps: int) -> list[Task]:
+    """At most so many mutants of each way and method: of its programs, and of its map."""
     programs = [
-        Task(method, way, most, number)
-        for method, way in product((*PRIMITIVES, *STEPS), WAYS)
+        Task(method, way, number, most)
+        for method, way in product((*PRIMITIVES, *STEPS), PROGRAM_WAYS)
         for number in range(len(changes(method, way, most)))
     ]
     maps = [
-        Task(method, way, most, number)
+        Task(method, way, number, most_maps)
         for method, way in product(PRIMITIVES, MAP_WAYS)
-        for number in range(len(map_changes(method, way, most)))
+        for number in range(len(map_changes(method, way, most_maps)))
     ]
-    return programs + maps
+    return maps + programs
+
+
+def agree_on(seed: int) -> Generated:
+    """Let both judge a generated program; each seventh one with sends that return at once."""
+    program, buffered = mutant(seed), seed % 7 == 0
+    report, seen = verify_program(program, buffered=buffered), explore(program, buffered=buffered)
+    failed = tuple(sorted(seen.failed))
+    return Generated(seed, report.verdict, failed, disagreement(report, seen))
 
 
 def judge(task: Task) -> Judged:
     """Judge one mutant."""
     if task.way in MAP_WAYS:
-        return _judge_primitive(task, *map_changes(task.method, task.way, task.most)[task.number])
+        primitives = map_changes(task.method, task.way, task.most)
+        return _judge_primitive(task, *primitives[task.number])
     return judge_program(task, *changes(task.method, task.way, task.most)[task.number])
 
 
@@ -140,12 +222,14 @@ def judge_program(task: Task, where: str, program: Program) -> Judged:
     report = verify_program(program)
     seconds = perf_counter() - start
     split = disagreement(report, seen)
-    if not split and task.method in PRIMITIVES and _emulates(program) == bool(seen.failed):
+    counted = {"memory", "traffic"}
+    if not split and _emulates(program) == bool(set(seen.failed) - counted):
         split = "emulator"
-    digest = hash(msgspec.json.encode(program))
     return Judged(
-        task, where, digest, seen.failed, report.verdict, frozenset(refuted(report)), split, seconds
-    )
+        task.method, task.way, task.number, where,
+        sha256(msgspec.json.encode(program)).hexdigest(), tuple(sorted(seen.failed)),
+        report.verdict, tuple(sorted(refuted(report))), split, seconds,
+    )  # fmt: skip
 
 
 def _emulates(program: Program) -> bool:
@@ -155,26 +239,37 @@ def _emulates(program: Program) -> bool:
         return False
 
 
-def meshes(primitive: Primitive) -> Iterator[tuple[int, ...]]:
-    """Sides up to 5 on few devices."""
-    for sides in product(range(1, 6), repeat=len(primitive.side_names)):
-        if prod(Element(primitive, sides).axis_lengths) <= LARGEST:
-            yield sides
+def meshes(primitive: Primitive) -> Iterator[Sequence]:
+    """Those with short sides on few devices, the smallest first."""
+    count = len(primitive.side_names)
+    largest = LARGEST if count == 1 else LARGEST_OF_SEVERAL
+    found = [
+        (prod(Element(primitive, sides).axis_lengths), sides)
+        for sides in product(range(1, 6), repeat=count)
+    ]
+    return (Sequence.of(primitive, *sides) for ranks, sides in sorted(found) if ranks <= largest)
 
 
 def _judge_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
-    """Judge a changed primitive: on small meshes by the explorer, on all by the proofs."""
-    failed, maps = set[str](), []
-    for sides in meshes(primitive):
-        program = lower(Sequence.of(primitive, *sides))
-        maps.append(msgspec.json.encode(program))
-        failed = set(explore(program).failed)
+    """Judge a changed primitive: on small meshes by the explorer, on all by the proofs.
+
+    In the lowered program a misaligned block is one that a realigning hop sends from where it is
+    not, which is placement there.
+    """
+    start = perf_counter()
+    report = verify_primitive(primitive, timeout=PROOF_SECONDS)
+    seconds = perf_counter() - start
+    names = {result.name for result in report.properties}
+    failed = set[str]()
+    for sequence in meshes(primitive):
+        for linear in operators(primitive, sequence):
+            failed |= set(explore(lower(sequence, linear)).failed) & names
         if failed:
             break
-    start = perf_counter()
-    report = verify_primitive(primitive)
-    seconds = perf_counter() - start
+    told = refuted(report)
+    meant = failed | {"alignment"} if "placement" in failed else failed
+    split = "properties" if failed and told and not meant & told else ""
     return Judged(
-        task, where, hash(tuple(maps)), frozenset(failed), report.verdict,
-        frozenset(refuted(report)), "", seconds,
+        task.method, task.way, task.number, where, digest_of(primitive), tuple(sorted(failed)),
+        report.verdict, tuple(sorted(told)), split, seconds,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -51,6 +52,7 @@ def _as_it_is(_: str, slices: Slices, __: tuple[Any, ...]) -> Slices:
     return slices
 
 
+@cache
 def lengths(base: Primitive) -> dict[str, tuple[str, ...]]:
     """Dim -> the side that each of its digits is below."""
     names = base.side_names
@@ -203,6 +205,41 @@ def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
         yield f"home of {tensor}: exchanged", Edited(base, homes=turn)
 
 
+class Told(Edited):
+    """A primitive that says something else of what it sends or holds."""
+
+    def __init__(self, base: Primitive, name: str, change: Callable[..., Any]) -> None:
+        super().__init__(base)
+        self.name, self.change = name, change
+
+    def sent(self, *sizes: Any) -> Any:
+        return self._told("sent", sizes)
+
+    def held(self, *sizes: Any) -> Any:
+        return self._told("held", sizes)
+
+    def _told(self, name: str, sizes: tuple[Any, ...]) -> Any:
+        formula = getattr(self.base, name)
+        return self.change(formula, *sizes) if name == self.name else formula(*sizes)
+
+
+AMOUNTS: dict[str, Callable[..., Any]] = {
+    "twice": lambda formula, *sizes: 2 * formula(*sizes),
+    "a block of I more": lambda formula, M, N, *rest: formula(M, N, *rest) + M * N,
+    "M and K exchanged": lambda formula, M, N, K, *sides: formula(K, N, M, *sides),
+    "N and K exchanged": lambda formula, M, N, K, *sides: formula(M, K, N, *sides),
+    "of a longer mesh": lambda formula, M, N, K, s, *sides: formula(M, N, K, s + 1, *sides),
+    "half": lambda formula, *sizes: formula(*sizes) / 2,
+    "written otherwise": lambda formula, *sizes: (3 * formula(*sizes) - formula(*sizes)) / 2,
+}
+
+
+def amounts(base: Primitive) -> Iterator[tuple[str, Primitive]]:
+    """The formula of what is sent or held is another one."""
+    for name, (how, change) in product(("sent", "held"), AMOUNTS.items()):
+        yield f"{name}: {how}", Told(base, name, change)
+
+
 MAP_WAYS: dict[str, Callable[[Primitive], Iterator[tuple[str, Primitive]]]] = {
     "wrong offset": offsets,
     "exchanged dims": exchanged,
@@ -210,5 +247,6 @@ MAP_WAYS: dict[str, Callable[[Primitive], Iterator[tuple[str, Primitive]]]] = {
     "wrong steps": lengthened,
     "device a step late": late,
     "wrong home": homes,
+    "wrong formula": amounts,
 }
 """What a mutant is called -> the changes of that way to a primitive."""

@@ -1,8 +1,9 @@
 """`make mutants`: how many wrong programs and primitives are caught, and how many right refused.
 
-Every mutant is judged by the explorer, by the emulator where it applies, and by the proofs. It ends
-with 1 unless every harmful mutant is refuted and no harmless one is, and unless prover and explorer
-agree on all generated programs.
+The explorer and the emulator say which mutants do harm, and the proofs have to say so too. Then
+prover and explorer judge generated programs. It ends with 1 unless every harmful mutant is refuted,
+every harmless one is proved, and the two agree on all generated programs. What was judged is kept
+in `out/mutants.jsonl`: a run that was stopped goes on from there, while the code is the same.
 """
 
 from __future__ import annotations
@@ -11,113 +12,125 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pool
 from pathlib import Path
-from time import perf_counter
+from typing import TypeVar
 
-from agreement import disagreement
-from mutants import mutant
-from mutation_judge import Judged, changes, judge, tasks
-from mutation_local import WAYS
+from mutation_judge import Generated, Judged, agree_on, judge, tasks
+from mutation_store import Store, fingerprint
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from primepar.schedule import save_program
-from primepar.verify.explorer import explore
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer_judge import ORDER
 
-HEAD = (
-    f"{'':20} {'mutants':>8} {'harmful':>8} {'caught':>8} {'harmless':>9} {'refused':>8} {'s':>7}"
-)
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 
 
 def main() -> int:
     """Print the tables; 0 if all is as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=6, help="mutants of each way and method")
+    parser.add_argument("--most", type=int, default=4, help="programs of each way and method")
+    parser.add_argument("--most-maps", type=int, default=3, help="maps of each way and method")
     parser.add_argument("--programs", type=int, default=10_000, help="generated programs")
-    parser.add_argument("--keep", type=Path, help="save one mutant of each way and method here")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--kept", type=Path, default=Path("out/mutants.jsonl"))
     options = parser.parse_args()
-    asked = tasks(options.most)
-    with Pool(os.cpu_count()) as pool:
-        judged = distinct(pool.imap(judge, asked, chunksize=4))
-        report(judged)
-        agreed = agreement(pool.imap(judged_seed, range(options.programs), chunksize=50))
-    if options.keep:
-        keep(judged, options.keep)
-    return 0 if agreed and all(is_right(each) for each in judged) else 1
+    with Store(options.kept, fingerprint()) as store:
+        asked = tasks(options.most, options.most_maps)
+        new = [each for each in asked if each[:3] not in store.mutants]
+        for one in judged("mutants", judge, new, options.jobs, len(asked)):
+            store.keep([one])
+        seeds = range(options.programs)
+        rest = [seed for seed in seeds if seed not in store.generated]
+        for seen in judged("generated programs", agree_on, rest, options.jobs, len(seeds)):
+            store.keep([seen])
+        mutants = distinct([store.mutants[each[:3]] for each in asked])
+        generated = [store.generated[seed] for seed in seeds]
+    report(mutants)
+    agreement(generated)
+    right = all(each.is_right for each in mutants) and not any(each.differ for each in generated)
+    return 0 if right else 1
 
 
-def distinct(judged: Iterable[Judged]) -> list[Judged]:
+def judged(
+    what: str, function: Callable[[Asked], Found], asked: Sequence[Asked], jobs: int, total: int
+) -> Iterator[Found]:
+    """The answers as they come, with one bar on a terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True,
+    )  # fmt: skip
+    with bar, Pool(jobs) as pool:
+        row = bar.add_task(what, total=total, completed=total - len(asked))
+        for found in pool.imap_unordered(function, asked, chunksize=4):
+            bar.advance(row)
+            yield found
+
+
+def distinct(mutants: list[Judged]) -> list[Judged]:
     """Those that no other one is equal to."""
-    return list({(each.task.method, each.digest): each for each in judged}.values())
+    return list({(each.method, each.digest): each for each in mutants}.values())
 
 
-def is_right(each: Judged) -> bool:
-    """Whether a mutant is refuted if it is harmful, and proved if it is not."""
-    return each.verdict == ("refuted" if each.harmful else "proved") and not each.split
+def report(mutants: list[Judged]) -> None:
+    """The tables of ways and of methods, the score, and what went wrong."""
+    table("way", mutants, lambda each: each.way)
+    table("method", mutants, lambda each: each.method)
+    harmful, caught, harmless, refused = counts(mutants)
+    print(f"harmful caught / harmful: {share(caught, harmful)}")
+    print(f"harmless refused / harmless: {share(refused, harmless)}")
+    for each in mutants:
+        if not each.is_right:
+            failed, told = " ".join(each.failed) or "nothing", " ".join(each.refuted)
+            print(f"WRONG {each.method}, {each.way}, {each.where}: {failed} should fail; "
+                  f"{each.verdict} {told} {each.split}")  # fmt: skip
 
 
-def report(judged: list[Judged]) -> None:
-    """The tables of ways and of methods, and what went wrong."""
-    table("way", judged, lambda each: each.task.way)
-    table("method", judged, lambda each: each.task.method)
-    for each in judged:
-        if not is_right(each):
-            failed = " ".join(sorted(each.failed)) or "nothing"
-            print(f"WRONG {each.task.method}, {each.task.way}, {each.where}: {failed} fails, "
-                  f"{each.verdict} {' '.join(sorted(each.refuted))} {each.split}")  # fmt: skip
+def share(part: int, whole: int) -> str:
+    """`3 / 4 = 75 %`."""
+    return f"{part} / {whole}" + (f" = {100 * part / whole:g} %" if whole else "")
 
 
-def table(title: str, judged: list[Judged], key: Callable[[Judged], str]) -> None:
+def counts(mutants: list[Judged]) -> tuple[int, int, int, int]:
+    """Harmful ones, those of them that are caught, harmless ones, those that are refused."""
+    harmful = [each for each in mutants if each.harmful]
+    caught = sum(each.verdict == "refuted" for each in harmful)
+    refused = sum(each.verdict != "proved" for each in mutants if not each.harmful)
+    return len(harmful), caught, len(mutants) - len(harmful), refused
+
+
+def table(title: str, mutants: list[Judged], key: Callable[[Judged], str]) -> None:
     """One row for each way or method, and the sum."""
-    print(f"{title:20}{HEAD}")
-    for name in dict.fromkeys(map(key, judged)):
-        row(name, [each for each in judged if key(each) == name])
-    row("all", judged)
+    print(f"{title:20}" + "".join(f"{column:>10}" for column in COLUMNS))
+    for name in dict.fromkeys(map(key, mutants)):
+        row(name, [each for each in mutants if key(each) == name])
+    row("all", mutants)
     print()
 
 
-def row(name: str, judged: list[Judged]) -> None:
+def row(name: str, mutants: list[Judged]) -> None:
     """How many there are, and how they were judged."""
-    harmful = [each for each in judged if each.harmful]
-    caught = sum(each.verdict == "refuted" for each in harmful)
-    refused = sum(each.verdict != "proved" for each in judged if not each.harmful)
-    seconds = sum(each.seconds for each in judged)
-    print(f"{name:20} {len(judged):8} {len(harmful):8} {caught:8} {len(judged) - len(harmful):9} "
-          f"{refused:8} {seconds:7.1f}", flush=True)  # fmt: skip
+    numbers = (len(mutants), *counts(mutants))
+    seconds = sum(each.seconds for each in mutants)
+    print(f"{name:20}" + "".join(f"{number:10}" for number in numbers) + f"{seconds:10.1f}")
 
 
-def judged_seed(seed: int) -> tuple[int, str, str]:
-    """A generated program: its verdict, and where prover and explorer differ."""
-    program, buffered = mutant(seed), seed % 7 == 0
-    proved = verify_program(program, buffered=buffered)
-    return seed, proved.verdict, disagreement(proved, explore(program, buffered=buffered))
-
-
-def agreement(judged: Iterable[tuple[int, str, str]]) -> bool:
+def agreement(generated: list[Generated]) -> None:
     """Tell how prover and explorer agree on generated programs."""
-    start, verdicts, differ = perf_counter(), Counter[str](), []
-    for seed, verdict, difference in judged:
-        verdicts[verdict] += 1
-        if difference:
-            differ.append(f"{seed} ({difference})")
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-    print(f"generated programs: {counts}; prover and explorer differ on "
-          f"{', '.join(differ) or 'none'}; {perf_counter() - start:.0f} s")  # fmt: skip
-    return not differ
-
-
-def keep(judged: list[Judged], folder: Path) -> None:
-    """Save the first harmful program of each way and method, its name saying what it breaks."""
-    kept = set()
-    for each in judged:
-        task = each.task
-        if task.way in WAYS and each.harmful and (task.way, task.method) not in kept:
-            kept.add((task.way, task.method))
-            parts = [task.way, task.method, "+".join(sorted(each.failed))]
-            name = ".".join(part.replace(" ", "-") for part in parts) + ".json"
-            save_program(changes(task.method, task.way, task.most)[task.number][1], folder / name)
+    verdicts = Counter(each.verdict for each in generated)
+    failed = Counter(name for each in generated for name in each.failed)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    print(f"\n{len(generated)} generated programs: {told}")
+    print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in ORDER))
+    differ = [f"{each.seed} ({each.differ})" for each in generated if each.differ]
+    print(f"prover and explorer differ on {', '.join(differ) or 'none'}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("stopped; run it again to go on")

@@ -59,6 +59,7 @@ def test_mutants_are_of_every_kind() -> None:
     assert 100 < right < 400
     for name in ("coverage", "placement", "completion", "alignment", "deadlock-freedom", "races"):
         assert sum(name in failed for failed in kinds) > 30
+    assert min(sum(name in failed for failed in kinds) for name in ("memory", "traffic")) > 5
 
 
 def emulates(program: Program) -> bool:
@@ -70,10 +71,16 @@ def emulates(program: Program) -> bool:
 
 
 def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
-    """Only those with `final` and names that mean something: of the others it asks other things."""
+    """Only those with `final` and names that mean something: of the others it asks other things.
+
+    What a program says that it holds and sends is not asked by the emulator.
+    """
     programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
     asked = {seed: program for seed, program in programs.items() if program.final is not None}
-    proved = {seed for seed, program in asked.items() if not refuted(verify_program(program))}
+    counted = {"memory", "traffic"}
+    proved = {
+        seed for seed, program in asked.items() if refuted(verify_program(program)) <= counted
+    }
     assert {seed for seed, program in asked.items() if emulates(program)} == proved
     assert 30 < len(proved) < len(asked) - 30
 

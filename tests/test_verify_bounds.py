@@ -47,7 +47,7 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
     dense = {tensor: np.ones([operator.size(dim) for dim in tensor_dims(tensor)
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
-    assert Memory(Meaning(lowered)).peaks()[0] == run.peak
+    assert Memory(Meaning(lowered)).peaks("device") == run.peak
     told = replace(lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent)))
     report = verify_program(told)
     assert (report["memory"].verdict, report["traffic"].verdict) == ("proved", "proved")
@@ -212,7 +212,7 @@ def test_what_a_primitive_holds_is_what_its_formula_says(
     lowered = lower(sequence, Linear(**sizes))
     assert lowered.memory is not None
     assert lowered.memory.device is not None
-    most = max(Memory(Meaning(lowered)).peaks()[0])
+    most = max(Memory(Meaning(lowered)).peaks("device"))
     loose = max(sides) <= LOOSE.get(name, 0)
     assert most <= lowered.memory.device if loose else most == lowered.memory.device
 
@@ -232,3 +232,15 @@ def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
         "elements alive in device memory, got 28: I[0,1] 4, O[0,0] 4, W[1,0] 4, W[1,1] 4 and 3 "
         "more: free one before, or allow more in memory"
     )
+
+
+def test_a_bound_of_the_host_asks_for_no_sizes_on_the_device() -> None:
+    rests: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
+    ranks: list[Json] = [rests, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
+    proved = bounded(ranks, memory={"host": 6}, initial=[["big", X]])["memory"]
+    assert proved == ("proved", "at most 6 of 6 elements alive in host memory; copies at rest: x 1")
+    assert bounded(ranks, memory={"host": 5}, initial=[["big", X]])["memory"][1] == (
+        "rank 0, instruction 1 (evict x[1]): expected at most 5 elements alive in host memory, "
+        "got 6: x[1] 6: free one before, or allow more in memory"
+    )
+    assert bounded(ranks, memory={"device": 99}, initial=[["big", X]])["memory"][0] == "unknown"

@@ -61,7 +61,7 @@ def alive(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list
         for scale in SCALES
     ]  # fmt: skip
     lowered = [lower(sequence, operator) for operator in operators]
-    most = [max(Memory(Meaning(program)).peaks()[0]) for program in lowered]
+    most = [max(Memory(Meaning(program)).peaks("device")) for program in lowered]
     return counted(primitive, sides, operators), most
 
 

@@ -60,6 +60,11 @@ REFUTED = {
         "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent says, "
         "got 128 that leave all 4, 32 each: mend the formula",
     ),
+    "exchanges two dims": (
+        with_sent(Summa, lambda self, M, N, K, s: Summa.sent(self, M, K, N, s)),
+        "s=2 (2x2 devices): M=4 N=64 K=4: expected 204 elements to leave each device, as sent "
+        "says, got 1536 that leave all 4, 384 each: mend the formula",
+    ),
     "right on small sides": (
         with_sent(Summa, twice_at_five),
         "s=5 (5x5 devices): M=10 N=10 K=10: expected 192 elements to leave each device, as sent "

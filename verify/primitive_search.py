@@ -6,7 +6,7 @@ Independent of Z3: it reads the concrete maps and the movement that is derived f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from time import perf_counter
@@ -35,7 +35,7 @@ LONGEST_SIDE = 6
 MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
 MOST_SUB_OPERATORS = 4096
 WIDE, MANY = ("M", "N", "K"), 16
-"""Dims that are made so many times as long, one by one, where memory is looked at."""
+"""Dims that are made so many times as long, one by one, where amounts are looked at."""
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,11 @@ def memory_faults(movement: Movement) -> Iterator[str]:
     """Devices on which more is alive than the primitive's formula says; for several shapes."""
     sequence = movement.sequence
     (element,) = sequence.elements
-    for wide in (None, *WIDE):
-        sizes = {dim: 2 * count * (MANY if dim == wide else 1)
-                 for dim, count in sequence.grid.items()}  # fmt: skip
-        operator = Linear(**sizes)
+    for operator in _operators(sequence):
         told = element.held(operator)
         if told is None:
             return
-        peaks = Memory(Meaning(lower(sequence, operator))).peaks()[0]
+        peaks = Memory(Meaning(lower(sequence, operator))).peaks("device")
         most = max(peaks)
         if most > told:
             shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
@@ -243,18 +240,30 @@ def traffic_faults(movement: Movement) -> Iterator[str]:
     """Sums of what all devices send that are not what the primitive's formula says."""
     sequence = movement.sequence
     (element,) = sequence.elements
-    operator = Linear.smallest(sequence.grid)
-    told = element.sent(operator)
-    if told is None:
-        return
-    program = lower(sequence, operator)
-    total = sent(Meaning(program), Flow.of(program))
-    if total != told * sequence.ranks:
-        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
-        yield (
-            f"{shape}: expected {told} elements to leave each device, as sent says, got {total} "
-            f"that leave all {sequence.ranks}, {total / sequence.ranks} each: mend the formula"
-        )
+    for operator in _operators(sequence):
+        told = element.sent(operator)
+        if told is None:
+            return
+        program = lower(sequence, operator)
+        total = sent(Meaning(program), Flow.of(program))
+        if total != told * sequence.ranks:
+            shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+            yield (
+                f"{shape}: expected {told} elements to leave each device, as sent says, "
+                f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
+                f"mend the formula"
+            )
+
+
+def _operators(sequence: Sequence) -> Iterator[Linear]:
+    """The smallest operator, then each of its dims made long.
+
+    What moves are parts of MN, NK and MK: a formula of these that is right for all four is right.
+    """
+    smallest = Linear.smallest(sequence.grid)
+    yield smallest
+    for dim in WIDE:
+        yield replace(smallest, **{dim: MANY * smallest.size(dim)})
 
 
 FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {

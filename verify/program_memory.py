@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
@@ -71,12 +71,16 @@ def brings(instruction: Instruction, rank: int) -> tuple[str, ...]:
             return touched(instruction, rank).writes
 
 
+Held = dict[str, int | None]
+"""Block -> its elements; None where the program does not tell."""
+
+
 class Alive(NamedTuple):
     """What is alive on a rank after an instruction; before the first one, `at` is -1."""
 
     at: int
-    device: dict[str, int]
-    host: dict[str, int]
+    device: Held
+    host: Held
 
 
 @dataclass(frozen=True)
@@ -99,37 +103,33 @@ class Memory:
                     ("device", alive.device, bound.device),
                     ("host", alive.host, bound.host),
                 ):
-                    if limit is not None and sum(held.values()) > limit:
+                    if limit is not None and self._total(held) > limit:
                         return self._sentence(rank, alive.at, where, held, limit)
         return None
 
     def note(self) -> str:
         """Most elements alive on any rank, and how often each tensor is there at rest."""
         bound = self.program.memory or Bound()
-        device, host = self.peaks()
+        limits: tuple[tuple[Literal["device", "host"], int | None], ...] = (
+            ("device", bound.device), ("host", bound.host),
+        )  # fmt: skip
         parts = [
-            f"at most {max(most)} of {limit} elements alive in {where} memory"
-            for where, most, limit in (("device", device, bound.device), ("host", host, bound.host))
+            f"at most {max(self.peaks(where))} of {limit} elements alive in {where} memory"
+            for where, limit in limits
             if limit is not None
         ]
         copies = [f"{tensor} {count}" for tensor, count in self.copies().items()]
         return "; ".join([*parts, *(["copies at rest: " + ", ".join(copies)] if copies else [])])
 
-    def peaks(self) -> tuple[list[int], list[int]]:
-        """Most elements alive at once on every rank, in device and in host memory."""
-        device, host = [], []
-        for rank in range(self.program.ranks):
-            most = [(0, 0)]
-            most += [
-                (sum(alive.device.values()), sum(alive.host.values()))
-                for alive in self.follow(rank)
-            ]
-            device.append(max(here for here, _ in most))
-            host.append(max(there for _, there in most))
-        return device, host
+    def peaks(self, where: Literal["device", "host"]) -> list[int]:
+        """Most elements alive at once on every rank. Raises `UndecidedError` if not told."""
+        return [
+            max(self._total(getattr(alive, where)) for alive in self.follow(rank))
+            for rank in range(self.program.ranks)
+        ]
 
     def copies(self) -> dict[str, Fraction]:
-        """Tensor -> how often its elements are in `initial`, over all ranks."""
+        """Tensor -> how often its elements are in `initial`, over all ranks, where it is told."""
         held: dict[str, list[str]] = {}
         for block in (block for blocks in self.program.initial or () for block in blocks):
             found = self.meaning.place(block)
@@ -141,6 +141,7 @@ class Memory:
                 sum(elements(self.meaning, block) for block in set(blocks)),
             )
             for tensor, blocks in held.items()
+            if all(self.meaning.elements(block) is not None for block in blocks)
         }
 
     def follow(self, rank: int) -> Iterator[Alive]:
@@ -181,22 +182,26 @@ class Memory:
             known.update(used, brings(instruction, rank))
         return device, host
 
-    def _sized(self, blocks: list[str]) -> dict[str, int]:
-        return {block: elements(self.meaning, block) for block in blocks}
+    def _sized(self, blocks: list[str]) -> Held:
+        return {block: self.meaning.elements(block) for block in blocks}
 
-    def _sentence(self, rank: int, index: int, where: str, held: dict[str, int], limit: int) -> str:
+    def _total(self, held: Held) -> int:
+        """Elements of some blocks together. Raises `UndecidedError` if one is not known."""
+        return sum(elements(self.meaning, b) if n is None else n for b, n in held.items())
+
+    def _sentence(self, rank: int, index: int, where: str, held: Held, limit: int) -> str:
         place = f"rank {rank}, before its first instruction"
         if index >= 0:
             node = self.program.programs[rank][index]
             place = f"rank {rank}, instruction {index} ({instruction_line(node)})"
         return (
             f"{place}: expected at most {limit} elements alive in {where} memory, got "
-            f"{sum(held.values())}: {largest(held)}: free one before, or allow more in memory"
+            f"{self._total(held)}: {largest(held)}: free one before, or allow more in memory"
         )
 
 
-def largest(held: dict[str, int]) -> str:
+def largest(held: Held) -> str:
     """The largest blocks with their elements, `W[0,0] 8, I[0,1] 4 and 3 more`."""
-    order = sorted(held, key=lambda block: (-held[block], block))
+    order = sorted(held, key=lambda block: (-(held[block] or 0), block))
     more = f" and {len(order) - MOST_NAMED} more" if len(order) > MOST_NAMED else ""
     return ", ".join(f"{block} {held[block]}" for block in order[:MOST_NAMED]) + more
