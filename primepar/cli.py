@@ -16,6 +16,7 @@ from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.plan_search import plan
 from primepar.commands.show import show
+from primepar.commands.simulate import simulate
 from primepar.commands.train import train
 from primepar.commands.verify import verify
 from primepar.errors import PrimeParError
@@ -36,6 +37,9 @@ app.command("explore", epilog="Example: primepar explore primepar --side 2 --eve
 app.command(
     "plan", epilog="Example: primepar plan config.json --cluster v100-8x4 --devices 8 -o plan.json"
 )(plan)
+app.command(
+    "simulate", epilog="Example: primepar simulate P2x2 --shape 4096,4096,4096 --cluster h200-8"
+)(simulate)
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )

@@ -192,9 +192,11 @@ def timeline_svg(
     return svg.picture(width, y + 8, [*legend, label, *axis, *body], f"Timeline of {caption}")
 
 
-def _kind(event: Event) -> str:
+def kind_of(event: Event) -> str:
+    """What is drawn alike: a phase, also that of an operator of a plan, or a way to move."""
     if event.track == "compute":
-        return event.phase if event.phase in _COLOURS else "other"
+        phase = event.phase.rpartition(".")[2]
+        return phase if phase in _COLOURS else "other"
     if event.op.endswith("send"):
         return "send"
     if event.op.endswith("recv"):
@@ -213,12 +215,12 @@ def _bar(event: Event, x: float, y: float, scale: float, height: int) -> str:
         width=max(duration * scale, 1.0),
         height=height,
         rx=min(2.0, duration * scale / 4),
-        fill=_COLOURS[_kind(event)],
+        fill=_COLOURS[kind_of(event)],
     )
 
 
 def _legend(events: Sequence[Event]) -> list[str]:
-    found = {_kind(event) for event in events}
+    found = {kind_of(event) for event in events}
     body, x = [], float(_LEFT)
     for kind, colour in _COLOURS.items():
         if kind in found:

@@ -209,7 +209,8 @@ def test_a_plan_is_no_target_of_a_command_for_one_operator(plan: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"primepar: error: {plan}: expected a primitive, a sequence or a program, got a plan: "
-        "only `primepar show`, `primepar verify` and `primepar train --plan` take one\n"
+        "only `primepar show`, `primepar verify`, `primepar simulate` and `primepar train --plan` "
+        "take one\n"
     )
 
 

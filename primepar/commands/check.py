@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
-from primepar.errors import ShapeError, TargetError
-from primepar.schedule import Linear, Program
+from primepar.commands.options import (
+    JsonOption,
+    ShapeOption,
+    SideOption,
+    TargetArgument,
+    json_text,
+    no_shape,
+    on_mesh,
+    operator_of,
+)
+from primepar.schedule import Program
 from primepar.targets import resolve
 
 if TYPE_CHECKING:
@@ -23,14 +31,7 @@ LISTED = 12
 def check(
     target: TargetArgument,
     side: SideOption = None,
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="M,N,K",
-            help="Elements of the operator's dims, or B,M,N,K; two for each slice if not given.",
-            show_default=False,
-        ),
-    ] = None,
+    shape: ShapeOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random integers.")] = 0,
     json: JsonOption = False,
 ) -> None:
@@ -40,7 +41,7 @@ def check(
     differs, if the schedule is refused, or if other than the method's formula leaves a device.
     """
     placed = on_mesh(target, resolve(target), side)
-    operator = None if shape is None else _operator(shape)
+    operator = None if shape is None else operator_of(shape)
     from primepar.reference.check import check as check_sequence
     from primepar.reference.check import check_program
 
@@ -49,22 +50,9 @@ def check(
     elif operator is None:
         report = check_program(placed, target, seed)
     else:
-        raise TargetError(
-            f"{target}: expected no --shape, as a program names its own, got --shape {shape}: "
-            'write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'
-        )
+        raise no_shape(target, shape)
     typer.echo(json_text(report) if json else "\n".join(_lines(report)), nl=not json)
     raise typer.Exit(0 if report.equal else 1)
-
-
-def _operator(shape: str) -> Linear:
-    parts = [part.strip() for part in shape.split(",")]
-    if len(parts) not in (3, 4) or not all(p.isascii() and p.isdigit() for p in parts):
-        raise ShapeError(
-            f"--shape: expected M,N,K or B,M,N,K, got {shape!r}: write it like --shape 8,8,8"
-        )
-    *batch, M, N, K = map(int, parts)
-    return Linear(M, N, K, *batch)
 
 
 def _lines(report: CheckReport) -> Iterator[str]:

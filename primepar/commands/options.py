@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from primepar.errors import TargetError
+from primepar.errors import ShapeError, TargetError
 from primepar.plan.plan import Plan
-from primepar.schedule import Primitive, Program, Sequence
+from primepar.schedule import Linear, Primitive, Program, Sequence
 from primepar.targets import Target
 
 TargetArgument = Annotated[
@@ -71,6 +71,15 @@ PositionsOption = Annotated[
         show_default=False,
     ),
 ]
+ShapeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shape",
+        metavar="M,N,K",
+        help="Elements of the operator's dims, or B,M,N,K; two for each slice if not given.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 MOST_DEVICES = 4096
@@ -85,7 +94,8 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
     if isinstance(target, Plan):
         raise TargetError(
             f"{name}: expected a primitive, a sequence or a program, got a plan: only "
-            "`primepar show`, `primepar verify` and `primepar train --plan` take one"
+            "`primepar show`, `primepar verify`, `primepar simulate` and `primepar train --plan` "
+            "take one"
         )
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))
@@ -126,6 +136,25 @@ def _lengths(name: str, primitive: Primitive, side: str | None) -> tuple[int, ..
 
 def _is_length(part: str) -> bool:
     return part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0
+
+
+def operator_of(shape: str) -> Linear:
+    """The operator of `--shape`. Raises `ShapeError`."""
+    parts = [part.strip() for part in shape.split(",")]
+    if len(parts) not in (3, 4) or not all(p.isascii() and p.isdigit() for p in parts):
+        raise ShapeError(
+            f"--shape: expected M,N,K or B,M,N,K, got {shape!r}: write it like --shape 8,8,8"
+        )
+    *batch, M, N, K = map(int, parts)
+    return Linear(M, N, K, *batch)
+
+
+def no_shape(target: str, shape: str | None) -> TargetError:
+    """The error for a shape beside a program."""
+    return TargetError(
+        f"{target}: expected no --shape, as a program names its own, got --shape {shape}: "
+        'write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'
+    )
 
 
 def json_text(value: object) -> str:

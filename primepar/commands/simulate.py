@@ -1,0 +1,218 @@
+"""`primepar simulate`: how long a program takes on a cluster, and what its devices do meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from primepar.commands.options import (
+    BatchOption,
+    DepthOption,
+    JsonOption,
+    ModelOption,
+    PlanTargetArgument,
+    PositionsOption,
+    RanksOption,
+    ShapeOption,
+    SideOption,
+    json_text,
+    no_shape,
+    on_mesh,
+    operator_of,
+)
+from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.errors import ShapeError, TargetError
+from primepar.files import write_text
+from primepar.pictures.timeline_text import timeline_text
+from primepar.plan import Plan
+from primepar.plan.cluster import Cluster, load_cluster
+from primepar.plan.simulator import Simulation
+from primepar.plan.simulator import simulate as simulated
+from primepar.plan.simulator_step import simulate_step
+from primepar.schedule import Program, lower
+from primepar.targets import Target
+from primepar.trace import Event, chrome_trace, timeline_svg
+
+
+def simulate(
+    target: PlanTargetArgument,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="A ready cluster, like h200-8, or a TOML file of one."
+        ),
+    ],
+    side: SideOption = None,
+    shape: ShapeOption = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of all elements; the first that the cluster has if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    model: ModelOption = None,
+    ranks: RanksOption = None,
+    batch: BatchOption = None,
+    depth: DepthOption = None,
+    positions: PositionsOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the time line: a picture (.svg), a Chrome trace (.json) or text (.txt).",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a program on a cluster, event by event: time, memory, bytes per link, a time line.
+
+    The program is the one that `primepar verify` proves and `primepar train` executes; of a plan,
+    a whole training step. The data is not looked at.
+    """
+    if output is not None and output.suffix not in (".svg", ".json", ".txt"):
+        raise TargetError(
+            "--output: expected a name that ends with .svg (the picture), .json (the trace) or "
+            f".txt (the text), got {output}"
+        )
+    making = Making(model, ranks, batch, depth, positions)
+    found, machine = making.resolved(target, step=True), load_cluster(cluster)
+    kind = dtype or next(iter(machine.rates))
+    machine.rate(kind)
+    step = None
+    if isinstance(found, Plan):
+        refuse_for_plan(target, {"--side": side, "--shape": shape})
+        step = making.step(found)
+        run = simulate_step(found, step.batch, step.positions, machine, kind)
+    else:
+        run = simulated(_program(target, found, side, shape), machine, kind)
+    told = _told(target, machine, kind, run, step)
+    if output is not None:
+        write_text(output, _drawn(run, output.suffix))
+    if json:
+        typer.echo(json_text(told), nl=False)
+        return
+    typer.echo("\n".join(_lines(target, machine, kind, run, step)))
+    if output is not None:
+        typer.echo(f"wrote {output}")
+    else:
+        columns = shutil.get_terminal_size((100, 24)).columns
+        events, unit = _scaled(run)
+        typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
+
+
+def _program(target: str, found: Target, side: str | None, shape: str | None) -> Program:
+    placed = on_mesh(target, found, side)
+    if isinstance(placed, Program):
+        if shape is not None:
+            raise no_shape(target, shape)
+        return placed
+    if shape is None:
+        raise ShapeError(
+            f"{target}: expected the operator's shape, of which its time is, got none: "
+            "write --shape 4096,4096,4096"
+        )
+    return lower(placed, operator_of(shape))
+
+
+def _drawn(run: Simulation, suffix: str) -> str:
+    if suffix == ".json":
+        return json_text(chrome_trace(run.events))
+    events, unit = _scaled(run)
+    return timeline_svg(events, unit=unit) if suffix == ".svg" else timeline_text(events, 160, unit)
+
+
+def _scaled(run: Simulation) -> tuple[list[Event], str]:
+    """The events in a unit in which the whole run is 1 or more, if there is one."""
+    units = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+    unit, factor = next((each for each in units if run.seconds * each[1] >= 1), units[-1])
+    return [
+        replace(event, start=event.start * factor, end=event.end * factor) for event in run.events
+    ], unit
+
+
+def _told(
+    target: str, cluster: Cluster, dtype: str, run: Simulation, step: TrainingStep | None
+) -> dict[str, object]:
+    """What `--json` prints; bytes, seconds and operations."""
+    told: dict[str, object] = {"target": target, "cluster": cluster.name, "dtype": dtype}
+    if step is not None:
+        tokens = step.batch * step.positions
+        told["step"] = {"batch": step.batch, "positions": step.positions,
+                        "tokens_per_second": tokens / run.seconds}  # fmt: skip
+    return {
+        **told,
+        "ranks": len(run.peak),
+        "seconds": run.seconds,
+        "operations": run.operations,
+        "computing": run.computing,
+        "sent": [float(each) for each in run.sent],
+        "peak": run.peak,
+        "fits": max(run.peak) <= cluster.memory,
+        "traffic": [
+            {"level": each.level, "first": each.first, "devices": each.devices,
+             "way": "out" if each.out else "in", "bytes": float(each.bytes), "busy": each.busy}
+            for each in run.traffic
+        ],
+    }  # fmt: skip
+
+
+def _lines(
+    target: str, cluster: Cluster, dtype: str, run: Simulation, step: TrainingStep | None
+) -> Iterator[str]:
+    devices = f"{len(run.peak)} device{'s' * (len(run.peak) != 1)}"
+    what = f", {step}" if step else ""
+    yield f"{target} on {devices} of {cluster.name}, {dtype}{what}"
+    yield f"  time       {_amount(run.seconds, 's')}"
+    if step is not None:
+        tokens = step.batch * step.positions / run.seconds
+        yield f"  tokens     {tokens:.4g} per second"
+    total = sum(run.operations)
+    if total:
+        rate = cluster.rate(dtype).achieved * len(run.peak)
+        share = total / run.seconds / rate
+        yield (f"  operations {_amount(total, '')}, {_amount(total / run.seconds, '')} per second, "
+               f"{share:.1%} of what products achieve")  # fmt: skip
+    yield f"  computing  {_range(run.computing, 's')} per device"
+    yield f"  sent       {_range([float(each) for each in run.sent], 'B')} per device"
+    yield f"  peak       {_range(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
+    for level, link in enumerate(cluster.links):
+        ways = [each for each in run.traffic if each.level == level]
+        if ways:
+            bytes_ = sum(each.bytes for each in ways if each.out)
+            most = max(ways, key=lambda each: each.busy)
+            yield (f"  links      {_amount(float(bytes_), 'B')} among {link.joins} devices, the "
+                   f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "0.0%"
+
+
+def _fit(peak: int, memory: float) -> str:
+    if peak <= memory:
+        return f"of {_amount(memory, 'B')}"
+    return f"{_amount(peak - memory, 'B')} more than its {_amount(memory, 'B')}"
+
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"),
+             (1e-6, "u"), (1e-9, "n"))  # fmt: skip
+
+
+def _amount(value: float, unit: str) -> str:
+    """`12.3 ms`, in decimal prefixes; seconds have none above 1."""
+    prefixes = _PREFIXES[5:] if unit == "s" else _PREFIXES
+    factor, prefix = next((each for each in prefixes if value >= each[0]), (1, ""))
+    return f"{value / factor:.4g} {prefix}{unit}".rstrip()
+
+
+def _range(values: Sequence[float], unit: str) -> str:
+    low, high = _amount(min(values), unit), _amount(max(values), unit)
+    return low if low == high else f"{low} to {high}"

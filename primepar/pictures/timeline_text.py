@@ -1,0 +1,65 @@
+"""The timeline of a run as text: two lines per rank, products above links, time to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from primepar.trace import Event, kind_of
+
+LETTERS = {
+    "forward": "F",
+    "backward": "B",
+    "gradient": "G",
+    "send": "-",
+    "receive": "-",
+    "collective": "=",
+    "other": "o",
+}
+_LABELS = {"compute": "products", "communication": "links"}
+
+
+def timeline_text(events: Sequence[Event], columns: int, unit: str, ranks: int = 16) -> str:
+    """Draw the first `ranks` ranks; a letter is what took most of its time, a dot is nothing.
+
+    `unit` is what one unit of an event's time is called.
+    """
+    end = max((event.end for event in events), default=0.0)
+    last = max((event.rank for event in events), default=-1)
+    shown = range(min(last + 1, ranks))
+    label = len(f"rank {last}  {_LABELS['compute']}  ")
+    width = max(10, columns - label)
+    rows = {(rank, track): _Row(width, end) for rank in shown for track in _LABELS}
+    for event in events:
+        if event.rank in shown and event.op != "wait":
+            rows[event.rank, event.track].add(event)
+    lines = [f"{'':{label}}0{f'{end:.4g} {unit}':>{width - 1}}"]
+    for rank in shown:
+        for track, name in _LABELS.items():
+            head = f"rank {rank}" if track == "compute" else ""
+            text = f"{head:{label - len(_LABELS['compute']) - 2}}{name:10}{rows[rank, track]}"
+            lines.append(text)
+    if last >= ranks:
+        lines.append(f"and {last + 1 - ranks} more ranks")
+    lines.append("F forward  B backward  G gradient  o other  - message  = collective  . nothing")
+    return "\n".join(lines) + "\n"
+
+
+class _Row:
+    """One line: how much of each cell was what."""
+
+    def __init__(self, width: int, end: float) -> None:
+        self.cells: list[dict[str, float]] = [{} for _ in range(width)]
+        self.cell = end / width or 1.0
+
+    def add(self, event: Event) -> None:
+        letter = LETTERS[kind_of(event)]
+        first, last = event.start / self.cell, event.end / self.cell
+        for at in range(int(first), min(int(last) + 1, len(self.cells))):
+            part = min(last, at + 1) - max(first, at)
+            self.cells[at][letter] = self.cells[at].get(letter, 0.0) + part
+
+    def __str__(self) -> str:
+        return "".join(
+            max(cell, key=lambda letter: cell[letter]) if sum(cell.values()) >= 0.5 else "."
+            for cell in self.cells
+        )

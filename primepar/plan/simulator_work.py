@@ -1,0 +1,219 @@
+"""What the instructions of a program take on a device: operations, bytes, seconds, and memory.
+
+A product is a sub-operator whose dims are each in two of its three blocks; it takes two operations
+for each of its multiplications. What else a phase computes takes its bytes alone, unless its
+operations are told. Every block that an instruction names goes once through the memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
+from fractions import Fraction
+from math import isqrt, prod
+from typing import Any, get_args
+
+from primepar.errors import ProgramError
+from primepar.plan.cluster import BYTES, Cluster
+from primepar.plan.simulator_links import Scalar
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Collective,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Program,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Send,
+    Wait,
+)
+
+Operations = Mapping[str, Fraction]
+"""Phase -> operations for each element that it writes."""
+
+
+class Kind(Enum):
+    """What an instruction is for the device that runs it."""
+
+    COMPUTES = auto()
+    HOLDS = auto()
+    """Memory alone: it takes no time."""
+    WAITS = auto()
+    GROUPS = auto()
+    TRANSFERS = auto()
+
+
+KINDS: dict[type[Instruction], Kind] = {
+    **dict.fromkeys((Compute, Cut, Join), Kind.COMPUTES),
+    **dict.fromkeys((Alloc, Free), Kind.HOLDS),
+    Wait: Kind.WAITS,
+    Group: Kind.GROUPS,
+    **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), Kind.TRANSFERS),
+}
+
+
+class Work:
+    """Amounts of one program in one data type on the devices of a cluster."""
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        dtype: str,
+        operations: Operations,
+        number: Callable[[Any], Scalar],
+    ) -> None:
+        self.program, self.item = program, BYTES[dtype]
+        self._operations = operations
+        self._meaning = Meaning(program)
+        self._sizes: dict[str, int] = {}
+        self._products: dict[str, bool] = {}
+        self._rate = number(cluster.rate(dtype).achieved)
+        self._memory, self._launch = number(cluster.memory_bandwidth), number(cluster.launch)
+        self._number = number
+
+    def elements(self, block: str) -> int:
+        """Elements of a block. Raises `ProgramError` where the program does not tell."""
+        found = self._sizes.get(block)
+        if found is None:
+            found = self._meaning.elements(block)
+            if found is None:
+                raise ProgramError(
+                    f"expected the elements of {block}, without which nothing tells how long it "
+                    "takes, got none: write the shape of the operator, or the cuts of its tensor "
+                    "in tensors"
+                )
+            self._sizes[block] = found
+        return found
+
+    def operations(self, node: Compute | Cut | Join) -> int:
+        """Operations of an instruction, none but for products and what is told."""
+        if not isinstance(node, Compute) or node.phase is None:
+            return 0
+        told = self._operations.get(node.phase)
+        if told is not None:
+            return round(told * self.elements(node.accumulates))
+        if not self._is_product(node.phase):
+            return 0
+        # Each dim is in two of the three blocks.
+        return 2 * isqrt(prod(map(self.elements, (*node.reads, node.accumulates))))
+
+    def _is_product(self, phase: str) -> bool:
+        if phase not in self._products:
+            own = (self.program.phases or {}).get(phase)
+            dims = Counter(dim for each in own.templates for dim in each.dims) if own else {}
+            two = len(own.reads) == 2 if own else True
+            self._products[phase] = two and set(dims.values()) <= {2}
+        return self._products[phase]
+
+    def seconds(self, node: Compute | Cut | Join) -> Scalar:
+        """The start of an operation, its operations and its bytes, one after the other."""
+        names = (
+            (*node.reads, node.accumulates) if isinstance(node, Compute)
+            else (*node.blocks, node.block)
+        )  # fmt: skip
+        touched = sum(map(self.elements, names)) * self.item
+        passing = self._launch + self._number(touched) / self._memory
+        operations = self.operations(node)
+        return passing + self._number(operations) / self._rate if operations else passing
+
+    def peak(self, rank: int) -> int:
+        """Most elements alive at once on a rank, buffers of posted receives included."""
+        instructions = self.program.programs[rank]
+        alive = {block: self.elements(block) for block in self._at_start(rank)}
+        most = now = sum(alive.values())
+        for node in instructions:
+            if isinstance(node, Free):
+                now -= alive.pop(node.block, 0)
+                continue
+            made = (node.accumulates,) if isinstance(node, Compute) else written(node, rank)
+            for block in made:
+                if block not in alive:
+                    alive[block] = self.elements(block)
+                    now += alive[block]
+            most = max(most, now)
+        return most
+
+    def _at_start(self, rank: int) -> tuple[str, ...]:
+        """Blocks that are there at first: as told, or those that are used before they are made."""
+        if self.program.initial is not None:
+            return self.program.initial[rank]
+        known: set[str] = set()
+        found: list[str] = []
+        for node in self.program.programs[rank]:
+            used = dict.fromkeys(read(node, rank))
+            found += [block for block in used if block not in known]
+            known.update(used, written(node, rank))
+        return tuple(found)
+
+
+def read(node: Instruction, rank: int) -> Iterator[str]:
+    """Blocks that an instruction takes; a sum that starts at zero need not be there."""
+    match node:
+        case Compute(reads=reads):
+            yield from reads
+        case Group(body=body):
+            for message in body:
+                yield from read(message, rank)
+        case Recv() | IRecv() | Wait() | Barrier():
+            return
+        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks) | Join(blocks=blocks):
+            yield from blocks
+        case Broadcast(root=root) if rank != root:
+            return
+        case _:
+            yield node.block
+
+
+def written(node: Instruction, rank: int) -> Iterator[str]:
+    """Blocks that are alive after an instruction, or whose buffer is posted by it."""
+    match node:
+        case Group(body=body):
+            for message in body:
+                yield from written(message, rank)
+        case Send() | ISend() | Wait() | Barrier() | Free():
+            return
+        case AllGather(blocks=blocks) | Cut(blocks=blocks):
+            yield from blocks
+        case AllToAll(into=into):
+            yield from into
+        case Reduce(root=root) if rank != root:
+            return
+        case Compute(accumulates=block):
+            yield block
+        case _:
+            yield node.block
+
+
+def check_known(program: Program) -> None:
+    """Raise `ProgramError` for a transfer to or from a host, of which clusters say nothing."""
+    for rank, instructions in enumerate(program.programs):
+        for at, node in enumerate(instructions):
+            if isinstance(node, Fetch | Evict):
+                raise ProgramError(
+                    f"programs[{rank}][{at}]: expected no transfer to or from a host, as clusters "
+                    f"have no links to hosts, got {type(node).__name__.lower()} {node.block}: "
+                    "leave it out"
+                )
+
+
+def label(node: Instruction, rank: int) -> str:
+    """The blocks that a transfer brings, or else gives."""
+    if isinstance(node, Collective):
+        return " ".join(tuple(written(node, rank)) or tuple(read(node, rank)))
+    return str(getattr(node, "block", ""))
