@@ -1,0 +1,165 @@
+"""A plan's step simulated: its program's own counts, operations by formula, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+
+import msgspec
+import pytest
+from command import run
+
+from primepar.models import ModelConfig, load_config
+from primepar.partition import parse_sequence
+from primepar.plan import lower_step, ready_plan
+from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator import simulate
+from primepar.plan.simulator_step import simulate_step
+from primepar.reference.check import memories
+from primepar.reference.executor import emulate
+from primepar.schedule import Linear, lower
+
+CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
+H200 = load_cluster("h200-8")
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelConfig:
+    return replace(load_config(CONFIG), layers=1)
+
+
+@pytest.mark.parametrize("name", ["M2,megatron", "data", "primepar"])
+def test_a_step_sends_and_holds_what_its_program_does_on_emulated_devices(
+    model: ModelConfig, name: str
+) -> None:
+    plan = ready_plan(name, model, 4)
+    found = simulate_step(plan, 4, 4, H200, "float32")
+    program = lower_step(plan, 4, 4)
+    emulated = emulate(program, memories(program))
+    assert found.sent == [4 * each for each in emulated.sent]
+    assert found.peak == [4 * each for each in emulated.peak]
+
+
+@pytest.mark.parametrize(("name", "batch"), [("megatron", 1), ("data", 4), ("data", 2)])
+def test_operations_are_those_of_products_and_attention(
+    model: ModelConfig, name: str, batch: int
+) -> None:
+    """Also where two ranks share a sequence; the vocabulary is padded to the ranks that cut it."""
+    plan = ready_plan(name, model, 4)
+    rows, hidden, vocabulary = batch * 8, model.hidden, 260 if name == "megatron" else 257
+    weights = hidden * (3 * hidden + hidden + 2 * model.ffn + vocabulary)
+    attention = (2 + 5) * 2 * rows * 8 * hidden
+    found = simulate_step(plan, batch, 8, H200, "float32")
+    assert sum(found.operations) == 3 * 2 * rows * weights + attention
+
+
+def test_a_thousand_instructions_of_64_ranks_take_about_a_second() -> None:
+    """Loosely, as the machine may be busy."""
+    own = lower(parse_sequence("P8x8"), Linear(64, 64, 64))
+    own = msgspec.structs.replace(own, programs=tuple(each * 4 for each in own.programs))
+    assert sum(map(len, own.programs)) > 63_000
+    links = (msgspec.structs.replace(H200.links[0], joins=64),)
+    large = msgspec.structs.replace(H200, nodes=8, links=links)
+    start = process_time()
+    simulate(own, large, "float32")
+    assert process_time() - start < 8
+
+
+# The command
+
+P2X2 = ("simulate", "P2x2", "--shape", "4096,4096,4096", "--cluster", "v100-8x4")
+
+
+def test_the_command_tells_time_memory_and_links() -> None:
+    done = run(*P2X2)
+    head, picture = done.out.split("\n\n")
+    assert done.code == 0
+    assert head == (
+        "P2x2 on 4 devices of 8 x 4 V100, as in the PrimePar paper, float32\n"
+        "  time       8.234 ms\n"
+    )
+    assert picture.splitlines()[1][:30] == ""
+
+
+def test_json_has_the_same_numbers() -> None:
+    told = json.loads(run(*P2X2, "--json").out)
+    block = 4 * 2048**2
+    assert told["ranks"] == 4
+    assert told["operations"] == [3 * 2 * 4096**3 // 4] * 4
+    assert told["sent"] == [8 * block] * 4
+    assert told["fits"] is True
+    assert sum(each["bytes"] for each in told["traffic"] if each["way"] == "out") == 32 * block
+
+
+def test_a_plan_tells_tokens_per_second() -> None:
+    command = ("simulate", "megatron", "--model", str(CONFIG), "--ranks", "2", "--batch", "2",
+               "--positions", "8", "--cluster", "h200-8")  # fmt: skip
+    told = json.loads(run(*command, "--json").out)
+    step = told["step"]
+    assert (step["batch"], step["positions"], told["dtype"]) == (2, 8, "bfloat16")
+    assert step["tokens_per_second"] == 16 / told["seconds"]
+    assert run(*command).out.splitlines()[0] == (
+        "megatron on 2 devices of 8 x H200, NVLink, bfloat16, a step of 2 sequences of 8 tokens"
+    )
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", "<svg"), ("json", "{"), ("txt", "   ")])
+def test_the_time_line_is_written(tmp_path: Path, suffix: str, start: str) -> None:
+    path = tmp_path / f"timeline.{suffix}"
+    done = run(*P2X2, "-o", str(path))
+    assert done.out.splitlines()[-1] == f"wrote {path}"
+    assert path.read_text().startswith(start)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    shape = ("--shape", "65536,65536,65536")
+    done = run("simulate", "K2", *shape, "--cluster", "v100-8x4")
+    assert "more than its 34.36 GB" in done.out
+    told = run("simulate", "K2", *shape, "--cluster", "v100-8x4", "--json").out
+    assert json.loads(told)["fits"] is False
+
+
+WRONG = {
+    ("P2x2", "--cluster", "h200-8"): (
+        "P2x2: expected the operator's shape, of which its time is, got none: "
+        "write --shape 4096,4096,4096"
+    ),
+    ("docs/examples/overlap.json", "--shape", "8,8,8", "--cluster", "h200-8"): (
+        "docs/examples/overlap.json: expected no --shape, as a program names its own, got --shape "
+        '8,8,8: write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'
+    ),
+    ("P2x2", "--shape", "8,8", "--cluster", "h200-8"): (
+        "--shape: expected M,N,K or B,M,N,K, got '8,8': write it like --shape 8,8,8"
+    ),
+    ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
+        "h300: expected a cluster file or one of h200-8, torus-4x4, v100-8x4, got No such file or "
+        "directory"
+    ),
+    ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
+        "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "
+        "larger cluster"
+    ),
+    ("P2x2", "--shape", "8,8,8", "--cluster", "h200-8", "--dtype", "int8"): (
+        "expected a data type that the cluster 8 x H200, NVLink has rates of (bfloat16, float16, "
+        "float32), got int8: take one of these, or add [rates.int8]"
+    ),
+    ("P2x2", "--shape", "8,8,8", "--cluster", "h200-8", "-o", "a.png"): (
+        "--output: expected a name that ends with .svg (the picture), .json (the trace) or .txt "
+        "(the text), got a.png"
+    ),
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda each: " ".join(each[1:]))
+def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...]) -> None:
+    done = run("simulate", *arguments)
+    assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {WRONG[arguments]}\n")
+
+
+def test_a_deadlock_ends_with_1() -> None:
+    path = CONFIG.parent / "head-on.json"
+    done = run("simulate", str(path), "--cluster", "h200-8")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("primepar: error: expected every rank to end, got 2 that wait for")

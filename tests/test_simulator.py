@@ -1,0 +1,276 @@
+"""The simulator: closed formulas met exactly, shared links, overlap, counts of the emulator."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+from simulator_cases import (
+    BANDWIDTH,
+    INSIDE,
+    ITEM,
+    LATENCY,
+    NODES,
+    OUTSIDE,
+    cluster,
+    exactly,
+    program,
+)
+
+from primepar.partition import parse_sequence
+from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator import Simulation, simulate
+from primepar.reference.check import memories
+from primepar.reference.executor import emulate
+from primepar.schedule import Linear, lower
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Compute,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Send,
+    Wait,
+)
+
+SEQUENCES = ("K2", "N2", "M3", "B2,K2", "P2x2", "K2,P2x2", "S2x2", "Ks2,Ns2", "T2x2x2", "Os3x3")
+
+
+def lowered(text: str, size: int = 24) -> Program:
+    own = parse_sequence(text)
+    batch = {"B": size} if "B" in own.grid else {}
+    return lower(own, Linear(M=size, N=size, K=size, **batch))
+
+
+def add(block: str = "x[0]") -> Compute:
+    """Passes two blocks through memory, 8 bytes an element and so 2 seconds."""
+    return Compute((block,), "y[0]")
+
+
+# Closed formulas
+
+
+def test_a_message_takes_its_latency_and_its_bytes() -> None:
+    run = exactly(program([Send(1, "x[0]")], [Recv(0, "x[0]")], x=10), cluster())
+    assert run.seconds == LATENCY + 10 * ITEM / BANDWIDTH == 8
+    assert [(event.start, event.end) for event in run.events] == [(0, 8), (0, 8)]
+
+
+def test_a_message_begins_when_both_ends_are_posted() -> None:
+    run = exactly(
+        program([Send(1, "x[0]")], [add("z[0]"), Recv(0, "x[0]")], x=10, y=1, z=1), cluster()
+    )
+    assert run.seconds == 2 + 8
+    assert [float(each) for each in run.computing] == [0, 2]
+
+
+GROUP = (0, 1, 2, 3)
+BYTES = Fraction(12 * ITEM)
+COLLECTIVES: dict[str, tuple[Instruction, Fraction]] = {
+    "all_reduce": (AllReduce(GROUP, block="x[0]"), 6 * LATENCY + BYTES * 3 / 2 / BANDWIDTH),
+    "all_gather": (
+        AllGather(GROUP, block="x[0]", blocks=("x[0]", "a[0]", "b[0]", "c[0]")),
+        3 * LATENCY + 3 * BYTES / BANDWIDTH,
+    ),
+    "reduce_scatter": (
+        ReduceScatter(GROUP, blocks=("x[0]", "a[0]", "b[0]", "c[0]"), block="d[0]"),
+        3 * LATENCY + 3 * BYTES / BANDWIDTH,
+    ),
+    "broadcast": (Broadcast(GROUP, block="x[0]", root=2), 3 * LATENCY + BYTES / BANDWIDTH),
+    "reduce": (Reduce(GROUP, block="x[0]", root=2), 3 * LATENCY + BYTES / BANDWIDTH),
+    "all_to_all": (
+        AllToAll(GROUP, blocks=("x[0]", "a[0]", "b[0]", "c[0]"),
+                 into=("d[0]", "e[0]", "f[0]", "g[0]")),
+        LATENCY + 3 * BYTES / BANDWIDTH,
+    ),
+    "barrier": (Barrier(GROUP), LATENCY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_collective_takes_what_its_algorithm_says(name: str) -> None:
+    node, expected = COLLECTIVES[name]
+    found = program(*[[node]] * 4, **dict.fromkeys("abcdefgx", 12))
+    assert exactly(found, cluster()).seconds == expected
+
+
+def test_a_collective_of_one_takes_nothing() -> None:
+    run = exactly(program([AllReduce((0,), block="x[0]")], x=12), cluster())
+    assert (run.seconds, run.sent, run.traffic) == (0, [0], [])
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("side", [2, 24])
+def test_forward_of_p2x2_takes_the_longer_of_product_and_hops(side: int, overlap: bool) -> None:
+    own = lower(parse_sequence("P2x2"), Linear(side, side, side), phases=("forward",))
+    block = Fraction(side // 2) ** 2
+    product = 2 * (side // 2) ** 3 + 3 * block * ITEM / 4
+    hops = LATENCY + 2 * block * ITEM / BANDWIDTH  # I and W leave by one port
+    found = exactly(own, cluster(overlap=overlap)).seconds
+    assert found == product + (max(product, hops) if overlap else product + hops)
+
+
+def test_an_operation_starts_with_a_launch() -> None:
+    one = program([add(), add()], x=1, y=1)
+    assert exactly(one, cluster(launch=0.5)).seconds == 2 * (2 + Fraction(1, 2))
+
+
+# Shared links
+
+
+def test_messages_through_one_port_share_it_until_one_ends() -> None:
+    """Out of one node go 32 and 96 bytes: 8 s at half of 8 bytes a second, then 64 at all of it."""
+    two = program(
+        [Send(2, "x[0]")], [Send(3, "y[0]")], [Recv(0, "x[0]")], [Recv(1, "y[0]")], x=8, y=24
+    )
+    run = exactly(two, NODES)
+    ends = {event.rank: event.end for event in run.events}
+    assert ends == {0: 3 + 8, 2: 3 + 8, 1: 3 + 8 + 8, 3: 3 + 8 + 8}
+    went = [(each.level, each.first, each.devices, each.out, each.bytes, each.busy)
+            for each in run.traffic]  # fmt: skip
+    assert went == [(1, 0, 2, True, 128, 16), (1, 2, 2, False, 128, 16)]
+
+
+def test_a_port_that_is_not_shared_is_each_device_s_own() -> None:
+    own = replace(NODES, links=(INSIDE, replace(OUTSIDE, shared=False)))
+    two = program(
+        [Send(2, "x[0]")], [Send(3, "y[0]")], [Recv(0, "x[0]")], [Recv(1, "y[0]")], x=8, y=24
+    )
+    assert exactly(two, own).seconds == 3 + 96 / BANDWIDTH
+
+
+def test_the_two_ways_of_a_link_do_not_share() -> None:
+    both = [Group((Send(1, "x[0]"), Recv(1, "y[0]"))), Group((Send(0, "y[0]"), Recv(0, "x[0]")))]
+    run = exactly(program([both[0]], [both[1]], x=10, y=10), cluster())
+    assert run.seconds == LATENCY + 40 / BANDWIDTH
+
+
+def test_a_message_that_comes_later_slows_the_first_one_down() -> None:
+    """After 4 s 16 of 96 bytes are gone; then 32 of each go in 8 s, and the last 48 in 6 s."""
+    late = program(
+        [Send(2, "x[0]")],
+        [add("z[0]"), Send(3, "w[0]")],
+        [Recv(0, "x[0]")],
+        [Recv(1, "w[0]")],
+        x=24, w=8, y=1, z=1,
+    )  # fmt: skip
+    ends = {event.rank: event.end for event in exactly(late, NODES).events}
+    assert ends == {0: 3 + 2 + 8 + 6, 2: 3 + 2 + 8 + 6, 1: 3 + 2 + 8, 3: 3 + 2 + 8}
+
+
+def test_a_ring_over_two_nodes_leaves_each_once() -> None:
+    """Also where its group lists the ranks in another order; the slowest hop sets the pace."""
+    for group in ((0, 1, 2, 3), (0, 2, 1, 3)):
+        ring: list[Instruction] = [AllReduce(group, block="x[0]")]
+        run = exactly(program(*[ring] * 4, x=12), NODES)
+        assert run.seconds == 6 * 3 + Fraction(72, 8)
+        assert sum(each.bytes for each in run.traffic if each.level == 1 and each.out) == 2 * 72
+
+
+# Counts
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_what_leaves_and_what_is_held_is_what_the_emulator_counts(text: str) -> None:
+    own = lowered(text)
+    emulated = emulate(own, memories(own))
+    run = simulate(own, load_cluster("torus-4x4"), "bfloat16")
+    assert run.sent == [2 * each for each in emulated.sent]
+    assert run.peak == [2 * each for each in emulated.peak]
+    for way in (True, False):
+        total = sum(each.bytes for each in run.traffic if each.out == way)
+        assert total == 2 * sum(emulated.sent)
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_products_are_counted_once_for_each_multiplication(text: str) -> None:
+    own = lowered(text)
+    batch = 24 if text.startswith("B") else 1
+    run = simulate(own, load_cluster("v100-8x4"), "float32")
+    assert sum(run.operations) == 3 * 2 * 24**3 * batch
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_run_is_no_shorter_than_its_products_and_its_waits(text: str, overlap: bool) -> None:
+    own, on = lowered(text), replace(load_cluster("v100-8x4"), overlap=overlap)
+    run = simulate(own, on, "float32")
+    free = [replace(link, latency=0, bandwidth=1e30, shared=False) for link in on.links]
+    path = simulate(own, replace(on, links=tuple(free)), "float32").seconds
+    assert run.seconds >= path * (1 - 1e-9)
+    assert path >= max(run.computing) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_overlap_never_costs(text: str) -> None:
+    own, on = lowered(text), load_cluster("v100-8x4")
+    with_, without = (
+        simulate(own, replace(on, overlap=overlap), "float32", fractions=True).seconds
+        for overlap in (True, False)
+    )
+    assert with_ <= without
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("text", ["P2x2", "S2x2", "K2,P2x2"])
+def test_products_follow_one_another_and_meet_transfers_only_with_overlap(
+    text: str, overlap: bool
+) -> None:
+    on = replace(load_cluster("v100-8x4"), overlap=overlap)
+    run = simulate(lowered(text), on, "float32", fractions=True)
+    assert met(run, "compute") == 0
+    assert (met(run, "communication") > 0) == overlap
+
+
+def met(run: Simulation, track: str) -> int:
+    """Pairs of a product and an event of a track on one rank that are at one time."""
+    products = [event for event in run.events if event.track == "compute"]
+    others = [event for event in run.events if event.track == track and event.op != "wait"]
+    return sum(
+        a.rank == b.rank and a is not b and max(a.start, b.start) < min(a.end, b.end)
+        for a in products
+        for b in others
+    )
+
+
+@pytest.mark.parametrize("text", ["K2,P2x2", "S2x2"])
+def test_a_run_is_the_same_again_and_floats_are_near_the_fractions(text: str) -> None:
+    own, on = lowered(text), load_cluster("v100-8x4")
+    run = simulate(own, on, "float32")
+    assert simulate(own, on, "float32") == run
+    exact = simulate(own, on, "float32", fractions=True)
+    assert isinstance(exact.seconds, Fraction)
+    assert run.seconds == pytest.approx(float(exact.seconds), rel=1e-12)
+
+
+def test_both_ends_of_a_message_are_at_one_time() -> None:
+    run = simulate(lowered("P2x2"), load_cluster("h200-8"), "float32")
+    sent = sorted((each.rank, each.peer, each.start, each.end) for each in run.events
+                  if each.op == "isend")  # fmt: skip
+    received = sorted((each.peer, each.rank, each.start, each.end) for each in run.events
+                      if each.op == "irecv")  # fmt: skip
+    assert sent == received != []
+
+
+def test_posted_messages_go_in_any_order_of_waits() -> None:
+    post: list[Instruction] = [IRecv(1, "y[0]", request="b"), ISend(1, "x[0]", request="a")]
+    other: list[Instruction] = [ISend(0, "y[0]", request="d"), IRecv(0, "x[0]", request="c")]
+    waits = [Wait("a"), Wait("b")], [Wait("d"), Wait("c")]
+    for overlap in (True, False):
+        run = exactly(
+            program([*post, *waits[0]], [*other, *waits[1]], x=10, y=10), cluster(overlap=overlap)
+        )
+        assert run.seconds == LATENCY + 40 / BANDWIDTH
