@@ -73,14 +73,31 @@ P2X2 = ("simulate", "P2x2", "--shape", "4096,4096,4096", "--cluster", "v100-8x4"
 
 
 def test_the_command_tells_time_memory_and_links() -> None:
+    """A step takes 1.22 ms of products; with hops, 2 of 16.8 MB at 25 GB/s, it takes 1.35 ms."""
     done = run(*P2X2)
-    head, picture = done.out.split("\n\n")
-    assert done.code == 0
-    assert head == (
-        "P2x2 on 4 devices of 8 x 4 V100, as in the PrimePar paper, float32\n"
-        "  time       8.234 ms\n"
+    assert (done.code, done.err) == (0, "")
+    assert (
+        done.out
+        == """\
+P2x2 on 4 devices of 8 x 4 V100, as in the PrimePar paper, float32
+  time       7.764 ms
+  operations 412.3 G, 53.11 T per second, 89.7% of what products achieve
+  computing  7.373 ms per device
+  sent       134.2 MB per device
+  peak       134.2 MB per device, of 34.36 GB
+  links      536.9 MB within 4 devices, the busiest 69.1% of the time
+
+                  0                                                                         7.764 ms
+"""
+        + "".join(
+            f"rank {rank}  products  "
+            "FFFFFFFFFFFFF.FFFFFFFFFFFFFBBBBBBBBBBBBB.BBBBBBBBBBBBBGGGGGGGGGGGGG..GGGGGGGGGGGGG\n"
+            "        links     "
+            "---------------............----------------------.....----------------------......\n"
+            for rank in range(4)
+        )
+        + "F forward  B backward  G gradient  o other  - message  = collective  . nothing\n"
     )
-    assert picture.splitlines()[1][:30] == ""
 
 
 def test_json_has_the_same_numbers() -> None:

@@ -19,7 +19,7 @@ from simulator_cases import (
 )
 
 from primepar.partition import parse_sequence
-from primepar.plan.cluster import load_cluster
+from primepar.plan.cluster import Link, Rate, load_cluster
 from primepar.plan.simulator import Simulation, simulate
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
@@ -42,6 +42,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.trace import Event
 
 SEQUENCES = ("K2", "N2", "M3", "B2,K2", "P2x2", "K2,P2x2", "S2x2", "Ks2,Ns2", "T2x2x2", "Os3x3")
 
@@ -175,6 +176,30 @@ def test_a_ring_over_two_nodes_leaves_each_once() -> None:
         run = exactly(program(*[ring] * 4, x=12), NODES)
         assert run.seconds == 6 * 3 + Fraction(72, 8)
         assert sum(each.bytes for each in run.traffic if each.level == 1 and each.out) == 2 * 72
+
+
+# The emulator
+
+
+@pytest.mark.parametrize("text", ["P2x2", "P4x4", "K2,P2x2", "Os3x3"])
+def test_with_units_of_time_everything_ends_when_it_does_on_emulated_devices(text: str) -> None:
+    """The emulator's logical clock has 1 for a product and 1 for a message, whatever their size."""
+    own = lower(parse_sequence(text), Linear(12, 12, 12), phases=("forward",))
+    link = Link(joins=16, latency=1, bandwidth=1e30, shared=False)
+    on = replace(
+        cluster(link, launch=1, devices=16), memory_bandwidth=1e30,
+        rates={"float32": Rate(1e30, 1e30)},
+    )  # fmt: skip
+    run, emulated = exactly(own, on), emulate(own, memories(own))
+    kinds = ("compute", "isend", "irecv")
+    assert {each.op for each in run.events} - {"wait"} <= set(kinds)
+    assert ended(run.events, kinds) == ended(emulated.events, kinds) != []
+
+
+def ended(events: list[Event], kinds: tuple[str, ...]) -> list[tuple[int, str, str, int]]:
+    """When what ended, on which rank."""
+    own = (each for each in events if each.op in kinds)
+    return sorted((each.rank, each.op, each.block, round(each.end)) for each in own)
 
 
 # Counts

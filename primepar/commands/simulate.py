@@ -188,7 +188,7 @@ def _lines(
         if ways:
             bytes_ = sum(each.bytes for each in ways if each.out)
             most = max(ways, key=lambda each: each.busy)
-            yield (f"  links      {_amount(float(bytes_), 'B')} among {link.joins} devices, the "
+            yield (f"  links      {_amount(float(bytes_), 'B')} within {link.joins} devices, the "
                    f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def timeline_text(events: Sequence[Event], columns: int, unit: str, ranks: int =
     end = max((event.end for event in events), default=0.0)
     last = max((event.rank for event in events), default=-1)
     shown = range(min(last + 1, ranks))
-    label = len(f"rank {last}  {_LABELS['compute']}  ")
+    label = len(f"rank {max(last, 0)}  {_LABELS['compute']}  ")
     width = max(10, columns - label)
     rows = {(rank, track): _Row(width, end) for rank in shown for track in _LABELS}
     for event in events:
@@ -38,8 +38,9 @@ def timeline_text(events: Sequence[Event], columns: int, unit: str, ranks: int =
             head = f"rank {rank}" if track == "compute" else ""
             text = f"{head:{label - len(_LABELS['compute']) - 2}}{name:10}{rows[rank, track]}"
             lines.append(text)
-    if last >= ranks:
-        lines.append(f"and {last + 1 - ranks} more ranks")
+    more = last + 1 - len(shown)
+    if more:
+        lines.append(f"and {more} more rank{'s' * (more > 1)}")
     lines.append("F forward  B backward  G gradient  o other  - message  = collective  . nothing")
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from heapq import heappop, heappush
-from math import inf
 from typing import Any, NamedTuple
 
 from primepar.plan.cluster import Cluster
@@ -196,8 +195,3 @@ class Network:
 def exact(value: float | Fraction) -> Fraction:
     """The number as it is written, `1/200000` of `5e-6`."""
     return value if isinstance(value, Fraction) else Fraction(repr(value))
-
-
-def seconds(value: Scalar) -> float:
-    """Seconds as a float."""
-    return float(value) if value < inf else inf
