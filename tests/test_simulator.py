@@ -98,11 +98,19 @@ COLLECTIVES: dict[str, tuple[Instruction, Fraction]] = {
 }  # fmt: skip
 
 
+LATENCIES = {"all_reduce": 6, "all_to_all": 1, "barrier": 1}
+"""Latencies of those that take other than 3."""
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_collective_takes_what_its_algorithm_says(name: str) -> None:
     node, expected = COLLECTIVES[name]
     found = program(*[[node]] * 4, **dict.fromkeys("abcdefgx", 12))
-    assert exactly(found, cluster()).seconds == expected
+    run = exactly(found, cluster())
+    assert run.seconds == expected
+    in_bytes = expected - LATENCIES.get(name, 3) * LATENCY
+    assert all(each.busy <= in_bytes for each in run.traffic)
+    assert max((each.busy for each in run.traffic), default=0) == in_bytes
 
 
 def test_a_collective_of_one_takes_nothing() -> None:
@@ -137,6 +145,7 @@ def test_messages_through_one_port_share_it_until_one_ends() -> None:
     run = exactly(two, NODES)
     ends = {event.rank: event.end for event in run.events}
     assert ends == {0: 3 + 8, 2: 3 + 8, 1: 3 + 8 + 8, 3: 3 + 8 + 8}
+    assert run.seconds == 3 + 8 + 8
     went = [(each.level, each.first, each.devices, each.out, each.bytes, each.busy)
             for each in run.traffic]  # fmt: skip
     assert went == [(1, 0, 2, True, 128, 16), (1, 2, 2, False, 128, 16)]

@@ -133,7 +133,7 @@ class _Run:
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
         item = self.work.item
         return Simulation(
-            self.clock.now,
+            max((event.end for event in self.events), default=0),
             [own.computing for own in self.ranks],
             [own.operations for own in self.ranks],
             [own.sent for own in self.ranks],

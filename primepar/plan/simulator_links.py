@@ -71,8 +71,9 @@ class Port:
 
     def leave(self, flow: Flow, now: Scalar) -> None:
         """Let all messages of a flow out."""
-        self.messages -= self.flows.pop(flow, 0)
-        if not self.messages:
+        own = self.flows.pop(flow, 0)
+        self.messages -= own
+        if own and not self.messages:
             self.busy += now - self._since
 
 
