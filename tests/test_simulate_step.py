@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from time import process_time
 
-import msgspec
 import pytest
 from command import run
 
 from primepar.models import ModelConfig, load_config
-from primepar.partition import parse_sequence
 from primepar.plan import lower_step, ready_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.simulator import simulate
 from primepar.plan.simulator_step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
-from primepar.schedule import Linear, lower
 
 CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
 H200 = load_cluster("h200-8")
@@ -53,18 +48,6 @@ def test_operations_are_those_of_products_and_attention(
     attention = (2 + 5) * 2 * rows * 8 * hidden
     found = simulate_step(plan, batch, 8, H200, "float32")
     assert sum(found.operations) == 3 * 2 * rows * weights + attention
-
-
-def test_a_thousand_instructions_of_64_ranks_take_about_a_second() -> None:
-    """Loosely, as the machine may be busy."""
-    own = lower(parse_sequence("P8x8"), Linear(64, 64, 64))
-    own = msgspec.structs.replace(own, programs=tuple(each * 4 for each in own.programs))
-    assert sum(map(len, own.programs)) > 63_000
-    links = (msgspec.structs.replace(H200.links[0], joins=64),)
-    large = msgspec.structs.replace(H200, nodes=8, links=links)
-    start = process_time()
-    simulate(own, large, "float32")
-    assert process_time() - start < 8
 
 
 # The command
