@@ -47,9 +47,7 @@ class Affine:
         The divisor is 1 or more for all sides. None if no number of times leaves that.
         """
         ones = (1,) * len(self.coefficients)
-        own, other = (
-            (*form.coefficients, form.at(ones)) for form in (self, divisor)
-        )
+        own, other = ((*form.coefficients, form.at(ones)) for form in (self, divisor))
         pairs = list(zip(own, other, strict=True))
         if any(factor < 0 for factor, by in pairs if not by):
             return None

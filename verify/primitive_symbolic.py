@@ -204,7 +204,7 @@ class SymbolicMap:
         return terms.And(*same)
 
     def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
-        """The way from `one` to `device` comes before the way from `other` in `distance`."""
+        """The way from `one` to `device` comes before the way from `other`."""
         return precedes(self._distance(one, device), self._distance(other, device))
 
     def among_nearest(
