@@ -113,7 +113,7 @@ class HomeSample:
         if prod((*shape, *lengths)) > MOST_BLOCKS:
             raise FitError(f"{tensor} is cut in too many blocks to look at, {self.sample.at}")
         found = np.ones((*shape, prod(lengths)), bool)
-        digits = np.indices(lengths).reshape(len(places), -1)
+        digits = np.indices(lengths).reshape(len(places), prod(lengths))
         for (dim, at), digit in zip(places, digits, strict=True):
             column = table[dim][at] if at < len(table[dim]) else ANY
             if not isinstance(column, AnyDigit):

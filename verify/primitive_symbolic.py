@@ -129,11 +129,11 @@ class SymbolicMap:
         digits = self._made(base, device, lambda: _substituted(self.homes[base], into))
         return {dim: digits.get(dim, ()) for dim in tensor_dims(tensor)}
 
-    def any_block(self, tensor: str) -> Block:
+    def any_block(self, tensor: str, tag: str = "") -> Block:
         """One block of `tensor`, every digit a Z3 integer of its own."""
         return {
             dim: tuple(
-                terms.Int(f"{dim}{place}") for place in range(len(self.radices.get(dim, ())))
+                terms.Int(f"{dim}{place}{tag}") for place in range(len(self.radices.get(dim, ())))
             )
             for dim in tensor_dims(tensor)
         }
