@@ -191,8 +191,7 @@ class Sample:
     def offsets(self, sources: Numbers, targets: Numbers) -> set[Row]:
         """How far away the sources are, each entry in (-length / 2, length / 2]."""
         _, steps = self._ways
-        rows = np.unique(steps[sources, targets], axis=0).tolist()
-        return {tuple(row) for row in rows}
+        return set(map(tuple, steps[sources, targets].tolist()))
 
     @cached_property
     def _ways(self) -> tuple[Numbers, Numbers]:
