@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from time import perf_counter
 from typing import Any
 
 import msgspec
 import phase_programs
 import pytest
+import z3
 
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.signature import Bound
+from primepar.verify import answer
+from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError, deadline, in_time, seconds_left
 from primepar.verify.program_proof import verify_program
 
@@ -90,3 +94,28 @@ def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:
     report = verify_program(doubled(["max", "sum"] * 2000), timeout=2)
     assert report["completion"].verdict in ("refuted", "unknown")
     assert perf_counter() - start < 4 * DUE
+
+
+def pigeons(holes: int) -> z3.Solver:
+    """One more pigeon than holes, which Z3 tries out one by one."""
+    solver = z3.SimpleSolver()
+    at = [[z3.Bool(f"{pigeon} in {hole}") for hole in range(holes)] for pigeon in range(holes + 1)]
+    solver.add(*map(z3.Or, at))
+    for hole in zip(*at, strict=True):
+        solver.add(*(z3.Not(z3.And(*pair)) for pair in combinations(hole, 2)))
+    return solver
+
+
+def test_z3_keeps_to_it_after_the_limit_on_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "SHORT", 0.0)
+    start = perf_counter()
+    assert check_by(pigeons(14), start + 0.5) == z3.unknown
+    assert 0.5 <= perf_counter() - start < DUE
+
+
+def test_what_is_more_work_than_that_is_decided_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer, "WORK", 1)
+    assert check_by(pigeons(4), perf_counter() + 100) == z3.unsat
+    assert check_by(pigeons(4), perf_counter()) == z3.unknown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import z3
 from test_movement import TABLE_1, offsets
@@ -15,13 +16,13 @@ from primepar.schedule import Movement, Sequence
 from primepar.schedule.holdings import Mesh
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.sequence import Coordinates
 from primepar.targets import load_primitive
 from primepar.verify import primitive_claims
 from primepar.verify.fit import (
     Sample,
     Span,
     Transition,
-    distance,
     fit_moves,
     fit_radices,
     samples,
@@ -221,9 +222,19 @@ def from_near_to_far(mesh: Mesh, target: int) -> list[int]:
     return order
 
 
+def as_fitted(sample: Sample, target: int) -> list[Coordinates]:
+    """All devices in the order in which fits look for the holder of a block."""
+    left, order = np.ones((len(sample.devices), 1), bool), []
+    while left.any():
+        (nearest,) = sample.nearest(left, np.array([target]))
+        left[nearest] = False
+        order.append(sample.devices[nearest])
+    return order
+
+
 def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest() -> None:
     sequence = Sequence.of(Rectangle(), 4, 3)
-    lengths, devices = sequence.axis_lengths, sequence.coordinates
+    devices = sequence.coordinates
     symbolic = SymbolicMap(Rectangle(), fit_radices(samples(Rectangle())))
     one, other, here = (symbolic.point(tag) for tag in ("1", "2", ""))
     nearer = symbolic.is_nearer(one, other, here)
@@ -231,8 +242,9 @@ def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest()
         (side.term, z3.IntVal(number))
         for side, number in zip(symbolic.space.sides, (4, 3), strict=True)
     ]
+    sample = samples(Rectangle())[0].on((4, 3))
     for rank, target in enumerate(devices):
-        order = sorted(devices, key=lambda device: distance(device, target, lengths))
+        order = as_fitted(sample, sample.devices.index(target))
         assert order == [devices[each] for each in from_near_to_far(Mesh(sequence), rank)]
         for near, far in pairwise(order):
             at = zip((*one, *other, *here), (*near, *far, *target), strict=True)

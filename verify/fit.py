@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from itertools import product
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
-from primepar.schedule.movement import NEXT_USE
-from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
-from primepar.schedule.primitive import ANY, Primitive, call_map
-from primepar.schedule.sequence import Coordinates, Element, SliceIndex
-from primepar.verify.fit_sender import FitError, Row, Sender
-from primepar.verify.primitive_affine import Affine
+import numpy as np
 
-Digits = tuple[SliceIndex, ...]
-"""A block, or all the blocks that share these digits: for each dim those that the map names."""
+from primepar.schedule.movement import NEXT_USE
+from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
+from primepar.schedule.primitive import AnyDigit, Primitive
+from primepar.schedule.sequence import Coordinates, Element
+from primepar.verify.fit_sender import FitError, Row, Sender
+from primepar.verify.fit_table import Numbers, Points, Table, Tables, same_tables
+from primepar.verify.primitive_affine import Affine
 
 MOST_DEVICES = 130
 MOST_POINTS = 130
@@ -77,73 +76,58 @@ class Span:
     sender: Sender | None
 
 
-def distance(source: Coordinates, target: Coordinates, lengths: Coordinates) -> tuple[int, ...]:
-    """Order on holders: fewest axes crossed, shortest way round, then one direction."""
-    triples = zip(source, target, lengths, strict=True)
-    offset = [(there - here) % length for there, here, length in triples]
-    around = [min(step, length - step) for step, length in zip(offset, lengths, strict=True)]
-    return (sum(step != 0 for step in offset), sum(around), *offset)
-
-
 @dataclass(frozen=True)
 class Sample:
     """A primitive on one concrete mesh."""
 
-    element: Element
+    tables: Tables
     _known: dict[Transition, list[Sender | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
+    @property
+    def element(self) -> Element:
+        """The primitive with its sides."""
+        return self.tables.element
+
+    def on(self, sides: Row) -> Sample:
+        """The same primitive on another mesh."""
+        return Sample(Tables(Element(self.element.primitive, sides), self.tables.by_number))
+
     @cached_property
     def longer(self) -> list[Sample]:
         """Samples of which every side is longer by 1 than here, if they are not too large."""
-        primitive, sides = self.element.primitive, [side + 1 for side in self.element.sides]
+        sides = [side + 1 for side in self.element.sides]
         meshes = [
             sides,
             *([*sides[:at], side + 1, *sides[at + 1 :]] for at, side in enumerate(sides)),
         ]
-        elements = [Element(primitive, tuple(mesh)) for mesh in meshes]
-        small = all(prod(element.axis_lengths) <= MOST_DEVICES for element in elements)
-        return [Sample(element) for element in elements] if small else []
+        found = [self.on(tuple(mesh)) for mesh in meshes]
+        return found if all(prod(each.lengths) <= MOST_DEVICES for each in found) else []
 
     @property
     def lengths(self) -> Coordinates:
         """Devices along each axis."""
         return self.element.axis_lengths
 
-    @cached_property
+    @property
     def devices(self) -> list[Coordinates]:
         """Coordinates of all devices, row-major."""
-        return list(product(*map(range, self.lengths)))
+        return self.tables.devices
 
-    def digits(self, phase: Phase, tensor: str, device: Coordinates, step: int) -> Digits:
-        """The digits of a tensor's block that the map names."""
-        return self._digits[phase, tensor][device, step]
+    def block(self, phase: Phase, tensor: str) -> Table:
+        """The digits of a tensor's blocks, over the devices and the steps."""
+        named = self.tables.maps[phase]
+        return {dim: named.get(dim, ()) for dim in tensor_dims(tensor)}
 
-    @cached_property
-    def _digits(self) -> dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]]:
-        found: dict[tuple[Phase, str], dict[tuple[Coordinates, int], Digits]] = {
-            (phase, tensor): {}
-            for phase, made in PRODUCTS.items()
-            for tensor in (*made.reads, made.writes)
-        }
-        dims = {tensor: tensor_dims(tensor) for _, tensor in found}
-        for (phase, device, step), named in self._slices.items():
-            made = PRODUCTS[phase]
-            for tensor in (*made.reads, made.writes):
-                block = tuple([named.get(dim, ()) for dim in dims[tensor]])
-                found[phase, tensor][device, step] = block
-        return found
+    def home(self, tensor: str) -> Table:
+        """The digits of the blocks of a tensor that rest, over the devices."""
+        named = self.tables.homes[tensor.removeprefix("d")]
+        return {dim: named.get(dim, ()) for dim in tensor_dims(tensor)}
 
-    @cached_property
-    def _slices(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
-        element = self.element
-        return {
-            (phase, device, step): call_map(element.primitive, phase, device, step, element.sides)
-            for phase in PHASES
-            for device in self.devices
-            for step in range(element.steps)
-        }
+    def is_alike(self, tensor: str, one: Phase, other: Phase) -> bool:
+        """Whether two phases have the same digits of a tensor at every step."""
+        return same_tables(self.block(one, tensor), self.block(other, tensor))
 
     def moves(self, transition: Transition) -> list[Sender | None]:
         """The sender for every step, or the one between phases; None where nothing moves.
@@ -160,46 +144,69 @@ class Sample:
 
     def rests(self, transition: Transition) -> bool:
         """Whether a block that one device leaves is never the next of another one."""
-        phase, tensor = transition.phase, transition.tensor
         for t in range(self.element.steps - 1):
-            steps = [(self.digits(phase, tensor, d, t), self.digits(phase, tensor, d, t + 1))
-                     for d in self.devices]  # fmt: skip
-            left = {before for before, after in steps if before != after}
-            if not left.isdisjoint(after for before, after in steps if before != after):
+            held = self._held(transition, t, t + 1)
+            moves = ~held.diagonal()
+            if held[moves][:, moves].any():
                 return False
         return True
 
-    def _move(self, transition: Transition, step: int, next_step: int) -> Sender | None:
+    def _held(self, transition: Transition, step: int, next_step: int) -> Points:
+        """Whether each device has, before, what each needs after: a row for each that has it."""
         following = transition.following or transition.phase
-        have = {d: self.digits(transition.phase, transition.tensor, d, step) for d in self.devices}
-        need = {d: self.digits(following, transition.next_tensor, d, next_step) for d in have}
-        first = zip(have[self.devices[0]], need[self.devices[0]], strict=True)
-        places = [_named_in_both(*pair) for pair in first]
-        at = cache(lambda digits: _at(digits, places))
-        holders: dict[Digits, list[Coordinates]] = {}
-        for device, digits in have.items():
-            holders.setdefault(at(digits), []).append(device)
-        sources = {
-            device: self._nearest(holders.get(at(need[device]), []), device)
-            for device in self.devices
-        }
-        moving = {device: source for device, source in sources.items() if source != device}
-        if not moving:
+        have = self.block(transition.phase, transition.tensor)
+        need = self.block(following, transition.next_tensor)
+        count = len(self.devices)
+        held = np.ones((count, count), bool)
+        for dim in have:
+            for one, other in zip(have[dim], need[dim], strict=False):
+                if not isinstance(one, AnyDigit) and not isinstance(other, AnyDigit):
+                    before, after = one[..., step].ravel(), other[..., next_step].ravel()
+                    held &= before[:, np.newaxis] == after
+        return held
+
+    def _move(self, transition: Transition, step: int, next_step: int) -> Sender | None:
+        held = self._held(transition, step, next_step)
+        if not held.any(axis=0).all():
+            raise FitError(f"a device needs what no device has, {self.at}")
+        sources = self.nearest(held, np.arange(len(held)))
+        (moving,) = np.nonzero(sources != np.arange(len(held)))
+        if not len(moving):
             return None
-        offsets = {self.between(source, device) for device, source in moving.items()}
+        offsets = self.offsets(sources[moving], moving)
         if len(offsets) == 1:
             return Sender.neighbour(offsets.pop())
-        sender = self._affine(sources)
-        if any(sender.of(device, self.lengths) != source for device, source in moving.items()):
+        at = self.devices
+        sender = self._affine({at[device]: at[source] for device, source in enumerate(sources)})
+        if any(sender.of(at[device], self.lengths) != at[sources[device]] for device in moving):
             raise FitError(f"no one rule says which device has it at t={step}, {self.at}")
         return sender
 
-    def _nearest(self, holders: list[Coordinates], target: Coordinates) -> Coordinates:
-        if not holders:
-            raise FitError(f"a device needs what no device has, {self.at}")
-        if target in holders:
-            return target
-        return min(holders, key=lambda holder: distance(holder, target, self.lengths))
+    def nearest(self, holders: Points, targets: Numbers) -> Numbers:
+        """For each target the nearest of the devices that its column says; they are numbered."""
+        order, _ = self._ways
+        far = np.where(holders, order[:, targets], order.max() + 1)
+        return np.asarray(far.argmin(axis=0))
+
+    def offsets(self, sources: Numbers, targets: Numbers) -> set[Row]:
+        """How far away the sources are, each entry in (-length / 2, length / 2]."""
+        _, steps = self._ways
+        return set(map(tuple, steps[sources, targets].tolist()))
+
+    @cached_property
+    def _ways(self) -> tuple[Numbers, Numbers]:
+        """From each device to each: a number for their order, and the offset.
+
+        Nearer is what crosses fewer axes, then the shorter way round, then one direction.
+        """
+        at = np.array(self.devices).reshape(len(self.devices), len(self.lengths))
+        lengths = np.array(self.lengths, int)
+        steps = (at[:, np.newaxis] - at) % lengths
+        around = np.minimum(steps, lengths - steps)
+        order = (steps != 0).sum(axis=-1) * (lengths.sum() + 1) + around.sum(axis=-1)
+        for axis, length in enumerate(self.lengths):
+            order = order * length + steps[..., axis]
+        return order, np.where(2 * steps > lengths, steps - lengths, steps)
 
     def between(self, source: Coordinates, target: Coordinates) -> Row:
         """How far away the source is, each entry in (-length / 2, length / 2]."""
@@ -228,18 +235,6 @@ class Sample:
         return ", ".join(f"{name}={side}" for name, side in names)
 
 
-def _named_in_both(one: SliceIndex, other: SliceIndex) -> list[int]:
-    pairs = enumerate(zip(one, other, strict=False))
-    return [place for place, (a, b) in pairs if a is not ANY and b is not ANY]
-
-
-def _at(digits: Digits, places: list[list[int]]) -> Digits:
-    return tuple(
-        tuple(own[place] for place in named if place < len(own))
-        for own, named in zip(digits, places, strict=True)
-    )
-
-
 def samples(primitive: Primitive) -> list[Sample]:
     """The meshes to guess from: a base, and for each side one more in which it is longer by 1.
 
@@ -252,10 +247,15 @@ def samples(primitive: Primitive) -> list[Sample]:
     base = next(small, bases[-1])
     longer = [tuple(side + (i == place) for i, side in enumerate(base)) for place in range(count)]
     smaller = [(side,) * count for side in range(1, base[0])] if base else []
-    elements = [Element(primitive, sides) for sides in (*smaller, base, *longer)]
-    for element in elements:
-        element.radices  # noqa: B018
-    return [Sample(element) for element in elements[len(smaller) :]]
+    element = Element(primitive, base)
+    for each in (*(Element(primitive, sides) for sides in smaller), element):
+        each.radices  # noqa: B018
+    numbers = Tables(element, by_number=True)
+    first = Sample(Tables(element, not Tables(element).is_like(numbers)))
+    found = [first, *map(first.on, longer)]
+    for sample in found:
+        sample.tables.radices  # noqa: B018
+    return found
 
 
 def _is_small(element: Element) -> bool:
@@ -273,7 +273,7 @@ def fit_affine(seen: Sequence[Sample], values: Sequence[int]) -> Affine:
 
 def fit_radices(seen: Sequence[Sample]) -> dict[str, tuple[Affine, ...]]:
     """Dim -> number of slices of each digit. Raises `FitError` if maps name digits irregularly."""
-    radices = [sample.element.radices for sample in seen]
+    radices = [sample.tables.radices for sample in seen]
     shapes = {tuple((dim, len(digits)) for dim, digits in each.items()) for each in radices}
     if len(shapes) > 1:
         raise FitError("the map names more dims or digits for some sides than for others")

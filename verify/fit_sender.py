@@ -70,7 +70,7 @@ class Sender:
 
 
 def _far(offset: Row) -> tuple[int, int, list[tuple[bool, int]]]:
-    """`distance` of an offset round long rings."""
+    """The order of holders, as `Sample.nearest` has it, by their offsets round long rings."""
     around = sum(map(abs, offset))
     return sum(step != 0 for step in offset), around, [(step < 0, step) for step in offset]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from time import perf_counter
 
 import z3
 
-from primepar.verify.primitive_proof import LONGEST_TIMEOUT
+from primepar.verify.answer import check_by
 from primepar.verify.symbol import Term
 
 BOOL, INT = z3.BoolSort(), z3.IntSort()
@@ -94,11 +93,9 @@ def why_not_proved(counter: tuple[Term, ...], deadline: float, broken: str) -> s
 
     Asked of a solver of its own, which takes quantifiers away before it begins.
     """
-    left = deadline - perf_counter()
     solver = z3.Solver()
-    solver.set("timeout", max(1, int(1000 * min(left, LONGEST_TIMEOUT))))
     solver.add(*counter)
-    answer = solver.check() if left > 0 else z3.unknown
-    if answer == z3.unknown:
+    found = check_by(solver, deadline)
+    if found == z3.unknown:
         return "Z3 did not decide it in the time that it was given"
-    return None if answer == z3.unsat else broken
+    return None if found == z3.unsat else broken

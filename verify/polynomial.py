@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from math import gcd, lcm
 from typing import Any
 
@@ -36,7 +36,7 @@ class Range:
         """The variable as what it has at least, and a variable of 0 or more."""
         if name in self.only:
             return Polynomial.of(self.only[name])
-        return Polynomial({(name,): 1, (): self.least.get(name, 1)})
+        return _from_least(name, self.least.get(name, 1))
 
     def term(self) -> Term:
         """The same for Z3."""
@@ -68,6 +68,10 @@ class Polynomial:
         return cls({**factors, **cls.of(form.constant).factors})
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(frozenset(self.factors.items()))
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -114,11 +118,12 @@ class Polynomial:
 
     def within(self, known: Range) -> Polynomial:
         """The same with every variable counted from its least value."""
-        total = Polynomial.of(0)
+        total: dict[Monomial, int] = {}
         for monomial, factor in self.factors.items():
-            parts = map(known.from_zero, monomial)
-            total += reduce(Polynomial.__mul__, parts, Polynomial.of(factor))
-        return total
+            parts = tuple(map(known.from_zero, monomial))
+            for each, times in _product(parts).factors.items():
+                total[each] = total.get(each, 0) + factor * times
+        return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
 
     def holds(self, compare: Callable[[int, int], bool], known: Range) -> bool | None:
         """Whether it compares with 0 so; None where that is not seen, or not always the same."""
@@ -139,18 +144,12 @@ class Polynomial:
 
     def least_common(self, other: Polynomial) -> tuple[Polynomial, Polynomial]:
         """What this and the other are to be multiplied with to become equal, as little as seen."""
-        if self == other:
-            return Polynomial.of(1), Polynomial.of(1)
-        if len(self.factors) > 1 or len(other.factors) > 1:
-            return other, self
-        ((here, a),), ((there, b),) = self.factors.items(), other.factors.items()
-        most = Counter(here) | Counter(there)
-        missing = [tuple(sorted((most - Counter(own)).elements())) for own in (here, there)]
-        number = lcm(a, b)
-        return Polynomial({missing[0]: number // a}), Polynomial({missing[1]: number // b})
+        return _least_common(self, other)
 
     def reduced(self) -> Polynomial:
         """The same without the variables that all monomials have in common; of the same sign."""
+        if () in self.factors:
+            return self
         gone = reduce(Counter.__and__, map(Counter, self.factors), Counter(self.longest))
         left = {
             tuple(sorted((Counter(monomial) - gone).elements())): factor
@@ -180,3 +179,26 @@ class Polynomial:
             for monomial, factor in self.factors.items()
         ]
         return terms.Sum([terms.IntVal(0), *parts])
+
+
+@lru_cache(maxsize=4096)
+def _product(parts: tuple[Polynomial, ...]) -> Polynomial:
+    return reduce(Polynomial.__mul__, parts, Polynomial.of(1))
+
+
+@lru_cache(maxsize=4096)
+def _least_common(one: Polynomial, other: Polynomial) -> tuple[Polynomial, Polynomial]:
+    if one == other:
+        return Polynomial.of(1), Polynomial.of(1)
+    if len(one.factors) > 1 or len(other.factors) > 1:
+        return other, one
+    ((here, a),), ((there, b),) = one.factors.items(), other.factors.items()
+    most = Counter(here) | Counter(there)
+    missing = [tuple(sorted((most - Counter(own)).elements())) for own in (here, there)]
+    number = lcm(a, b)
+    return Polynomial({missing[0]: number // a}), Polynomial({missing[1]: number // b})
+
+
+@lru_cache(maxsize=256)
+def _from_least(name: str, least: int) -> Polynomial:
+    return Polynomial({(name,): 1, (): least})

@@ -41,6 +41,18 @@ class Affine:
         pairs = zip(self.coefficients, sides, strict=True)
         return self.constant + sum(a * side for a, side in pairs)
 
+    def times_in(self, divisor: Affine) -> int | None:
+        """How often `divisor` can be taken off, whatever the sides, and leave 0 or more.
+
+        The divisor is 1 or more for all sides. None if no number of times leaves that.
+        """
+        ones = (1,) * len(self.coefficients)
+        own, other = ((*form.coefficients, form.at(ones)) for form in (self, divisor))
+        pairs = list(zip(own, other, strict=True))
+        if any(factor < 0 for factor, by in pairs if not by):
+            return None
+        return min(factor // by for factor, by in pairs if by)
+
     def below(self, other: Affine) -> Affine:
         """An affine form that is at most both; the tightest where one is at most the other."""
         if (other - self).is_never_negative():

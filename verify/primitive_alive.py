@@ -182,7 +182,7 @@ class Life:
     def _is_no_scatter(self, phase: Phase, block: Block) -> Term:
         """In the only step: the sum has several homes, or not all of its group are alike."""
         symbolic, tensor = self.symbolic, PRODUCTS[phase].writes
-        other = {dim: tuple(terms.Int(f"{at}'") for at in own) for dim, own in block.items()}
+        other = symbolic.any_block(tensor, "'")
         here, home, member, third = (symbolic.point(tag) for tag in ("", " home", "'", "''"))
         adds, rests, only = (
             partial(self._adds, phase),

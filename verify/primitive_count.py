@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import z3
 
-from primepar.schedule.operators import Phase, tensor_dims
-from primepar.schedule.primitive import ANY, call_home
-from primepar.schedule.sequence import Element, SliceIndex
+from primepar.schedule.operators import Phase
+from primepar.schedule.primitive import ANY
 from primepar.verify import terms
-from primepar.verify.fit import Digits, Sample
+from primepar.verify.fit import Sample
 from primepar.verify.fit_count import Rule, Seen, fit_count
-from primepar.verify.fit_sender import FitError, Row
+from primepar.verify.fit_sender import FitError
+from primepar.verify.fit_table import Table
 from primepar.verify.polynomial import Polynomial
 from primepar.verify.primitive_affine import Affine
 from primepar.verify.primitive_order import Claim
@@ -72,27 +72,23 @@ class Counted:
     """`first` or `last`."""
 
 
-Table = dict[str, list[Any]]
-"""For each dim its digits: an array over the points of a mesh, or `ANY`."""
-
-
 class _Numbers(Facts):
     """All points of one mesh at once: truths are arrays, one dimension for each variable."""
 
-    def __init__(self, mesh: Mesh, counted: Counted, t: Any, opened: int) -> None:
-        self.mesh, self.t, self.tensor, self.opened = mesh, t, counted.tensor, opened
-        self.steps = mesh.sample.element.steps
-        self.block = self._at(mesh.table(counted.phase, counted.tensor), t)
+    def __init__(self, sample: Sample, counted: Counted, t: Any, opened: int) -> None:
+        self.sample, self.t, self.tensor, self.opened = sample, t, counted.tensor, opened
+        self.steps = sample.element.steps
+        self.block = self._at(sample.block(counted.phase, counted.tensor), t)
 
     def works(self, phase: Phase, tensor: str, step: Any) -> Truth:
         inside = np.asarray((step >= 0) & (step < self.steps))
-        table = self.mesh.table(phase, tensor)
+        table = self.sample.block(phase, tensor)
         return inside & self._same(self._at(table, np.clip(step, 0, self.steps - 1)))
 
     def at_home(self) -> Truth:
-        return self._same(self._at(self.mesh.home(self.tensor), None))
+        return self._same(self._at(self.sample.home(self.tensor), None))
 
-    def _at(self, table: Table, step: Any) -> Table:
+    def _at(self, table: Table, step: Any) -> dict[str, Any]:
         """The digits at these steps, with a dimension for each variable."""
         return {
             dim: [digit if digit is ANY else self._shaped(digit, step) for digit in digits]
@@ -106,7 +102,7 @@ class _Numbers(Facts):
             digit = digit[..., np.newaxis]
         return digit.reshape(digit.shape + (1,) * self.opened)
 
-    def _same(self, one: Table) -> Truth:
+    def _same(self, one: dict[str, Any]) -> Truth:
         pairs = ((a, b) for dim, own in self.block.items()
                  for a, b in zip(one[dim], own, strict=False))  # fmt: skip
         return reduce(np.logical_and, (a == b for a, b in pairs if a is not ANY), np.True_)
@@ -118,64 +114,19 @@ class _Numbers(Facts):
         return np.logical_not(reduce(np.logical_or, facts))
 
 
-@dataclass
-class Mesh:
-    """A primitive on one concrete mesh."""
-
-    sample: Sample
-    _tables: dict[str, Table] = field(default_factory=dict)
-
-    def table(self, phase: Phase, tensor: str) -> Table:
-        """The digits that a product has, over the devices and the steps."""
-        sample, name = self.sample, f"{phase} {tensor}"
-        if name not in self._tables:
-            points = product(sample.devices, range(sample.element.steps))
-            rows = [sample.digits(phase, tensor, *point) for point in points]
-            shape = (*sample.lengths, sample.element.steps)
-            self._tables[name] = _table(tensor_dims(tensor), rows, shape)
-        return self._tables[name]
-
-    def home(self, tensor: str) -> Table:
-        """The digits of the blocks that rest, over the devices."""
-        base, element = tensor.removeprefix("d"), self.sample.element
-        if base not in self._tables:
-            dims = tensor_dims(base)
-            named = [
-                call_home(element.primitive, base, device, element.sides)
-                for device in self.sample.devices
-            ]
-            rows = [tuple(each.get(dim, ()) for dim in dims) for each in named]
-            self._tables[base] = _table(dims, rows, self.sample.lengths)
-        return self._tables[base]
-
-    def seen(self, counted: Counted, lengths: list[Affine], opened: list[tuple[str, int]]) -> Seen:
-        """The set on this mesh."""
-        steps = self.sample.element.steps
-        sizes = tuple(length.at(self.sample.element.sides) for length in lengths)
-        t: Any = {"first": 0, "last": steps - 1}.get(counted.step or "")
-        if t is None:
-            t = np.arange(steps).reshape(-1, *(1,) * len(opened))
-        facts = _Numbers(self, counted, t, len(opened))
-        digits = np.ogrid[tuple(map(slice, sizes))][len(sizes) - len(opened) :]
-        facts.block = filled(facts.block, opened, digits)
-        return Seen(self.sample, np.broadcast_to(counted.which(facts), sizes))
-
-
-def _table(dims: tuple[str, ...], rows: list[Digits], shape: Row) -> Table:
-    """One array for each digit. Raises `FitError` if only some rows leave a digit open."""
-    if len({tuple(_opens(index) for index in row) for row in rows}) > 1:
-        raise FitError("a digit is open on some devices or at some steps only")
-    return {
-        dim: [
-            ANY if column[0] is ANY else np.array(column).reshape(shape)
-            for column in zip(*indices, strict=True)
-        ]
-        for dim, indices in zip(dims, zip(*rows, strict=True), strict=True)
-    }
-
-
-def _opens(index: SliceIndex) -> tuple[bool, ...]:
-    return tuple(digit is ANY for digit in index)
+def seen_on(
+    sample: Sample, counted: Counted, lengths: list[Affine], opened: list[tuple[str, int]]
+) -> Seen:
+    """The set on one mesh."""
+    steps = sample.element.steps
+    sizes = tuple(length.at(sample.element.sides) for length in lengths)
+    t: Any = {"first": 0, "last": steps - 1}.get(counted.step or "")
+    if t is None:
+        t = np.arange(steps).reshape(-1, *(1,) * len(opened))
+    facts = _Numbers(sample, counted, t, len(opened))
+    digits = np.ogrid[tuple(map(slice, sizes))][len(sizes) - len(opened) :]
+    facts.block = filled(facts.block, opened, digits)
+    return Seen(sample, np.broadcast_to(counted.which(facts), sizes))
 
 
 def filled(named: dict[str, Any], opened: list[tuple[str, int]], choice: Any) -> dict[str, Any]:
@@ -292,7 +243,7 @@ class Counter:
     """Fits and claims the sets of one primitive; `meshes` are found by their sides set to 1."""
 
     symbolic: SymbolicMap
-    meshes: dict[frozenset[int], list[Mesh]]
+    meshes: dict[frozenset[int], list[Sample]]
     proves: str
     _rules: dict[tuple[str, frozenset[int]], Rule] = field(default_factory=dict)
     _short: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -305,7 +256,7 @@ class Counter:
                 side
                 for side in range(len(self.symbolic.space.names))
                 for mesh in self.meshes[frozenset([side])][:1]
-                if not mesh.seen(counted, space.lengths, space.opened).agrees(rule)
+                if not seen_on(mesh, counted, space.lengths, space.opened).agrees(rule)
             )
         return self._short[counted.name]
 
@@ -314,7 +265,9 @@ class Counter:
         key = counted.name, ones
         if key not in self._rules:
             space = Space(self.symbolic, counted)
-            seen = [mesh.seen(counted, space.lengths, space.opened) for mesh in self.meshes[ones]]
+            seen = [
+                seen_on(mesh, counted, space.lengths, space.opened) for mesh in self.meshes[ones]
+            ]
             self._rules[key] = fit_count(seen)
         return self._rules[key]
 
@@ -343,18 +296,18 @@ LONGEST = 3
 """Sides of the base mesh; where one is longer by 1 a rule shows what it has of that side."""
 
 
-def meshes(seen: list[Sample]) -> dict[frozenset[int], list[Mesh]]:
+def meshes(seen: list[Sample]) -> dict[frozenset[int], list[Sample]]:
     """For each choice of sides that are 1 a base mesh, and for each side one where it is longer."""
-    primitive = seen[0].element.primitive
     base = [min(side, LONGEST) for side in seen[0].element.sides]
     several = [base, *([*base[:at], side + 1, *base[at + 1 :]] for at, side in enumerate(base))]
     known = {sample.element.sides: sample for sample in seen}
-    found: dict[frozenset[int], list[Mesh]] = {}
+    found: dict[frozenset[int], list[Sample]] = {}
     for choice in product((False, True), repeat=len(base)):
         ones = frozenset(at for at, one in enumerate(choice) if one)
         found[ones] = []
         for each in several:
             sides = tuple(1 if at in ones else side for at, side in enumerate(each))
-            sample = known.setdefault(sides, Sample(Element(primitive, sides)))
-            found[ones].append(Mesh(sample))
+            if sides not in known:
+                known[sides] = seen[0].on(sides)
+            found[ones].append(known[sides])
     return found

@@ -5,20 +5,25 @@ Nothing here is trusted, as in `fit`: a guess names what to prove.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
+from math import prod
+
+import numpy as np
 
 from primepar.schedule.operators import PRODUCTS, Index, Phase, tensor_dims
-from primepar.schedule.primitive import ANY, call_home
-from primepar.schedule.sequence import HOMES, Coordinates, Element, SliceIndex
-from primepar.verify.fit import Digits, Sample, distance, fit_rule, fit_runs
+from primepar.schedule.primitive import ANY, AnyDigit
+from primepar.schedule.sequence import HOMES, Coordinates
+from primepar.verify.fit import Sample, fit_rule, fit_runs
 from primepar.verify.fit_sender import FitError, Row, Sender
+from primepar.verify.fit_table import Points, Table
 from primepar.verify.primitive_affine import Affine
 
 MOST_FACTORS = 6
 """A rule with larger factors explains nothing; symbols could not follow it either."""
+
+MOST_BLOCKS = 2**26
+"""Blocks of a tensor times devices times steps of one mesh."""
 
 Radices = dict[str, tuple[Affine, ...]]
 
@@ -71,79 +76,72 @@ class RuleSpan:
 
 @dataclass(frozen=True)
 class HomeSample:
-    """A primitive with homes on one concrete mesh; `locators` says where each tensor rests."""
+    """A primitive with homes on one concrete mesh; `locators` says where each tensor rests.
+
+    Sets of blocks are arrays of bools with a row for each device and a column for each block.
+    """
 
     sample: Sample
     locators: dict[str, Locator]
-    _known: dict[tuple[tuple[str, ...], Digits], frozenset[Index]] = field(default_factory=dict)
+    _known: dict[tuple[str, str], Points] = field(default_factory=dict)
 
     @property
-    def element(self) -> Element:
-        """The primitive with its sides."""
-        return self.sample.element
+    def steps(self) -> int:
+        """Steps of a phase."""
+        return self.sample.element.steps
 
-    @cached_property
-    def _worked(self) -> dict[tuple[Phase, str, int], dict[Coordinates, frozenset[Index]]]:
-        return {
-            (phase, tensor, t): {
-                device: self._blocks(phase, tensor, device, t) for device in self.sample.devices
-            }
-            for phase, made in PRODUCTS.items()
-            for tensor in (*made.reads, made.writes)
-            for t in range(self.element.steps)
-        }
+    def _worked(self, phase: Phase, tensor: str) -> Points:
+        """The blocks of a product, for each device and each step."""
+        if (phase, tensor) not in self._known:
+            shape = (len(self.sample.devices), self.steps)
+            table = self.sample.block(phase, tensor)
+            self._known[phase, tensor] = self._blocks(tensor, table, shape)
+        return self._known[phase, tensor]
 
-    def _blocks(self, phase: Phase, tensor: str, device: Coordinates, t: int) -> frozenset[Index]:
-        dims = tensor_dims(tensor)
-        digits = self.sample.digits(phase, tensor, device, t)
-        if (dims, digits) not in self._known:
-            slices = (self.element.slices(phase, device, t, dim) for dim in dims)
-            self._known[dims, digits] = _blocks(slices)
-        return self._known[dims, digits]
+    def _home(self, tensor: str) -> Points:
+        """The blocks that rest on each device."""
+        if ("home", tensor) not in self._known:
+            shape = (len(self.sample.devices),)
+            self._known["home", tensor] = self._blocks(tensor, self.sample.home(tensor), shape)
+        return self._known["home", tensor]
 
-    @cached_property
-    def _homes(self) -> dict[str, dict[Coordinates, frozenset[Index]]]:
-        element = self.element
-        return {
-            tensor: {
-                device: _blocks(element.home(tensor, device, dim) for dim in tensor_dims(tensor))
-                for device in self.sample.devices
-            }
-            for tensor in HOMES
-        }
+    def _blocks(self, tensor: str, table: Table, shape: Row) -> Points:
+        """Which blocks have these digits at the points of that shape."""
+        radices = self.sample.tables.radices
+        places = [(dim, at) for dim in table for at in range(len(radices.get(dim, ())))]
+        lengths = tuple(radices[dim][at] for dim, at in places)
+        if prod((*shape, *lengths)) > MOST_BLOCKS:
+            raise FitError(f"{tensor} is cut in too many blocks to look at, {self.sample.at}")
+        found = np.ones((*shape, prod(lengths)), bool)
+        digits = np.indices(lengths).reshape(len(places), prod(lengths))
+        for (dim, at), digit in zip(places, digits, strict=True):
+            column = table[dim][at] if at < len(table[dim]) else ANY
+            if not isinstance(column, AnyDigit):
+                found &= column.reshape(shape)[..., np.newaxis] == digit
+        return found
 
-    def _kept(self, phase: Phase, tensor: str, device: Coordinates) -> frozenset[Index]:
-        if phase == "forward" or tensor not in self.element.primitive.keeps:
-            return frozenset()
-        steps = range(self.element.steps)
-        return frozenset[Index]().union(
-            *(self._worked["forward", tensor, t][device] for t in steps)
-        )
+    def _kept(self, phase: Phase, tensor: str) -> Points:
+        if phase == "forward" or tensor not in self.sample.element.primitive.keeps:
+            return np.zeros_like(self._home(tensor))
+        return np.asarray(self._worked("forward", tensor).any(axis=1))
 
     def rests_at_home(self, phase: Phase, tensor: str) -> bool:
         """Whether a tensor never leaves its home in a phase."""
-        home = self._homes[tensor.removeprefix("d")]
-        steps = range(self.element.steps)
-        worked = (self._worked[phase, tensor, t] for t in steps)
-        return all(need <= home[device] for each in worked for device, need in each.items())
+        away = self._worked(phase, tensor) & ~self._home(tensor)[:, np.newaxis]
+        return not away.any()
 
     def alike(self, tensor: str) -> bool:
         """Whether backward and gradient want the same blocks at every step."""
-        steps = range(self.element.steps)
-        pairs = ([self._worked[phase, tensor, t] for phase in ("backward", "gradient")]
-                 for t in steps)  # fmt: skip
-        return all(one == other for one, other in pairs)
+        one, other = (self._worked(phase, tensor) for phase in ("backward", "gradient"))
+        return np.array_equal(one, other)
 
     def finishes(self, phase: Phase, tensor: str) -> bool:
         """Whether a sum that a device leaves away from its home is added to by none after it."""
-        home = self._homes[tensor.removeprefix("d")]
-        later = frozenset[Index]()
-        then: dict[Coordinates, frozenset[Index]] = dict.fromkeys(home, later)
-        for t in reversed(range(self.element.steps)):
-            now = self._worked[phase, tensor, t]
-            if any((now[device] - then[device] - home[device]) & later for device in home):
+        worked, home = self._worked(phase, tensor), self._home(tensor)
+        for t in range(self.steps - 1):
+            left = worked[:, t] & ~worked[:, t + 1] & ~home
+            if (left & worked[:, t + 1 :].any(axis=(0, 1))).any():
                 return False
-            later, then = later.union(*now.values()), now
         return True
 
     def opening(self, phase: Phase, tensor: str) -> Rule:
@@ -153,57 +151,35 @@ class HomeSample:
     def rules(self, phase: Phase, tensor: str) -> list[Rule]:
         """How each step gets what the next one needs, or passes on its sums."""
         moved = self._partial if PRODUCTS[phase].writes == tensor else self._operand
-        return [moved(phase, tensor, t) for t in range(self.element.steps - 1)]
+        return [moved(phase, tensor, t) for t in range(self.steps - 1)]
 
     def _operand(self, phase: Phase, tensor: str, t: int) -> Rule:
-        home = self._homes[tensor.removeprefix("d")]
-        kept = {device: self._kept(phase, tensor, device) for device in home}
-        before = self._worked[phase, tensor, t] if t >= 0 else dict.fromkeys(home, frozenset())
-        wanted = [
-            (device, index)
-            for device, need in self._worked[phase, tensor, t + 1].items()
-            for index in sorted(need - home[device] - before[device] - kept[device])
-        ]
-        working = {device: (before[device] | kept[device]) - home[device] for device in home}
+        worked, home, kept = (
+            self._worked(phase, tensor), self._home(tensor), self._kept(phase, tensor)
+        )  # fmt: skip
+        here = kept | worked[:, t] if t >= 0 else kept
+        wanted, working = worked[:, t + 1] & ~home & ~here, here & ~home
         return self._rule(wanted, working, self.locators[tensor.removeprefix("d")], t)
 
     def _partial(self, phase: Phase, tensor: str, t: int) -> Rule:
-        home = self._homes[tensor.removeprefix("d")]
-        now, then = self._worked[phase, tensor, t], self._worked[phase, tensor, t + 1]
-        arrives = [(device, index) for device, need in then.items() for index in need - now[device]]
-        leaves = {device: now[device] - then[device] - home[device] for device in home}
-        return self._rule(arrives, leaves, None, t)
+        worked = self._worked(phase, tensor)
+        now, then = worked[:, t], worked[:, t + 1]
+        return self._rule(then & ~now, now & ~then & ~self._home(tensor), None, t)
 
-    def _rule(
-        self,
-        wanted: list[tuple[Coordinates, Index]],
-        working: dict[Coordinates, frozenset[Index]],
-        otherwise: Locator | None,
-        t: int,
-    ) -> Rule:
+    def _rule(self, wanted: Points, working: Points, otherwise: Locator | None, t: int) -> Rule:
         """The nearest peer at one offset for all; or home, for those that no peer has."""
-        peers: dict[Index, list[Coordinates]] = {}
-        for device, blocks in working.items():
-            for index in blocks:
-                peers.setdefault(index, []).append(device)
-        lengths = self.sample.lengths
-        offsets = {
-            self._offset(peers[index], device, lengths) if index in peers else None
-            for device, index in wanted
-        }
-        if offsets <= {None}:
-            return otherwise if wanted else None
-        if len(offsets) > 1:
-            raise FitError(f"no one rule says which device has it at t={t}, {self.sample.at}")
-        return Sender.neighbour(next(offset for offset in offsets if offset is not None))
-
-    def _offset(self, holders: list[Coordinates], device: Coordinates, lengths: Row) -> Row:
-        nearest = min(holders, key=lambda holder: distance(holder, device, lengths))
-        return self.sample.between(nearest, device)
-
-
-def _blocks(slices: Iterable[tuple[int, ...]]) -> frozenset[Index]:
-    return frozenset(product(*slices))
+        targets, blocks = wanted.nonzero()
+        if not len(targets):
+            return None
+        peers = working[:, blocks]
+        has_peer = peers.any(axis=0)
+        if not has_peer.any():
+            return otherwise
+        if has_peer.all():
+            offsets = self.sample.offsets(self.sample.nearest(peers, targets), targets)
+            if len(offsets) == 1:
+                return Sender.neighbour(offsets.pop())
+        raise FitError(f"no one rule says which device has it at t={t}, {self.sample.at}")
 
 
 def fit_locators(seen: Sequence[Sample], radices: Radices) -> dict[str, Locator | FitError]:
@@ -225,17 +201,11 @@ class _Rest:
     tensor: str
     digits: list[tuple[Affine, ...]]
     """For each dim of the tensor the numbers of slices of its digits."""
-    homes: dict[Coordinates, list[SliceIndex]]
 
     @classmethod
     def of(cls, sample: Sample, tensor: str, radices: Radices) -> _Rest:
-        """Call the home of every device."""
-        dims, element = tensor_dims(tensor), sample.element
-        homes = {}
-        for device in sample.devices:
-            named = call_home(element.primitive, tensor, device, element.sides)
-            homes[device] = [named.get(dim, ()) for dim in dims]
-        return cls(sample, tensor, [radices.get(dim, ()) for dim in dims], homes)
+        """The homes on the devices of a mesh."""
+        return cls(sample, tensor, [radices.get(dim, ()) for dim in tensor_dims(tensor)])
 
     def locator(self) -> Locator:
         """The only affine rule that can explain the homes nearest to the first devices."""
@@ -269,18 +239,17 @@ class _Rest:
         for digits in self.digits:
             block.append(left[: len(digits)])
             left = left[len(digits) :]
-        holders = [home for home, named in self.homes.items() if _holds(named, block)]
-        if not holders:
+        count = len(self.sample.devices)
+        holders = np.ones(count, bool)
+        for columns, given in zip(self.sample.home(self.tensor).values(), block, strict=True):
+            for column, digit in zip(columns, given, strict=False):
+                if not isinstance(column, AnyDigit):
+                    holders &= column.ravel() == digit
+        if not holders.any():
             raise FitError(f"{self.tensor}[{_text(block)}] rests on no device, {self.sample.at}")
-        return min(holders, key=lambda holder: distance(holder, device, lengths))
-
-
-def _holds(named: list[SliceIndex], block: list[Index]) -> bool:
-    return all(
-        own is ANY or own == digit
-        for index, given in zip(named, block, strict=True)
-        for own, digit in zip(index, given, strict=False)
-    )
+        target = np.array([self.sample.devices.index(device)])
+        (nearest,) = self.sample.nearest(holders[:, np.newaxis], target)
+        return self.sample.devices[int(nearest)]
 
 
 def _text(block: list[Index]) -> str:

@@ -67,7 +67,7 @@ class Pairs:
 
     def total(self, together: frozenset[tuple[int, int, int]]) -> Amount:
         """Elements that are alive where these pairs have blocks in common, and no others."""
-        total = Amount.of(0)
+        counts: dict[str, Polynomial] = {}
         for place, alive in enumerate(self.moment.alive):
             pairs = combinations(range(len(alive.boxes)), 2)
             common = frozenset(
@@ -75,9 +75,12 @@ class Pairs:
                 for pair in pairs
                 if (place, *pair) in together or _is_one(*(alive.boxes[at] for at in pair))
             )
-            count = self._count(alive, common)
+            tensor, count = alive.tensor.removeprefix("d"), self._count(alive, common)
+            counts[tensor] = counts[tensor] + count if tensor in counts else count
+        total = Amount.of(0)
+        for tensor, count in counts.items():
             size = self.symbolic.once(
-                f"size of {alive.tensor}", partial(block_size, self.symbolic, alive.tensor)
+                f"size of {tensor}", partial(block_size, self.symbolic, tensor)
             )
             total = total + Amount.whole(count) * size
         return total

@@ -12,6 +12,7 @@ import z3
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import Primitive
 from primepar.verify import terms
+from primepar.verify.answer import check_by
 from primepar.verify.counterexample_primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.fit import fit_radices, samples
@@ -33,8 +34,6 @@ FORMULAS = {"memory": "held", "traffic": "sent"}
 """Property -> the method whose formula it is about; asked where the primitive has one."""
 
 Sides = tuple[int, ...]
-LONGEST_TIMEOUT = 1e6
-"""Seconds; Z3 counts the milliseconds in 32 bits."""
 LARGEST_HINT = 16
 """Sum of the sides up to which the smallest counterexample is looked for."""
 
@@ -224,11 +223,7 @@ class Prover:
             self.solver.pop()
 
     def _check(self) -> z3.CheckSatResult:
-        left = self.deadline - perf_counter()
-        if left <= 0:
-            return z3.unknown
-        self.solver.set("timeout", max(1, int(1000 * min(left, LONGEST_TIMEOUT))))
-        return self.solver.check()
+        return check_by(self.solver, self.deadline)
 
     def _broken(self) -> tuple[str, Sides | None]:
         """The smallest sides of a counterexample: the first model need not be the smallest."""

@@ -121,10 +121,7 @@ class _Flight:
 
     @property
     def _other(self) -> Block:
-        return {
-            dim: tuple(terms.Int(f"{digit}'") for digit in digits)
-            for dim, digits in self._one.items()
-        }
+        return self.symbolic.any_block(self.tensor, "'")
 
     @property
     def _inside(self) -> Term:

@@ -40,8 +40,8 @@ class SymbolicMap:
     digits: dict[Phase, dict[str, tuple[Term, ...]]] = field(init=False)
     homes: dict[str, Block] = field(init=False)
     """Digits of the home of I, W and O; empty where the primitive declares none."""
-    _known: dict[object, Any] = field(default_factory=dict)
-    """Terms that were made before: they are the same wherever they are asked for."""
+    _known: dict[tuple[object, ...], tuple[Point, Any]] = field(default_factory=dict)
+    """What was made before, by a name and Z3 terms, with these, which must live as long."""
 
     def __post_init__(self) -> None:
         self.space = Space(self.primitive.side_names)
@@ -83,9 +83,14 @@ class SymbolicMap:
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gives, made once."""
-        if name not in self._known:
-            self._known[name] = make()
-        return self._known[name]  # type: ignore[no-any-return]
+        return self._made(name, (), make)
+
+    def _made(self, name: object, given: Point, make: Callable[[], T]) -> T:
+        """What `make` gives for these terms, made once."""
+        key = (name, *(each.ast.value for each in given))
+        if key not in self._known:
+            self._known[key] = given, make()
+        return self._known[key][1]  # type: ignore[no-any-return]
 
     def point(self, tag: str) -> Point:
         """Fresh coordinates of a device."""
@@ -93,10 +98,11 @@ class SymbolicMap:
 
     def in_mesh(self, device: Point) -> Term:
         """Every coordinate is 0 or more and below the length of its axis."""
-        if device not in self._known:
-            limits = [self.space.term(length) for length in self.lengths]
-            self._known[device] = terms.And(*map(terms.inside, device, limits))
-        return self._known[device]
+        return self._made("in the mesh", device, lambda: self._in_mesh(device))
+
+    def _in_mesh(self, device: Point) -> Term:
+        limits = [self.space.term(length) for length in self.lengths]
+        return terms.And(*map(terms.inside, device, limits))
 
     @property
     def all_sides(self) -> Term:
@@ -105,11 +111,11 @@ class SymbolicMap:
 
     def sender(self, device: Point, sender: Sender) -> Point:
         """The device that sends to `device`."""
-        key = (sender, *device)
-        if key not in self._known:
-            symbols = list(map(self.space.below, device, self.lengths))
-            self._known[key] = self._wrapped(list(sender.matrix), symbols, sender.offset)
-        return self._known[key]  # type: ignore[no-any-return]
+        return self._made(sender, device, lambda: self._sender(device, sender))
+
+    def _sender(self, device: Point, sender: Sender) -> Point:
+        symbols = list(map(self.space.below, device, self.lengths))
+        return self._wrapped(list(sender.matrix), symbols, sender.offset)
 
     def block(self, phase: Phase, tensor: str, device: Point, step: Term) -> Block:
         """The blocks of `tensor` that a device works on."""
@@ -119,18 +125,15 @@ class SymbolicMap:
     def home(self, tensor: str, device: Point) -> Block:
         """The blocks of `tensor`, or of what it is the gradient of, that rest on a device."""
         base = tensor.removeprefix("d")
-        key = ("home", base, *device)
-        if key not in self._known:
-            into = list(zip(self.here, device, strict=True))
-            self._known[key] = _substituted(self.homes[base], into)
-        digits = self._known[key]
+        into = list(zip(self.here, device, strict=True))
+        digits = self._made(base, device, lambda: _substituted(self.homes[base], into))
         return {dim: digits.get(dim, ()) for dim in tensor_dims(tensor)}
 
-    def any_block(self, tensor: str) -> Block:
+    def any_block(self, tensor: str, tag: str = "") -> Block:
         """One block of `tensor`, every digit a Z3 integer of its own."""
         return {
             dim: tuple(
-                terms.Int(f"{dim}{place}") for place in range(len(self.radices.get(dim, ())))
+                terms.Int(f"{dim}{place}{tag}") for place in range(len(self.radices.get(dim, ())))
             )
             for dim in tensor_dims(tensor)
         }
@@ -184,11 +187,9 @@ class SymbolicMap:
 
     def sub_operator(self, phase: Phase, device: Point, step: Term) -> Block:
         """The digits of a device's sub-operator."""
-        key = (phase, *device, step)
-        if key not in self._known:
-            into = list(zip((*self.here, self.now), (*device, step), strict=True))
-            self._known[key] = _substituted(self.digits[phase], into)
-        return self._known[key]  # type: ignore[no-any-return]
+        point = (*device, step)
+        into = list(zip((*self.here, self.now), point, strict=True))
+        return self._made(phase, point, lambda: _substituted(self.digits[phase], into))
 
     def contains(self, have: Block, need: Block) -> Term:
         """All blocks of `need` are among those of `have`."""
@@ -203,7 +204,7 @@ class SymbolicMap:
         return terms.And(*same)
 
     def is_nearer(self, one: Point, other: Point, device: Point) -> Term:
-        """The way from `one` to `device` comes before the way from `other` in `distance`."""
+        """The way from `one` to `device` comes before the way from `other`."""
         return precedes(self._distance(one, device), self._distance(other, device))
 
     def among_nearest(
@@ -222,10 +223,7 @@ class SymbolicMap:
         return terms.Or(*(terms.And(terms.differ(at, source), holds(at)) for at in devices))
 
     def _distance(self, source: Point, target: Point) -> list[Term]:
-        key = ("distance", *source, *target)
-        if key not in self._known:
-            self._known[key] = self._measured(source, target)
-        return self._known[key]  # type: ignore[no-any-return]
+        return self._made("distance", (*source, *target), lambda: self._measured(source, target))
 
     def _measured(self, source: Point, target: Point) -> list[Term]:
         zero = terms.IntVal(0)
@@ -276,7 +274,7 @@ def overlaps(one: Block, other: Block) -> Term:
 
 def _substituted(block: Block, into: list[tuple[Term, Term]]) -> Block:
     old, new = (list(column) for column in zip(*into, strict=True)) if into else ([], [])
-    if all(a.eq(b) for a, b in zip(old, new, strict=True)):
+    if all(a.ast.value == b.ast.value for a, b in zip(old, new, strict=True)):
         return block
     return {
         dim: tuple(digit if digit is ANY else terms.replaced(digit, old, new) for digit in index)

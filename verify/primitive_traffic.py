@@ -194,10 +194,7 @@ class _Traffic:
         """The dO of gradient is that of backward, brought once for both, or nothing is brought."""
         symbolic = self.symbolic
         alike = all(
-            sample.digits("backward", "dO", device, t) == sample.digits("gradient", "dO", device, t)
-            for sample in (mesh.sample for mesh in self.counter.meshes[frozenset()])
-            for device in sample.devices
-            for t in range(sample.element.steps)
+            mesh.is_alike("dO", "backward", "gradient") for mesh in self.counter.meshes[frozenset()]
         )
         if alike:
             pair = [

@@ -7,15 +7,13 @@ terms takes longer than the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from time import perf_counter
 from typing import Any
 
 import z3
 
+from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError, seconds_left
-
-LONGEST = 1_000_000
-"""Seconds; Z3 counts milliseconds in 32 bits."""
 
 
 class Solver:
@@ -65,8 +63,7 @@ class Solver:
         return solver
 
     def _check(self, solver: Any, *assumptions: Any) -> Any:
-        solver.set("timeout", ceil(min(seconds_left(), LONGEST) * 1000))
-        answer = solver.check(*assumptions)
-        if answer == z3.unknown:
+        found = check_by(solver, perf_counter() + seconds_left(), *assumptions)
+        if found == z3.unknown:
             raise UndecidedError(f"Z3 gave no answer in its time ({solver.reason_unknown()})")
-        return answer
+        return found

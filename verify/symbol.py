@@ -236,11 +236,11 @@ class Symbol:
 
     def _quotients(self, divisor: Affine) -> tuple[int, int] | None:
         """First and last of the quotients that the bounds allow; None if they grow with a side."""
-        literals = range(-MOST_QUOTIENTS, MOST_QUOTIENTS + 1)
-        least = [q for q in literals if (self.low - divisor * q).is_never_negative()]
-        over = [(divisor * (q + 1) - self.high).plus(-1) for q in literals]
-        most = [q for q, room in zip(literals, over, strict=True) if room.is_never_negative()]
-        return (max(least), min(most)) if least and most else None
+        first, below = self.low.times_in(divisor), (self.high * -1).plus(-1).times_in(divisor)
+        if first is None or below is None:
+            return None
+        last = -1 - below
+        return (first, last) if max(abs(first), abs(last)) <= MOST_QUOTIENTS else None
 
     def __abs__(self) -> Symbol:
         return (self < 0).__where__(-self, self)

@@ -93,25 +93,32 @@ class Element:
         return steps
 
     @cached_property
-    def _digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
-        return {
-            (phase, device, step): self._checked(
-                phase,
-                device,
-                f", t={step}",
-                call_map(self.primitive, phase, device, step, self.sides),
-            )
-            for phase in PHASES
-            for device in self.devices
-            for step in range(self.steps)
-        }
+    def digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
+        """Digits of every dim at each (phase, device, step)."""
+        found: dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]] = {}
+        for phase in PHASES:
+            own = phase if self._has_own(phase) else "forward"
+            for device in self.devices:
+                for step in range(self.steps):
+                    known = found.get((own, device, step))
+                    found[phase, device, step] = known or self._called(phase, device, step)
+        return found
+
+    def _has_own(self, phase: Phase) -> bool:
+        """Whether a phase has a map that is not just that of forward."""
+        called = getattr(getattr(self.primitive, phase), "__func__", None)
+        return called is not getattr(Primitive, phase)
+
+    def _called(self, phase: Phase, device: Coordinates, step: int) -> dict[str, SliceIndex]:
+        named = call_map(self.primitive, phase, device, step, self.sides)
+        return self._checked(phase, device, f", t={step}", named)
 
     @cached_property
-    def _home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
+    def home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
         """Digits of each tensor's home: as declared, or where forward has it where nothing is."""
         if self.primitive.home is None:
             return {
-                (tensor, device): self._digits["forward", device, step]
+                (tensor, device): self.digits["forward", device, step]
                 for tensor, step in (("I", 0), ("W", 0), ("O", self.steps - 1))
                 for device in self.devices
             }
@@ -152,7 +159,7 @@ class Element:
     def radices(self) -> dict[str, Index]:
         """Dim -> number of slices of each digit, over all phases, devices, steps and homes."""
         radices: dict[str, list[int]] = {}
-        for digits in (*self._digits.values(), *self._home_digits.values()):
+        for digits in (*self.digits.values(), *self.home_digits.values()):
             for dim, index in digits.items():
                 known = radices.setdefault(dim, [])
                 known += [1] * (len(index) - len(known))
@@ -169,7 +176,7 @@ class Element:
     def _slices(self) -> dict[tuple[Phase, Coordinates, int], FlatSlices]:
         return {
             key: {dim: self._whole(digits, dim) for dim in self.radices}
-            for key, digits in self._digits.items()
+            for key, digits in self.digits.items()
         }
 
     @cached_property
@@ -179,7 +186,7 @@ class Element:
 
     def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
         """Flat slices of `dim` of the block of `tensor` that rests on a device."""
-        return self._whole(self._home_digits[tensor, device], dim)
+        return self._whole(self.home_digits[tensor, device], dim)
 
     def sent(self, operator: Linear) -> Fraction | None:
         """Elements that leave each device in a training step, by the primitive's own formula."""
