@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from primepar.verify.explorer import Exploration
+from primepar.verify.explorer.explore import Exploration
 from primepar.verify.report import Report
 
 

@@ -15,8 +15,8 @@ from primepar.certify.program import ProgramCertificate
 from primepar.exercises import exercises
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, Sequence, load_program, lower
-from primepar.verify.certificate import certificate
-from primepar.verify.program_proof import verify_program
+from primepar.verify.certificate.program import certificate
+from primepar.verify.program.proof import verify_program
 from primepar.verify.report import Report
 
 HERE = Path(__file__).resolve().parent

@@ -27,9 +27,9 @@ from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.operators import PHASES, Linear
 from primepar.schedule.sequence import HOMES, Element
-from primepar.verify.explorer import explore
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer.explore import explore
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.program.proof import verify_program
 
 STEPS: dict[str, Callable[[], Json]] = {
     "step in rows": lambda: everything(Random(1)),

@@ -17,7 +17,7 @@ from mutation_judge import STEPS, changes
 
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, save_program
-from primepar.verify.explorer import explore
+from primepar.verify.explorer.explore import explore
 
 FOLDER = Path(__file__).parent / "golden" / "mutants"
 LARGEST = 13_000

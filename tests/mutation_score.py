@@ -22,7 +22,7 @@ from mutation_store import Store, fingerprint
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from primepar.verify.explorer_judge import ORDER
+from primepar.verify.explorer.judge import ORDER
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")

@@ -14,8 +14,8 @@ from primepar.reference.check import check
 from primepar.schedule import Sequence, lower
 from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Slices, Value, call_map
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.primitive_side import verify_side
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.primitive.side import verify_side
 
 
 class OneStep(Primitive):

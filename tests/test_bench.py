@@ -18,7 +18,7 @@ from primepar.commands.bench_measure import ProgramRow, measure_programs, measur
 from primepar.partition import ByOutput, PrimePar
 from primepar.schedule.program import Compute, Group
 from primepar.verify import verify_program
-from primepar.verify.plain_order import ends
+from primepar.verify.program.plain_order import ends
 
 TWO = {"by-output": ByOutput, "primepar": PrimePar}
 

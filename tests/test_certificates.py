@@ -16,10 +16,10 @@ from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
 from primepar.schedule.program import Compute
-from primepar.verify.certificate import certificate
-from primepar.verify.program_flow import Flow
-from primepar.verify.program_proof import verify_program
-from primepar.verify.waits import Waits
+from primepar.verify.certificate.program import certificate
+from primepar.verify.program.flow import Flow
+from primepar.verify.program.proof import verify_program
+from primepar.verify.program.waits import Waits
 
 NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
 KINDS = {"placement": "data", "completion": "data", "alignment": "data"}

@@ -20,8 +20,8 @@ from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
 from primepar.schedule.primitive import call_map
-from primepar.verify.certificate_primitive import primitive_certificate
-from primepar.verify.primitive_proof import verify_primitive
+from primepar.verify.certificate.primitive import primitive_certificate
+from primepar.verify.primitive.proof import verify_primitive
 
 
 @cache

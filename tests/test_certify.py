@@ -67,7 +67,7 @@ def test_json_names_what_holds(tmp_path: Path) -> None:
     assert told["reason"].startswith("coverage forward: expected ")
 
 
-SHARED = {"primepar.verify", "primepar.verify.counterexample"}
+SHARED = {f"primepar.verify{each}" for each in ("", ".counterexample", ".counterexample.data")}
 """What the command line loads for its pictures: counterexamples as data."""
 
 
@@ -93,7 +93,7 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
     )
     assert loaded(code) <= SHARED
     assert loaded("import primepar.certify.file") == set()
-    assert "z3" in loaded("import primepar.verify.program_proof")
+    assert "z3" in loaded("import primepar.verify.program.proof")
 
 
 def test_memory_alone_has_no_certificate(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from command import run
 
 from primepar.pictures.counterexample_svg import RED, Panel, counterexample_svg
 from primepar.schedule import load_program
-from primepar.verify.program_proof import verify_program
+from primepar.verify.program.proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,11 +14,11 @@ from primepar.pictures.counterexample_text import MOST_ROWS, counterexample_line
 from primepar.schedule import Program, load_program
 from primepar.schedule.program import Recv, Send
 from primepar.targets import load_primitive
-from primepar.verify.counterexample import Counterexample, Kind
-from primepar.verify.counterexample_program import of_program
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.program_flow import Flow
-from primepar.verify.program_proof import verify_program
+from primepar.verify.counterexample.data import Counterexample, Kind
+from primepar.verify.counterexample.program import of_program
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.program.flow import Flow
+from primepar.verify.program.proof import verify_program
 from primepar.verify.report import Report
 
 FOLDER = Path(__file__).parent / "wrong"

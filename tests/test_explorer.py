@@ -16,8 +16,8 @@ from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
 from primepar.schedule import Program, lower
-from primepar.verify.explorer import explore
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer.explore import explore
+from primepar.verify.program.proof import verify_program
 
 SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
 SEEDS = range(600)
@@ -133,19 +133,19 @@ def test_an_exploration_says_where_ranks_hang_and_whether_it_looked_at_all() -> 
 
 def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     code = (
-        "import sys, primepar.verify.explorer; "
+        "import sys, primepar.verify.explorer.explore; "
         "print(*sorted(m for m in sys.modules if m == 'z3' or m.startswith('primepar.verify.')))"
     )
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert loaded == [
-        "primepar.verify.explorer",
-        "primepar.verify.explorer_blocks",
-        "primepar.verify.explorer_collectives",
-        "primepar.verify.explorer_contents",
-        "primepar.verify.explorer_counts",
-        "primepar.verify.explorer_judge",
-        "primepar.verify.explorer_machine",
-        "primepar.verify.explorer_names",
-        "primepar.verify.explorer_state",
+        "primepar.verify.explorer.explore",
+        "primepar.verify.explorer.blocks",
+        "primepar.verify.explorer.collectives",
+        "primepar.verify.explorer.contents",
+        "primepar.verify.explorer.counts",
+        "primepar.verify.explorer.judge",
+        "primepar.verify.explorer.machine",
+        "primepar.verify.explorer.names",
+        "primepar.verify.explorer.state",
     ]

@@ -26,7 +26,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.verify.program_proof import verify_program
+from primepar.verify.program.proof import verify_program
 from primepar.verify.report import PROPERTIES
 
 HOMES = [each for each in FAMILY if member(*each).has_homes and member(*each).ranks > 1]

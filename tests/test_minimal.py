@@ -12,9 +12,9 @@ from primepar.reference.check import check_program
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv, Send
 from primepar.schedule.program_file import load_program
-from primepar.verify.minimal import Minimal, minimal, smaller, way_of
-from primepar.verify.minimal_removals import without_ranks
-from primepar.verify.program_proof import verify_program
+from primepar.verify.counterexample.minimal import Minimal, minimal, smaller, way_of
+from primepar.verify.counterexample.removals import without_ranks
+from primepar.verify.program.proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

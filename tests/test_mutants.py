@@ -21,7 +21,7 @@ from mutation_maps import MAP_WAYS
 from mutation_store import Store
 
 from primepar.schedule import load_program
-from primepar.verify.explorer import explore
+from primepar.verify.explorer.explore import explore
 
 KEPT = index()
 

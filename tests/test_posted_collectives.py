@@ -21,8 +21,8 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.verify.explorer import explore
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer.explore import explore
+from primepar.verify.program.proof import verify_program
 
 
 def late(request: str | None) -> tuple[tuple[Instruction, ...], ...]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from primepar import where
 from primepar.errors import SymbolicError
-from primepar.verify.primitive_affine import Affine, sum_text
-from primepar.verify.symbol import Space, Symbol
+from primepar.verify.primitive.affine import Affine, sum_text
+from primepar.verify.primitive.symbol import Space, Symbol
 
 SPACE = Space(("s", "q"))
 S, Q = SPACE.sides

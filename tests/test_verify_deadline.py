@@ -18,7 +18,7 @@ from primepar.schedule.signature import Bound
 from primepar.verify import answer
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError, deadline, in_time, seconds_left
-from primepar.verify.program_proof import verify_program
+from primepar.verify.program.proof import verify_program
 
 Json = dict[str, Any]
 LATE = "no answer within 0.001 s: give it a longer --timeout"

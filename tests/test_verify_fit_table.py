@@ -11,9 +11,9 @@ from primepar.errors import PrimitiveError
 from primepar.partition import PRIMITIVES
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.sequence import Element
-from primepar.verify.fit import samples
-from primepar.verify.fit_sender import FitError
-from primepar.verify.fit_table import Tables
+from primepar.verify.primitive.fit import samples
+from primepar.verify.primitive.fit_sender import FitError
+from primepar.verify.primitive.fit_table import Tables
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)

@@ -18,14 +18,14 @@ from primepar.partition.three_d import ThreeD, ThreeDRegathered
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.primitive import Value
-from primepar.verify.fit import fit_radices, samples
-from primepar.verify.polynomial import Range
-from primepar.verify.primitive_alive import Life
-from primepar.verify.primitive_memory import Pairs
-from primepar.verify.primitive_proof import Prover, asked, verify_primitive
-from primepar.verify.primitive_races import races
-from primepar.verify.primitive_symbolic import Block, SymbolicMap
-from primepar.verify.program_memory import Memory
+from primepar.verify.primitive.alive import Life
+from primepar.verify.primitive.fit import fit_radices, samples
+from primepar.verify.primitive.memory import Pairs
+from primepar.verify.primitive.polynomial import Range
+from primepar.verify.primitive.proof import Prover, asked, verify_primitive
+from primepar.verify.primitive.races import races
+from primepar.verify.primitive.symbolic import Block, SymbolicMap
+from primepar.verify.program.memory import Memory
 
 
 def with_held(kind: type[Primitive], held: Any) -> Primitive:

@@ -18,14 +18,14 @@ from primepar.schedule import Movement, Sequence, lower
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.primitive import Slices, Value
 from primepar.targets import without_lengths
-from primepar.verify import nesting as verified
-from primepar.verify.nesting import verify_nesting
-from primepar.verify.nesting_conditions import conditions
-from primepar.verify.nesting_language import MEMBERS, Lemma
-from primepar.verify.nesting_theorem import lemmas
-from primepar.verify.primitive_proof import PROVED, verify_primitive
-from primepar.verify.primitive_side import verify_side
-from primepar.verify.program_proof import verify_program
+from primepar.verify.nesting import proof as verified
+from primepar.verify.nesting.conditions import conditions
+from primepar.verify.nesting.language import MEMBERS, Lemma
+from primepar.verify.nesting.proof import verify_nesting
+from primepar.verify.nesting.theorem import lemmas
+from primepar.verify.primitive.proof import PROVED, verify_primitive
+from primepar.verify.primitive.side import verify_side
+from primepar.verify.program.proof import verify_program
 from primepar.verify.report import PropertyResult, Report
 
 WRONG = "tests/wrong"

@@ -18,8 +18,8 @@ from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.sequence import Coordinates
 from primepar.targets import load_primitive
-from primepar.verify import primitive_claims
-from primepar.verify.fit import (
+from primepar.verify.primitive import claims as primitive_claims
+from primepar.verify.primitive.fit import (
     Sample,
     Span,
     Transition,
@@ -28,11 +28,11 @@ from primepar.verify.fit import (
     samples,
     transitions,
 )
-from primepar.verify.fit_sender import Row, Sender
-from primepar.verify.primitive_order import Claim
-from primepar.verify.primitive_proof import Prover, asked, obligations, verify_primitive
-from primepar.verify.primitive_side import verify_side
-from primepar.verify.primitive_symbolic import SymbolicMap
+from primepar.verify.primitive.fit_sender import Row, Sender
+from primepar.verify.primitive.order import Claim
+from primepar.verify.primitive.proof import Prover, asked, obligations, verify_primitive
+from primepar.verify.primitive.side import verify_side
+from primepar.verify.primitive.symbolic import SymbolicMap
 from primepar.verify.report import Report
 
 WRONG = Path(__file__).parent / "wrong"

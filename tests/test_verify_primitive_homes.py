@@ -21,10 +21,10 @@ from primepar.schedule.movement import Hop
 from primepar.schedule.operators import PRODUCTS, Index, tensor_dims
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.sequence import Coordinates, Element
-from primepar.verify import primitive_moved
-from primepar.verify.fit import Sample, fit_radices, samples
-from primepar.verify.fit_sender import FitError, Sender
-from primepar.verify.primitive_locate import (
+from primepar.verify.primitive import moved as primitive_moved
+from primepar.verify.primitive.fit import Sample, fit_radices, samples
+from primepar.verify.primitive.fit_sender import FitError, Sender
+from primepar.verify.primitive.locate import (
     HomeSample,
     Locator,
     Radices,
@@ -33,8 +33,8 @@ from primepar.verify.primitive_locate import (
     fit_opening,
     fit_rules,
 )
-from primepar.verify.primitive_proof import PROVED, obligations, verify_primitive
-from primepar.verify.primitive_side import verify_side
+from primepar.verify.primitive.proof import PROVED, obligations, verify_primitive
+from primepar.verify.primitive.side import verify_side
 
 WITH_HOMES = [name for name, kind in PRIMITIVES.items() if kind.home is not None]
 

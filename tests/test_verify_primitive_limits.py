@@ -11,8 +11,8 @@ from primepar.errors import PrimitiveError
 from primepar.partition import ByOutput, PrimePar
 from primepar.schedule.primitive import Slices, Value
 from primepar.targets import load_primitive
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.primitive_side import verify_side
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.primitive.side import verify_side
 
 ONE_MESH = "or prove one mesh with --side"
 

@@ -10,11 +10,11 @@ import pytest
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
 from primepar.targets import load_primitive
-from primepar.verify.explorer import explore
-from primepar.verify.primitive_proof import verify_primitive
-from primepar.verify.primitive_search import side_choices
-from primepar.verify.primitive_side import verify_side
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer.explore import explore
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.primitive.search import side_choices
+from primepar.verify.primitive.side import verify_side
+from primepar.verify.program.proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

@@ -12,11 +12,11 @@ from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Program, lower, redistribution
 from primepar.schedule.operators import PHASES
 from primepar.verify.deadline import UndecidedError, deadline
-from primepar.verify.program_flow import Flow
-from primepar.verify.program_proof import verify_program
-from primepar.verify.program_solver import Solver
+from primepar.verify.program.flow import Flow
+from primepar.verify.program.proof import verify_program
+from primepar.verify.program.solver import Solver
+from primepar.verify.program.waits import Waits
 from primepar.verify.report import PROPERTIES, PropertyResult, Report
-from primepar.verify.waits import Waits
 
 SEQUENCES = ("", "B", "M", "N", "K", "N3", "P1x1", "P2x2", "P3x3", "P4x4", "K,P2x2", "P2x2,N",
              "B,N", "M,K", "P2x2,P2x2")  # fmt: skip

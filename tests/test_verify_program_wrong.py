@@ -20,8 +20,8 @@ from primepar.errors import (
 )
 from primepar.reference import emulate
 from primepar.schedule import Program, load_program
-from primepar.verify.explorer import explore
-from primepar.verify.program_proof import verify_program
+from primepar.verify.explorer.explore import explore
+from primepar.verify.program.proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

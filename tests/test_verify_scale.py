@@ -13,7 +13,7 @@ from primepar.commands.bench_cases import cannon
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
 from primepar.verify import verify_program
-from primepar.verify.program_solver import Solver
+from primepar.verify.program.solver import Solver
 
 
 def lowered(text: str) -> Program:

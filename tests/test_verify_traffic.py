@@ -14,7 +14,7 @@ from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.three_d import ThreeD
 from primepar.schedule import Linear, Sequence
 from primepar.schedule.primitive import Slices, Value
-from primepar.verify.primitive_proof import asked, verify_primitive
+from primepar.verify.primitive.proof import asked, verify_primitive
 
 ONE_MESH = "where(condition, a, b) for a choice, or use --side"
 

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.verify.nesting import verify_nesting
-    from primepar.verify.primitive_proof import verify_primitive
-    from primepar.verify.primitive_side import verify_side
-    from primepar.verify.program_proof import verify_program
+    from primepar.verify.nesting.proof import verify_nesting
+    from primepar.verify.primitive.proof import verify_primitive
+    from primepar.verify.primitive.side import verify_side
+    from primepar.verify.program.proof import verify_program
     from primepar.verify.report import PropertyResult, Report
 
 _MODULES = {
     "PropertyResult": "report",
     "Report": "report",
-    "verify_nesting": "nesting",
-    "verify_primitive": "primitive_proof",
-    "verify_program": "program_proof",
-    "verify_side": "primitive_side",
+    "verify_nesting": "nesting.proof",
+    "verify_primitive": "primitive.proof",
+    "verify_program": "program.proof",
+    "verify_side": "primitive.side",
 }
 
 __all__ = [

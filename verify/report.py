@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.verify.counterexample import Counterexample
+from primepar.verify.counterexample.data import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown"]
 

@@ -64,7 +64,7 @@ class _Times:
         self.verdict, self.ends = report.verdict, report["deadlock-freedom"].verdict == "proved"
 
     def ask_plainly(self, limit: float) -> None:
-        from primepar.verify.plain_order import ends
+        from primepar.verify.program.plain_order import ends
 
         start = perf_counter()
         answer = ends(self.case.program, limit)

@@ -57,9 +57,9 @@ def _made(
     side: str | None, buffered: bool, timeout: float,
 ) -> Certificate:  # fmt: skip
     """The certificate of a report; of a refuted primitive that of the smallest wrong mesh."""
-    from primepar.verify.certificate import certificate
-    from primepar.verify.certificate_primitive import primitive_certificate
-    from primepar.verify.program_proof import verify_program
+    from primepar.verify.certificate.primitive import primitive_certificate
+    from primepar.verify.certificate.program import certificate
+    from primepar.verify.program.proof import verify_program
 
     if report.verdict == "unknown":
         raise CertificateError("no certificate, as the verdict is unknown")

@@ -15,7 +15,7 @@ from primepar.schedule.nesting import Nesting
 from primepar.targets import Target
 
 if TYPE_CHECKING:
-    from primepar.verify.minimal import Minimal
+    from primepar.verify.counterexample.minimal import Minimal
     from primepar.verify.report import PropertyResult, Report
 
 CounterexampleOption = Annotated[
@@ -72,7 +72,7 @@ def write_smallest(
     A primitive or a sequence is lowered to the smallest mesh that is wrong. Raises `TargetError`
     where the program that it lowers to is right in this.
     """
-    from primepar.verify.minimal import minimal
+    from primepar.verify.counterexample.minimal import minimal
 
     wrong = next((result for result in report.properties if result.details is not None), None)
     if wrong is None:

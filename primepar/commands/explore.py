@@ -15,7 +15,7 @@ from primepar.schedule.program_file import instruction_text
 from primepar.targets import resolve
 
 if TYPE_CHECKING:
-    from primepar.verify.explorer import Exploration
+    from primepar.verify.explorer.explore import Exploration
 
 
 def explore(
@@ -37,7 +37,7 @@ def explore(
 
     Ends with 0 if all hold, 1 if one fails, 3 if it cannot tell.
     """
-    from primepar.verify import explorer
+    from primepar.verify.explorer import explore as explorer
 
     if limit is not None and not every:
         raise ConfigError(f"--limit: expected --every beside it, got --limit {limit} alone")

@@ -130,7 +130,7 @@ def _named(target: str, side: str | None) -> str:
 
 
 def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: float) -> Report:
-    from primepar.verify.primitive_proof import verify_primitive
+    from primepar.verify.primitive.proof import verify_primitive
 
     _refuse_buffers(target, buffered)
     return verify_primitive(primitive, target, timeout)
@@ -139,7 +139,7 @@ def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: floa
 def _every_length(
     target: str, nesting: Nesting, side: str | None, buffered: bool, timeout: float
 ) -> Report:
-    from primepar.verify.nesting import verify_nesting
+    from primepar.verify.nesting.proof import verify_nesting
 
     _refuse_buffers(target, buffered)
     if side is not None:
@@ -160,7 +160,7 @@ def _refuse_buffers(target: str, buffered: bool) -> None:
 
 
 def _program(program: Program, target: str, buffered: bool, timeout: float) -> Report:
-    from primepar.verify.program_proof import verify_program
+    from primepar.verify.program.proof import verify_program
 
     return verify_program(program, target, buffered, timeout)
 

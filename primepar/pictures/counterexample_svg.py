@@ -18,7 +18,7 @@ from primepar.pictures.counterexample_text import (
     event_text,
     mesh_rows,
 )
-from primepar.verify.counterexample import Arrow, Counterexample, Event
+from primepar.verify.counterexample.data import Arrow, Counterexample, Event
 
 RED = "#d1454f"
 """What is wrong: as legible on a white page as on a dark one."""

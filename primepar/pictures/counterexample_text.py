@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from primepar.verify.counterexample import Arrow, Counterexample, Device, Event, Plane
+from primepar.verify.counterexample.data import Arrow, Counterexample, Device, Event, Plane
 
 MOST_ROWS = 8
 """Rows of a circle or a mesh that are drawn; the others are counted."""

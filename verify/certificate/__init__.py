@@ -1,0 +1,1 @@
+"""Writes down what a verdict rests on, for `primepar.certify` to check."""

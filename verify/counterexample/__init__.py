@@ -1,0 +1,1 @@
+"""What is wrong, as data, and the smallest program in which it is."""

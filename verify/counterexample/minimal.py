@@ -1,0 +1,190 @@
+"""The smallest program that is wrong in the same way: what cannot be left out is the reason.
+
+Delta debugging (Zeller and Hildebrandt, 2002) in linear passes, the verifier itself as the judge:
+halves, then quarters and so on down to single instructions with their partners are left out, and
+stay out if the program is still refuted for the same property by the same kind of counterexample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from primepar.schedule.program import Program
+from primepar.verify.counterexample.data import Counterexample
+from primepar.verify.counterexample.removals import (
+    Item,
+    entries,
+    units,
+    without_entries,
+    without_fields,
+    without_items,
+    without_ranks,
+)
+from primepar.verify.program.proof import verify_program
+from primepar.verify.report import PropertyResult
+
+T = TypeVar("T")
+
+
+class Minimal(Struct, frozen=True):
+    """A smaller program that breaks the same property in the same way."""
+
+    program: Program
+    sentence: str
+    found: Counterexample
+    is_smallest: bool
+    """Whether nothing more can be left out; False where the time was up before."""
+
+
+def minimal(
+    program: Program, name: str, buffered: bool = False, seconds: float = 60.0
+) -> Minimal | None:
+    """Leave out of a program what does not matter for a refuted property.
+
+    Ranks are numbered anew where some are left out. Returns None if the property is not refuted.
+    """
+    return _Search(program, name, buffered, perf_counter() + seconds).smallest()
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Every program that is one step smaller.
+
+    It has one instruction and its partners less, or one rank, one block of `initial` or `final`,
+    one field, or one slice of the grid.
+    """
+    yield from (without_items(program, unit) for unit in units(program))
+    for rank in range(program.ranks if program.ranks > 1 else 0):
+        with suppress(ValueError):
+            yield without_ranks(program, {rank})
+    yield from (without_entries(program, {entry}) for entry in entries(program))
+    yield from without_fields(program)
+
+
+def way_of(name: str, result: PropertyResult | None) -> str | None:
+    """In which way a property is broken; None if it is not refuted.
+
+    These are the words of its sentence without numbers and what is in brackets; of a circle of
+    waiting ranks, memory and traffic only that they are wrong.
+    """
+    if result is None or result.details is None or result.counterexample is None:
+        return None
+    if result.details.kind in ("waiting-circle", "over-memory", "wrong-traffic"):
+        return result.details.kind
+    words = re.sub(r"\([^()]*\)", "", result.counterexample.splitlines()[0])
+    return f"{name}: " + re.sub(r"\d+", "#", words)
+
+
+FIRST = 10.0
+"""Seconds that the question whether it is refuted at all may take, whatever the limit is."""
+
+
+class _TimeIsUpError(Exception):
+    """No more questions may be asked."""
+
+
+class _Search:
+    def __init__(self, program: Program, name: str, buffered: bool, deadline: float) -> None:
+        self.program, self.name, self.buffered = program, name, buffered
+        self.deadline = deadline
+        self.result = self._judged(program, FIRST)
+        self.way = way_of(name, self.result)
+
+    def _judged(self, program: Program, least: float = 0.1) -> PropertyResult | None:
+        timeout = max(least, self.deadline - perf_counter())
+        report = verify_program(program, "", self.buffered, timeout, only=self.name)
+        return next(iter(report.properties), None)
+
+    @property
+    def found(self) -> Counterexample | None:
+        return self.result.details if self.result is not None else None
+
+    def smallest(self) -> Minimal | None:
+        """The smallest program that the passes lead to, as far as the time goes."""
+        done = False
+        if self.way is not None:
+            try:
+                self._focus()
+                while self._passes():
+                    pass
+                done = True
+            except _TimeIsUpError:
+                pass
+        if self.result is None or self.found is None:
+            return None
+        return Minimal(self.program, self.result.counterexample or "", self.found, done)
+
+    def _focus(self) -> None:
+        """At one go: all ranks that the counterexample does not name, and what comes after it."""
+        found = self.found
+        named = {*found.ranks} if found else set()
+        others = [rank for rank in range(self.program.ranks) if rank not in named]
+        if named and others:
+            self._try(lambda: without_ranks(self.program, others))
+        last: dict[int, int] = {}
+        for event in self.found.events if self.found else ():
+            end = len(self.program.programs[event.rank]) if event.index is None else event.index
+            last[event.rank] = max(last.get(event.rank, 0), end)
+        late = [
+            unit
+            for unit in units(self.program)
+            if all(index > last.get(rank, -1) for rank, index, _ in unit)
+        ]
+        if late:
+            self._try(lambda: self._without_units(late))
+
+    def _passes(self) -> bool:
+        """One round of all passes; whether something could be left out."""
+        before = self.program
+        self._shrink(self._ranks, lambda ranks: without_ranks(self.program, ranks))
+        self._shrink(lambda: units(self.program), self._without_units)
+        self._shrink(
+            lambda: entries(self.program), lambda some: without_entries(self.program, some)
+        )
+        self._fields()
+        return self.program != before
+
+    def _ranks(self) -> Sequence[int]:
+        return range(self.program.ranks) if self.program.ranks > 1 else ()
+
+    def _without_units(self, some: Sequence[frozenset[Item]]) -> Program:
+        return without_items(self.program, frozenset().union(*some))
+
+    def _fields(self) -> None:
+        while any(self._try(partial(replace, rest)) for rest in without_fields(self.program)):
+            pass
+
+    def _shrink(
+        self, parts: Callable[[], Sequence[T]], rest: Callable[[Sequence[T]], Program]
+    ) -> None:
+        """Leave out halves of the parts, then quarters, down to single ones, from the end."""
+        size = max(1, len(parts()) // 2)
+        while size:
+            end = len(parts())
+            while end > 0:
+                some = parts()[max(0, end - size) : end]
+                if some:
+                    self._try(partial(rest, some))
+                end -= size
+            size //= 2
+
+    def _try(self, make: Callable[[], Program]) -> bool:
+        """Take a smaller program if it is wrong in the same way."""
+        if perf_counter() > self.deadline:
+            raise _TimeIsUpError
+        try:
+            program = make()
+        except ValueError:
+            return False
+        result = self._judged(program)
+        if way_of(self.name, result) != self.way:
+            return False
+        self.program, self.result = program, result
+        return True

@@ -1,0 +1,210 @@
+"""What can be left out of a program so that it stays one: the steps of `minimal`.
+
+An instruction goes with its partners: a message with its other end and both waits, a collective
+with the calls of all members, a rank with all that it takes part in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from primepar.schedule.program import (
+    AllGather,
+    AllToAll,
+    Collective,
+    Compute,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    ReduceScatter,
+    Send,
+    named_ranks,
+)
+from primepar.verify.program.flow import Flow, Operation, Post
+
+Item = tuple[int, int, int]
+"""(rank, instruction index, place in the body of a group or 0)."""
+Entry = tuple[str, int, str]
+"""(`initial` or `final`, rank, block)."""
+
+
+def units(program: Program) -> list[frozenset[Item]]:
+    """Sets of instructions that can only go together, in the order of their first ones."""
+    flow = Flow.of(program)
+    group: dict[Item, set[Item]] = {}
+    items = {
+        post: (post.rank, post.index, place)
+        for operations in flow.operations
+        for operation in operations
+        for place, post in enumerate(operation.starts)
+    }
+    for operations in flow.operations:
+        for operation in operations:
+            if operation.index < len(program.programs[operation.rank]):
+                together = set(_together(operation, flow, items))
+                for item in list(together):
+                    together |= group.get(item, {item})
+                group.update(dict.fromkeys(together, together))
+    found = {id(together): frozenset(together) for together in group.values()}
+    return sorted(found.values(), key=min)
+
+
+def _together(operation: Operation, flow: Flow, items: dict[Post, Item]) -> Iterator[Item]:
+    """An instruction and what it goes with; a group is only as much as one of its messages."""
+    for post in (*operation.starts, *operation.awaits):
+        yield items[post]
+        if post in flow.partner:
+            yield items[flow.partner[post]]
+        if isinstance(operation.instruction, Group):
+            return
+    here = (operation.rank, operation.index, 0)
+    yield here
+    calls = [operation] if isinstance(operation.instruction, Collective) else []
+    calls += [operation.posted] if operation.posted is not None else []
+    for call in calls:
+        yield from ((met.rank, met.index, 0) for met in (call, *flow.meeting.get(call, ())))
+
+
+def without_items(program: Program, gone: Collection[Item]) -> Program:
+    """Leave out instructions, and messages of groups; a group without any is left out too."""
+    lists = tuple(
+        tuple(
+            kept
+            for index, node in enumerate(nodes)
+            if (kept := _rest(node, rank, index, gone)) is not None
+        )
+        for rank, nodes in enumerate(program.programs)
+    )
+    return replace(program, programs=lists)
+
+
+def _rest(node: Instruction, rank: int, index: int, gone: Collection[Item]) -> Instruction | None:
+    if not isinstance(node, Group):
+        return None if (rank, index, 0) in gone else node
+    body = tuple(
+        message for place, message in enumerate(node.body) if (rank, index, place) not in gone
+    )
+    return replace(node, body=body) if body else None
+
+
+def without_ranks(program: Program, gone: Collection[int]) -> Program:
+    """Leave out ranks with their messages; collectives go on without them, the others move up.
+
+    Raises `ValueError` where nobody is left, in the program or in a group of a collective.
+    """
+    if len(set(gone)) == program.ranks:
+        raise ValueError("a program needs a rank")
+    dropped = {item for unit in units(program) if _hurt(program, unit, gone) for item in unit}
+    program = without_items(program, dropped)
+    kept = [rank for rank in range(program.ranks) if rank not in gone]
+    new = {rank: place for place, rank in enumerate(kept)}
+    fields: dict[str, Any] = {
+        name: None if getattr(program, name) is None
+        else tuple(getattr(program, name)[rank] for rank in kept)
+        for name in ("initial", "final", "traffic")
+    }  # fmt: skip
+    lists = tuple(tuple(_moved(node, new) for node in program.programs[rank]) for rank in kept)
+    return replace(program, ranks=len(kept), programs=lists, **fields)
+
+
+def _node(program: Program, item: Item) -> Instruction:
+    rank, index, place = item
+    node = program.programs[rank][index]
+    return node.body[place] if isinstance(node, Group) else node
+
+
+def _hurt(program: Program, unit: Collection[Item], gone: Collection[int]) -> bool:
+    """Whether a message loses an end, or a collective its root, where these ranks go."""
+    nodes = [_node(program, item) for item in unit]
+    calls = [node for node in nodes if isinstance(node, Collective)]
+    if calls:
+        return any(getattr(call, "root", None) in gone for call in calls)
+    ends = {rank for rank, _, _ in unit}.union(*(named_ranks(node) for node in nodes))
+    return not ends.isdisjoint(gone)
+
+
+def _moved(node: Instruction, new: dict[int, int]) -> Instruction:
+    """An instruction with the new numbers of its ranks."""
+    if isinstance(node, Send | Recv | ISend | IRecv):
+        return replace(node, peer=new[node.peer])
+    if isinstance(node, Group):
+        return replace(node, body=tuple(cast(Any, _moved(message, new)) for message in node.body))
+    if not isinstance(node, Collective):
+        return node
+    places = [place for place, rank in enumerate(node.group) if rank in new]
+    if not places:
+        raise ValueError("expected a rank in the group of a collective")
+    changed: dict[str, Any] = {"group": tuple(new[node.group[place]] for place in places)}
+    if isinstance(node, AllGather | ReduceScatter | AllToAll):
+        changed["blocks"] = _picked(node.blocks, places)
+    if isinstance(node, AllToAll):
+        changed["into"] = _picked(node.into, places)
+    root = getattr(node, "root", None)
+    return replace(node, **changed, **({} if root is None else {"root": new[root]}))
+
+
+def _picked(blocks: tuple[str, ...], places: Iterable[int]) -> tuple[str, ...]:
+    return tuple(blocks[place] for place in places if place < len(blocks))
+
+
+def entries(program: Program) -> list[Entry]:
+    """Blocks that `initial` and `final` list."""
+    return [
+        (name, rank, block)
+        for name in ("initial", "final")
+        for rank, blocks in enumerate(getattr(program, name) or ())
+        for block in blocks
+    ]
+
+
+def without_entries(program: Program, gone: Collection[Entry]) -> Program:
+    """Leave out blocks of `initial` and `final`."""
+    fields: dict[str, Any] = {
+        name: tuple(
+            tuple(block for block in blocks if (name, rank, block) not in gone)
+            for rank, blocks in enumerate(getattr(program, name))
+        )
+        for name in ("initial", "final")
+        if getattr(program, name) is not None
+    }
+    return replace(program, **fields)
+
+
+def without_fields(program: Program) -> Iterator[Program]:
+    """Leave out one field, one phase of the grid, or the last slice of a dim with its products."""
+    for base, fields in _changes(program):
+        try:
+            rest = replace(base, **fields)
+        except ValueError:
+            continue
+        yield rest
+
+
+def _changes(program: Program) -> Iterator[tuple[Program, dict[str, Any]]]:
+    for name in ("shape", "traffic", "memory", "tensors", "phases", "grid", "final", "initial"):
+        if getattr(program, name) is not None:
+            yield program, {name: None}
+    for field in ("phases", "tensors", "grid"):
+        entry: dict[str, Any] = getattr(program, field) or {}
+        for key in entry if len(entry) > 1 else ():
+            yield program, {field: {name: entry[name] for name in entry if name != key}}
+    for phase, grid in (program.grid or {}).items():
+        for dim, slices in grid.items():
+            if slices > 1:
+                base = without_items(program, list(_of_slice(program, phase, dim, slices - 1)))
+                smaller = {**(program.grid or {}), phase: {**grid, dim: slices - 1}}
+                yield base, {"grid": smaller}
+
+
+def _of_slice(program: Program, phase: str, dim: str, last: int) -> Iterator[Item]:
+    for rank, nodes in enumerate(program.programs):
+        for index, node in enumerate(nodes):
+            own = isinstance(node, Compute) and node.phase == phase and node.sub_operator
+            if own and own.get(dim) == last:
+                yield rank, index, 0

@@ -1,0 +1,1 @@
+"""Programs run state by state, without Z3: a second opinion."""

@@ -1,0 +1,201 @@
+"""What the explorer counts: elements alive on a rank at once, and elements that leave it.
+
+Both are matters of one rank's own instructions. A block is alive from where it appears, a received
+one from its post on; it goes where it is freed or evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Send,
+)
+from primepar.verify.explorer.collectives import gets, gives, members
+from primepar.verify.explorer.names import Names
+
+
+class UnknownError(Exception):
+    """The program does not tell how many elements a block has."""
+
+
+def judge_counts(names: Names) -> tuple[set[str], set[str]]:
+    """Those of memory and traffic that fail, and those that nobody can tell."""
+    failed, unknown = set(), set()
+    for name, wrong in (("memory", _is_over), ("traffic", _is_unequal)):
+        try:
+            failed |= {name} if wrong(names) else set()
+        except UnknownError:
+            unknown.add(name)
+    return failed, unknown
+
+
+def _elements(names: Names, block: str) -> int:
+    count = names.meaning.elements(block)
+    if count is None:
+        raise UnknownError
+    return count
+
+
+def _is_over(names: Names) -> bool:
+    bound = names.program.memory
+    if bound is None:
+        return False
+    limits = (bound.device, bound.host)
+    return any(
+        limit is not None and sum(_elements(names, block) for block in held) > limit
+        for rank in range(names.program.ranks)
+        for alive in _alive(names, rank)
+        for held, limit in zip(alive, limits, strict=True)
+    )
+
+
+def _alive(names: Names, rank: int) -> Iterator[tuple[set[str], set[str]]]:
+    """Blocks on the device and on the host, at the start and after every instruction."""
+    device, host = _start(names, rank)
+    yield device, host
+    for node in names.program.programs[rank]:
+        if isinstance(node, Free | Evict):
+            device.discard(node.block)
+        if isinstance(node, Evict):
+            host.add(node.block)
+        if isinstance(node, Fetch):
+            host.discard(node.block)
+        device.update(_appearing(node, rank))
+        yield device, host
+
+
+def _start(names: Names, rank: int) -> tuple[set[str], set[str]]:
+    """What is there at first; without `initial`, what is used and not brought before."""
+    if names.program.initial is not None:
+        return set(names.program.initial[rank]), set()
+    device, host, seen = set[str](), set[str](), set[str]()
+    for node in names.program.programs[rank]:
+        if isinstance(node, Fetch):
+            host |= {node.block} - seen
+        used = set(_used(node, rank))
+        device |= used - seen
+        seen |= used | set(_appearing(node, rank))
+    return device, host
+
+
+def _appearing(node: Instruction, rank: int) -> tuple[str, ...]:
+    """Blocks that are there once an instruction has started."""
+    match node:
+        case Compute(accumulates=block) | Alloc(block=block) | Fetch(block=block):
+            return (block,)
+        case Recv(block=block) | IRecv(block=block) | Join(block=block):
+            return (block,)
+        case Group(body=body):
+            return tuple(message.block for message in body if isinstance(message, Recv))
+        case Cut(blocks=blocks):
+            return blocks
+        case _ if isinstance(node, Collective):
+            return gets(node, rank)
+        case _:
+            return ()
+
+
+def _used(node: Instruction, rank: int) -> tuple[str, ...]:
+    """Blocks that must be there before an instruction."""
+    match node:
+        case Compute(reads=reads):
+            return reads
+        case Send(block=block) | ISend(block=block) | Free(block=block) | Evict(block=block):
+            return (block,)
+        case Group(body=body):
+            return tuple(message.block for message in body if isinstance(message, Send))
+        case Cut(block=block):
+            return (block,)
+        case Join(blocks=blocks):
+            return blocks
+        case _ if isinstance(node, Collective):
+            return gives(node, rank)
+        case _:
+            return ()
+
+
+def _is_unequal(names: Names) -> bool:
+    roots = _roots(names)
+    return any(
+        Fraction(told) != sum(_leaving(names, rank, roots), Fraction(0))
+        for rank, told in enumerate(names.program.traffic or ())
+    )
+
+
+def _roots(names: Names) -> dict[tuple[object, int], str]:
+    """(communicator and ranks, number of the call) -> the block that its root broadcasts."""
+    roots: dict[tuple[object, int], str] = {}
+    for rank, nodes in enumerate(names.program.programs):
+        for number, node in _numbered(nodes):
+            if isinstance(node, Broadcast) and node.root == rank:
+                roots[members(node), number] = node.block
+    return roots
+
+
+def _numbered(nodes: tuple[Instruction, ...]) -> Iterator[tuple[int, Instruction]]:
+    """Collectives with how many calls of the same ranks came before; 0 for anything else."""
+    counts: dict[object, int] = {}
+    for node in nodes:
+        number = 0
+        if isinstance(node, Collective):
+            number = counts.get(members(node), 0)
+            counts[members(node)] = number + 1
+        yield number, node
+
+
+def _leaving(names: Names, rank: int, roots: dict[tuple[object, int], str]) -> Iterator[Fraction]:
+    """Elements that leave a rank, instruction by instruction."""
+    for number, node in _numbered(names.program.programs[rank]):
+        match node:
+            case Send(block=block) | ISend(block=block):
+                yield Fraction(_elements(names, block))
+            case Group(body=body):
+                for message in body:
+                    if isinstance(message, Send):
+                        yield Fraction(_elements(names, message.block))
+            case _ if isinstance(node, Collective) and rank in node.group:
+                passed = roots.get((members(node), number))
+                yield _by_collective(names, rank, node, passed)
+
+
+def _by_collective(names: Names, rank: int, node: Collective, passed: str | None) -> Fraction:
+    """What one member of a ring, of a chain or of direct messages sends."""
+    count, own = len(node.group), node.group.index(rank)
+    match node:
+        case AllReduce(block=block):
+            return Fraction(2 * (count - 1), count) * _elements(names, block)
+        case ReduceScatter(blocks=blocks):
+            return Fraction(count - 1, count) * sum(_elements(names, block) for block in blocks)
+        case AllGather(block=block):
+            return Fraction((count - 1) * _elements(names, block))
+        case AllToAll(blocks=blocks):
+            sent = (block for place, block in enumerate(blocks) if place != own)
+            return Fraction(sum(_elements(names, block) for block in sent))
+        case Reduce(block=block, root=root):
+            return Fraction(_elements(names, block) if rank != root else 0)
+        case Broadcast(block=block, root=root):
+            last = node.group[node.group.index(root) - 1]
+            return Fraction(0 if rank == last else _elements(names, passed or block))
+        case _:
+            return Fraction(0)

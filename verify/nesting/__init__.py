@@ -1,0 +1,1 @@
+"""Proofs of sequences, for every length of every member."""

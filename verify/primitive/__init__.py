@@ -1,0 +1,1 @@
+"""Proofs of primitives, for every side."""

@@ -1,0 +1,116 @@
+"""Coverage: every sub-operator of each phase's grid is computed exactly once.
+
+The grid is a tree: the slices of its first dim, below each of them those of the second. Z3 is asked
+row by row, from the last dim up, whether a slice is missing or wrong, and rows that are alike are
+one question: a mesh of any size, evenly split, asks one for each dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from primepar.schedule.operators import Dim, Phase
+from primepar.schedule.program import Compute, Program
+from primepar.verify.deadline import in_time
+from primepar.verify.program.solver import Solver
+
+Cell = tuple[int, ...]
+"""One slice for each dim of a grid; the first of them name a row of the rest."""
+Places = list[tuple[int, int]]
+"""(rank, instruction index) of every product of one sub-operator."""
+Row = frozenset[tuple[int, bool]]
+"""Slices that are there, and whether all below each of them is right."""
+
+
+def sub_operator_text(sub_operator: Mapping[Dim, int]) -> str:
+    """How messages write a sub-operator, `(M=0, N=1, K=0)`."""
+    return f"({', '.join(f'{dim}={index}' for dim, index in sub_operator.items())})"
+
+
+def cover(program: Program, solver: Solver) -> str | None:
+    """The smallest sub-operator that is computed never or twice, None if there is none.
+
+    Raises `UndecidedError` if Z3 cannot tell.
+    """
+
+    @cache
+    def smallest_wrong(row: Row, slices: int) -> int | None:
+        return solver.smallest("slice", slices, _question(row))
+
+    products = _products(program)
+    for phase, grid in (program.grid or {}).items():
+        places: dict[Cell, Places] = {}
+        for rank, index, sub_operator in in_time(products.get(phase, ())):
+            outside = sub_operator.keys() != grid.keys()
+            if outside or any(sub_operator[dim] >= grid[dim] for dim in grid):
+                return _stranger(phase, grid, rank, index, sub_operator)
+            cell = tuple(sub_operator[dim] for dim in grid)
+            places.setdefault(cell, []).append((rank, index))
+        wrong = _smallest(places, tuple(grid.values()), smallest_wrong)
+        if wrong is not None:
+            return _sentence(phase, dict(zip(grid, wrong, strict=True)), places.get(wrong, []))
+    return None
+
+
+def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, int]]]]:
+    """Rank, instruction index and sub-operator of every product of each phase."""
+    products: dict[Phase, list[tuple[int, int, dict[Dim, int]]]] = {}
+    for rank, instructions in enumerate(program.programs):
+        for index, node in enumerate(in_time(instructions)):
+            if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+                products.setdefault(node.phase, []).append((rank, index, node.sub_operator))
+    return products
+
+
+def _question(row: Row) -> str:
+    """Is there a slice that is missing in a row, or wrong in it?"""
+    there = " ".join(f"(= slice {slice_})" for slice_, _ in sorted(row))
+    wrong = " ".join(f"(= slice {slice_})" for slice_, right in sorted(row) if not right)
+    return (
+        "(declare-const slice Int)"
+        f"(assert (or (not (or false {there})) (or false {wrong})))"
+    )  # fmt: skip
+
+
+def _smallest(
+    places: dict[Cell, Places], grid: Cell, smallest_wrong: Callable[[Row, int], int | None]
+) -> Cell | None:
+    """The first cell of a grid that has no place or several."""
+    right = {cell: len(at) == 1 for cell, at in places.items()}
+    wrong: dict[Cell, int] = {}
+    for depth in reversed(range(len(grid))):
+        rows: dict[Cell, set[tuple[int, bool]]] = {} if depth else {(): set()}
+        for (*row, slice_), is_right in right.items():
+            rows.setdefault(tuple(row), set()).add((slice_, is_right))
+        right = {}
+        for place, slices in in_time(rows.items()):
+            found = smallest_wrong(frozenset(slices), grid[depth])
+            right[place] = found is None
+            if found is not None:
+                wrong[place] = found
+    if right.get((), False):
+        return None
+    cell: Cell = ()
+    while cell in wrong:
+        cell = (*cell, wrong[cell])
+    return cell + (0,) * (len(grid) - len(cell))
+
+
+def _stranger(
+    phase: Phase, grid: Mapping[Dim, int], rank: int, index: int, sub_operator: Mapping[Dim, int]
+) -> str:
+    limits = ", ".join(f"{dim} below {slices}" for dim, slices in grid.items())
+    return (
+        f"rank {rank}, instruction {index}: expected a {phase} sub-operator with "
+        f"{limits}, got {sub_operator_text(sub_operator)}: "
+        "give it one slice index for each dim of the grid"
+    )
+
+
+def _sentence(phase: Phase, sub_operator: Mapping[Dim, int], at: Places) -> str:
+    what = f"{phase} sub-operator {sub_operator_text(sub_operator)}"
+    if not at:
+        return f"{what}: expected one rank to compute it, got none: add it"
+    where = " and ".join(f"rank {rank}, instruction {place}" for rank, place in at)
+    return f"{what}: expected one rank to compute it once, got {where}: keep one of them"

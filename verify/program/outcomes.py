@@ -1,0 +1,246 @@
+"""Placement, completion and alignment: what a run has found broken, and how it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+
+from primepar.schedule.meaning import Phase
+from primepar.schedule.program import Compute, Cut, Join, Program
+from primepar.verify.deadline import in_time
+from primepar.verify.program.contents import BEFORE, OWN, Part, Sum, parts_of
+from primepar.verify.program.coverage import sub_operator_text
+from primepar.verify.program.expected import Expected
+from primepar.verify.program.flow import place
+from primepar.verify.program.values import (
+    GONE,
+    ON_HOST,
+    OPERANDS,
+    SIZE,
+    Broken,
+    SymbolicRun,
+)
+
+OFTEN = {0: "never", 1: "once", 2: "twice"}
+MOST_COUNTED = 1_000_000_000
+"""A wrong loop of reductions can double a number more often than its digits can be written."""
+
+
+def first_broken(run: SymbolicRun, name: str) -> str | None:
+    """The first read that breaks a property, as a sentence; None if none does."""
+    for broken in run.broken:
+        if broken.property != name:
+            continue
+        if broken.got is None:
+            return _absent(broken)
+        if name == "completion":
+            what = Miscount(run, broken.want).of(broken.got, broken.block)
+            return f"{broken.where}, which reads {broken.block} for the {broken.purpose}: {what}"
+        return _other_data(run.expected, broken)
+    return None
+
+
+def _absent(broken: Broken) -> str:
+    if broken.purpose == OPERANDS:
+        return f"{broken.where}: expected to read {broken.block}, {OPERANDS}: list these"
+    if broken.purpose == SIZE:
+        return (
+            f"{broken.where}: expected data of the size of {broken.block} in it, got data of "
+            "another size: cut or join it before"
+        )
+    if broken.purpose == ON_HOST:
+        memory, mend = "host memory", "evict it before"
+    elif broken.purpose == GONE:
+        memory, mend = "memory", "free or evict it later"
+    else:
+        memory, mend = "memory", "receive or compute it before, or list it in initial"
+    return (
+        f"{broken.where}: expected {broken.block} in this rank's {memory}, got none there: {mend}"
+    )
+
+
+def _other_data(expected: Expected, broken: Broken) -> str:
+    want = broken.want
+    mend = f"read {want}" if broken.block != want else f"bring {want} here before"
+    return (
+        f"{broken.where}: expected the data of {want} in {broken.block} for the {broken.purpose}, "
+        f"got that of {content_text(expected, broken.got or frozenset())}: {mend}"
+    )
+
+
+def content_text(expected: Expected, content: Sum) -> str:
+    """What a block holds, in words: its parts with how often each is in the sum."""
+    counts = parts_of(content)
+    texts = sorted(
+        part_text(expected, part)
+        if times == 1
+        else f"{_number(times)} times {part_text(expected, part)}"
+        for part, times in counts.items()
+    )
+    return " + ".join(texts[:4]) + f" + {len(texts) - 4} more" * (len(texts) > 4) or "zeros"
+
+
+def _number(times: int) -> str:
+    return str(times) if times <= MOST_COUNTED else f"more than {MOST_COUNTED}"
+
+
+def part_text(expected: Expected, part: Part) -> str:
+    """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
+    name, key = part.source
+    block = expected.meaning.block_at(part.tensor, part.box)
+    if part.source == OWN:
+        return block
+    if part.source == BEFORE:
+        return f"{block} from before"
+    phase = expected.meaning.phases[name]
+    index = expected.meaning.index_of(phase, part.box)
+    if index is None:
+        slices = ", ".join(map(str, key))
+        return f"{name} part {slices or 0} of {block}"
+    return f"{name} product {sub_operator_text(phase.sub_operator(index, key))}"
+
+
+class Miscount:
+    """What is wrong with a block that should be a finished sum."""
+
+    def __init__(self, run: SymbolicRun, block: str) -> None:
+        self.run, self.expected, self.block = run, run.expected, block
+        self.due = parts_of(self.expected.sum(block))
+
+    def of(self, got: Sum, held: str) -> str:
+        """The first part that is too often in what is held, or not often enough."""
+        counts = parts_of(got)
+        named = {part: part_text(self.expected, part) for part in {*counts, *self.due}}
+        for part in sorted(named, key=named.__getitem__):
+            if counts[part] != self.due[part]:
+                return self._sentence(part, named[part], counts, held)
+        phase = self.expected.meaning.maker(self.block)
+        reduction = phase.reduction if phase else "sum"
+        text = content_text(self.expected, got)
+        return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
+
+    def _sentence(self, part: Part, name: str, counts: Counter[Part], held: str) -> str:
+        times, due = counts[part], self.due[part]
+        how = OFTEN.get(times) or f"{_number(times)} times"
+        expected = f"expected {name} {OFTEN.get(due) or f'{_number(due)} times'}, got it {how}"
+        if times == 0:
+            for made in self.run.made:
+                if made.part == part:
+                    return f"{expected}: bring it here from {place(made.operation)}"
+            return f"{expected}: compute it"
+        for made in self.run.made:
+            if made.block == held and parts_of(made.content.parts)[part] not in (0, due):
+                return f"{expected}: mend {place(made.operation)}"
+        return f"{expected}: mend what is received under this name"
+
+
+def output_blocks(expected: Expected, phase: Phase) -> Iterator[str]:
+    """Names of the blocks that a phase of the grid makes."""
+    dims = [dim for dim, _ in phase.writes.entries if dim]
+    grid = phase.grid or {}
+    names = (
+        phase.writes.block(dict(zip(dims, slices, strict=True)))
+        for slices in product(*(range(grid[dim]) for dim in dims))
+    )
+    yield from dict.fromkeys(names)
+
+
+def complete(program: Program, run: SymbolicRun) -> str | None:
+    """The first read or end of a sum that is not finished; None if all are.
+
+    With `final` the ends are the blocks that it lists, each on its rank, and an output block of the
+    grid that it leaves out must be read; without, every output block of the grid, on any rank.
+    """
+    wrong = first_broken(run, "completion")
+    if wrong is not None:
+        return wrong
+    if program.final is None:
+        return _complete_somewhere(run)
+    for rank, blocks in enumerate(program.final):
+        for block in in_time(blocks):
+            if run.expected.meaning.maker(block) is None:
+                continue
+            if block not in run.device[rank] and block.startswith("dW") and run.holders.get(block):
+                continue
+            wrong = _unfinished(run, rank, block, f"rank {rank}, final {block}")
+            if wrong is not None:
+                return wrong
+    return _lost(program, run.expected)
+
+
+def _lost(program: Program, expected: Expected) -> str | None:
+    """The first output block of the grid that ends nowhere: neither in `final` nor in a read."""
+    kept = [block for blocks in program.final or () for block in blocks]
+    for node in (node for nodes in program.programs for node in nodes):
+        match node:
+            case Compute(reads=blocks) | Join(blocks=blocks):
+                kept += blocks
+            case Cut(block=block):
+                kept.append(block)
+    places = {expected.meaning.place(block) for block in kept}
+    for phase in expected.meaning.phases.values():
+        for block in in_time(output_blocks(expected, phase) if phase.grid is not None else ()):
+            if expected.meaning.place(block) not in places:
+                return (
+                    f"{block}: expected it in final on some rank, or read, got neither: list it "
+                    "where it ends, or give it a home"
+                )
+    return None
+
+
+def _unfinished(run: SymbolicRun, rank: int, block: str, where: str) -> str | None:
+    content = run.device[rank].get(block)
+    if content is None:
+        return (
+            f"{where}: expected the finished sum, got no such block: "
+            "keep it on this rank, or send it here"
+        )
+    if content.holds(run.expected.sum(block)):
+        return None
+    return f"{where}: {Miscount(run, block).of(content.parts, block)}"
+
+
+def _complete_somewhere(run: SymbolicRun) -> str | None:
+    for phase in run.expected.meaning.phases.values():
+        if phase.grid is None:
+            continue
+        for block in in_time(output_blocks(run.expected, phase)):
+            wrong: list[str] = []
+            for rank in run.holders.get(block, ()):
+                what = _unfinished(run, rank, block, f"rank {rank}, {block} at the end")
+                if what is None:
+                    break
+                wrong.append(what)
+            else:
+                nowhere = f"{block}: expected the block on some rank at the end, got it on none"
+                return wrong[0] if wrong else f"{nowhere}: keep it where it is summed"
+    return None
+
+
+def misaligned(program: Program, run: SymbolicRun) -> str | None:
+    """The first final block that is elsewhere or holds other data; None if all are right.
+
+    Of sums only the weight gradient is asked, which must end where the weight starts.
+    """
+    for rank, blocks in enumerate(program.final or ()):
+        for block in in_time(blocks):
+            wrong = _elsewhere(run, rank, block)
+            if wrong is not None:
+                return f"rank {rank}, final {block}: {wrong}"
+    return None
+
+
+def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:
+    content, made = run.device[rank].get(block), run.expected.meaning.maker(block) is not None
+    if content is None:
+        found = run.holders.get(block)
+        if made and not (block.startswith("dW") and found):
+            return None
+        there = f"it on rank {found[0]}" if found else "it on no rank"
+        return f"expected it at the end, got {there}: bring it here"
+    meant = run.expected.meaning.place(block) is not None
+    if made or not meant or content.parts == run.expected.sum(block):
+        return None
+    text = content_text(run.expected, content.parts)
+    return f"expected its own data at the end, got {text}: bring {block} here"

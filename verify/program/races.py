@@ -1,0 +1,159 @@
+"""Races: a block in flight that is touched between its post and its wait.
+
+What is posted is deterministic, so a race is a matter of one rank's own instructions: what stands
+between a post and its wait may run before the message or collective is done or after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Instruction,
+    Join,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.verify.deadline import in_time
+from primepar.verify.program.flow import Flow, Operation, Post, place
+
+
+@dataclass(frozen=True, order=True)
+class Race:
+    """One instruction that touches a block in flight, or a message that is never waited for."""
+
+    index: int
+    rank: int
+    block: str
+    sentence: str
+
+
+class Touched(NamedTuple):
+    """Blocks that an instruction reads and writes (to free or evict a block is to write it)."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def touched(instruction: Instruction, rank: int) -> Touched:
+    """What one instruction touches, the blocks of messages left out.
+
+    A block that a collective takes and gives back is written, as it may not be read meanwhile.
+    """
+    match instruction:
+        case Compute(reads=reads, accumulates=block):
+            return Touched((*reads, block), (block,))
+        case AllReduce(block=block):
+            return Touched((block,), (block,))
+        case Reduce(block=block, root=root):
+            return Touched((block,), (block,) if rank == root else ())
+        case Broadcast(block=block, root=root):
+            return Touched((block,), ()) if rank == root else Touched((), (block,))
+        case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
+            return Touched((block,), blocks)
+        case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
+            return Touched(blocks, (block,))
+        case AllToAll(blocks=blocks, into=into):
+            return Touched(blocks, into)
+        case Alloc(block=block) | Free(block=block) | Fetch(block=block) | Evict(block=block):
+            return Touched((), (block,))
+        case _:
+            return Touched((), ())
+
+
+def races(flow: Flow) -> list[Race]:
+    """All races, smallest instruction index first; then what is never waited for."""
+    leaked = set(flow.leaked)
+    found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
+    return sorted(found) + sorted(_leak(posted) for posted in leaked)
+
+
+class _Flight(NamedTuple):
+    """What uses a block in flight, and whether the block may not even be read."""
+
+    posted: Post | Operation
+    gets: bool
+
+
+_Flying = dict[str, list[_Flight]]
+"""Flights of one rank by the block in flight."""
+
+
+def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
+    flying: _Flying = {}
+    for operation in in_time(operations):
+        if flying or operation.posts:
+            reads, writes = touched(operation.instruction, operation.rank)
+            yield from _clashes(operation, reads, "read", flying, leaked)
+            yield from _clashes(operation, writes, "written", flying, leaked)
+            if operation.posts:
+                for block in {*reads, *writes}:
+                    flying.setdefault(block, []).append(_Flight(operation, block in writes))
+        for post in operation.starts:
+            block, how = post.message.block, "read" if post.sends else "written"
+            if block in flying:
+                yield from _clashes(operation, (block,), how, flying, leaked)
+            flying.setdefault(block, []).append(_Flight(post, not post.sends))
+        for posted in operation.awaits:
+            _land(flying, posted, (posted.message.block,))
+        if operation.posted is not None:
+            reads, writes = touched(operation.posted.instruction, operation.rank)
+            _land(flying, operation.posted, {*reads, *writes})
+
+
+def _land(flying: _Flying, posted: Post | Operation, blocks: Iterable[str]) -> None:
+    for block in blocks:
+        flying[block] = [flight for flight in flying[block] if flight.posted is not posted]
+        if not flying[block]:
+            del flying[block]
+
+
+def _clashes(
+    operation: Operation,
+    blocks: tuple[str, ...],
+    how: str,
+    flying: _Flying,
+    leaked: set[Post | Operation],
+) -> Iterator[Race]:
+    for block in blocks:
+        for flight in flying.get(block, ()):
+            if how == "written" or flight.gets:
+                sentence = (
+                    f"{place(operation)}: expected {block} to be left alone while "
+                    f"{flight.posted} is in flight, got it {how}: "
+                    f"{_mend(operation, flight.posted, leaked)}"
+                )
+                yield Race(operation.index, operation.rank, block, sentence)
+
+
+def _mend(operation: Operation, posted: Post | Operation, leaked: set[Post | Operation]) -> str:
+    if posted.index == operation.index:
+        return "two messages of one group need two blocks"
+    if posted in leaked:
+        return f"add a wait for {_request(posted)!r} before this instruction"
+    return f"move its wait for {_request(posted)!r} before this instruction, or use another block"
+
+
+def _leak(posted: Post | Operation) -> Race:
+    sentence = (
+        f"{place(posted)}: expected a wait for {_request(posted)!r}, got none before the request "
+        "is posted again or the program ends: add the wait"
+    )
+    return Race(posted.index, posted.rank, _request(posted), sentence)
+
+
+def _request(posted: Post | Operation) -> str:
+    node = posted.message if isinstance(posted, Post) else posted.instruction
+    return str(getattr(node, "request", ""))

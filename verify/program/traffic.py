@@ -1,0 +1,107 @@
+"""Traffic: how many elements leave each rank, by its own messages and collectives.
+
+Collectives are counted as the bandwidth-optimal algorithms send: a ring for all-reduce, all-gather
+and reduce-scatter, a chain from or to the root for broadcast and reduce, messages for all-to-all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Instruction,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.verify.deadline import in_time
+from primepar.verify.program.flow import Flow, Operation
+from primepar.verify.program.memory import elements
+
+MOST_NAMED = 3
+
+
+def unequal(meaning: Meaning, flow: Flow) -> str | None:
+    """The first rank that other elements leave than `traffic` says; None if there is none."""
+    for rank, told in enumerate(meaning.program.traffic or ()):
+        expected = Fraction(told)
+        parts = list(_sent(meaning, flow, rank))
+        total = sum((count for count, _ in parts), Fraction(0))
+        if total != expected:
+            return (
+                f"rank {rank}: expected {expected} elements to leave it, got {total}: "
+                f"{_largest(parts)}: mend what it sends, or traffic"
+            )
+    return None
+
+
+def sent(meaning: Meaning, flow: Flow) -> Fraction:
+    """Elements that leave all ranks. Raises `UndecidedError` where a size is not known."""
+    ranks = range(meaning.program.ranks)
+    return sum((count for rank in ranks for count, _ in _sent(meaning, flow, rank)), Fraction(0))
+
+
+def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
+    """The contributions that count most, `8 by instruction 3 (isend X -> 1) and 4 more`."""
+    if not parts:
+        return "it sends nothing"
+    order = sorted(parts, key=lambda part: (-part[0], part[1].index))
+    texts = [f"{count} by {operation}" for count, operation in order[:MOST_NAMED]]
+    more = f" and {len(order) - MOST_NAMED} more" if len(order) > MOST_NAMED else ""
+    return ", ".join(texts) + more
+
+
+def _sent(meaning: Meaning, flow: Flow, rank: int) -> Iterator[tuple[Fraction, Operation]]:
+    """Every operation of a rank that elements leave by, with how many."""
+    for operation in in_time(flow.operations[rank]):
+        count = Fraction(
+            sum(elements(meaning, post.message.block) for post in operation.starts if post.sends)
+        )
+        if isinstance(operation.instruction, Collective):
+            count += _by_collective(meaning, flow, operation, operation.instruction)
+        if count:
+            yield count, operation
+
+
+def _by_collective(
+    meaning: Meaning, flow: Flow, operation: Operation, node: Collective
+) -> Fraction:
+    """Elements that leave one member of a collective."""
+    members = len(node.group)
+    if operation.rank not in node.group:
+        return Fraction(0)
+    own = node.group.index(operation.rank)
+    match node:
+        case AllReduce(block=block):
+            return Fraction(2 * (members - 1) * elements(meaning, block), members)
+        case AllGather(block=block):
+            return Fraction((members - 1) * elements(meaning, block))
+        case ReduceScatter(blocks=blocks):
+            total = sum(elements(meaning, block) for block in blocks)
+            return Fraction((members - 1) * total, members)
+        case AllToAll(blocks=blocks):
+            others = [block for place, block in enumerate(blocks) if place != own]
+            return Fraction(sum(elements(meaning, block) for block in others))
+        case Broadcast() | Reduce():
+            from_root = (own - node.group.index(node.root)) % members
+            silent = members - 1 if isinstance(node, Broadcast) else 0
+            carried = _carried(flow, operation, node)
+            return Fraction(0 if from_root == silent else elements(meaning, carried))
+        case _:
+            return Fraction(0)
+
+
+def _carried(flow: Flow, operation: Operation, node: Broadcast | Reduce) -> str:
+    """The block that a member passes on: of a broadcast, that of the root."""
+    met = flow.meeting.get(operation, ())
+    nodes: Iterator[Instruction] = (
+        each.instruction for each in met if isinstance(node, Broadcast) and each.rank == node.root
+    )
+    root = next(nodes, node)
+    return root.block if isinstance(root, Broadcast) else node.block

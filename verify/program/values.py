@@ -1,0 +1,318 @@
+"""What every block holds, followed along the witness order.
+
+Every product is a part of its own and so is every input block; a block holds a sum of parts (a
+reduction by max or min makes a choice among sums). On the way every read becomes a claim: the data
+that is there is the data that is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from primepar.schedule.meaning import Meaning, Phase
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Join,
+    Reduce,
+    ReduceScatter,
+    Send,
+)
+from primepar.schedule.signature import Reduction
+from primepar.verify.deadline import in_time
+from primepar.verify.program.contents import (
+    ZERO,
+    Content,
+    Part,
+    Sum,
+    cut,
+    fits,
+    joined,
+    parts_of,
+    reduced,
+)
+from primepar.verify.program.coverage import sub_operator_text
+from primepar.verify.program.expected import Expected, fills
+from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, place
+from primepar.verify.program.races import touched
+from primepar.verify.program.waits import Stretch
+
+ON_HOST = "in host memory"
+OPERANDS = "and nothing but these"
+SIZE = "of its size"
+GONE = "after it was freed"
+
+
+class Made(NamedTuple):
+    """A value that an instruction made and put into a block."""
+
+    operation: Operation
+    block: str
+    content: Content
+    part: Part | None = None
+    """The product that it added, if it was one."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """`block` should hold `want` there, and does not; `got` is None where no such block is."""
+
+    property: str
+    where: str
+    block: str
+    got: Sum | None
+    want: str
+    """The block whose data is wanted."""
+    purpose: str = ""
+    """The sub-operator that reads it, or what else is special about the read."""
+
+
+class SymbolicRun:
+    """Runs a program on symbols; `device[rank]` is what lies there at the end."""
+
+    def __init__(self, meaning: Meaning, flow: Flow, racing: set[tuple[int, int, str]]) -> None:
+        program = meaning.program
+        self.program, self.flow = program, flow
+        self.expected = Expected(meaning)
+        self.broken: list[Broken] = []
+        self.made: list[Made] = []
+        self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
+        self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
+        self._known: list[set[str]] = [set() for _ in range(program.ranks)]
+        self._sent: dict[Post, Content] = {}
+        self._given: dict[Operation, list[Content]] = {}
+        self._racing = racing
+        self._first_step: list[tuple[str | None, bool]] = [(None, False)] * program.ranks
+        self._results: dict[Operation, tuple[dict[int, list[Content]], list[Content]]] = {}
+        for rank, blocks in enumerate(program.initial or ()):
+            for block in blocks:
+                self._bring(rank, block)
+
+    def follow(self, order: Sequence[Stretch]) -> None:
+        """Run stretches in an order in which each comes after all that it waits for."""
+        hanging: list[Operation | None] = [None] * self.program.ranks
+        for stretch in in_time(order):
+            waited = hanging[stretch.rank]
+            if waited is not None:
+                self._finish(waited)
+            for operation in in_time(stretch.operations):
+                self._start(operation)
+            hanging[stretch.rank] = stretch.waiting
+
+    def _start(self, operation: Operation) -> None:
+        rank, node = operation.rank, operation.instruction
+        match node:
+            case Compute():
+                self._compute(operation, node)
+            case Alloc(block=block):
+                self._write(rank, block, ZERO)
+            case Free(block=block):
+                self._read(operation, block)
+                self.device[rank].pop(block, None)
+            case Evict(block=block):
+                self._host[rank][block] = self._read(operation, block)
+                self.device[rank].pop(block, None)
+            case Fetch(block=block):
+                self._write(rank, block, self._fetched(operation, block))
+            case Cut() | Join():
+                self._cut_or_join(operation, node)
+            case _ if type(node) in COLLECTIVES:
+                assert isinstance(node, Collective)
+                self._given[operation] = [
+                    self._read(operation, block) for block in touched(node, rank).reads
+                ]
+        for post in operation.starts:
+            if post.sends:
+                self._sent[post] = self._read(operation, post.message.block)
+
+    @cached_property
+    def holders(self) -> dict[str, list[int]]:
+        """Block -> ranks that have it at the end, when the run is over."""
+        found: dict[str, list[int]] = {}
+        for rank, memory in enumerate(self.device):
+            for block in memory:
+                found.setdefault(block, []).append(rank)
+        return found
+
+    def _finish(self, operation: Operation) -> None:
+        for post in operation.awaits:
+            if not post.sends:
+                self._write(post.rank, post.message.block, self._sent[self.flow.partner[post]])
+        node, call = operation.instruction, operation.call
+        if call is not None:
+            self._finish_collective(operation, call)
+        if type(node) is not Send:
+            phase, _ = self._first_step[operation.rank]
+            self._first_step[operation.rank] = (phase, False)
+
+    def _write(self, rank: int, block: str, content: Content) -> None:
+        self.device[rank][block] = content
+        self._known[rank].add(block)
+
+    def _bring(self, rank: int, block: str) -> Content:
+        self._write(rank, block, self.expected.bring(block))
+        return self.device[rank][block]
+
+    def _read(self, operation: Operation, block: str, kind: str = "placement") -> Content:
+        """What a block holds; where it is absent that is a claim that fails."""
+        rank, memory = operation.rank, self.device[operation.rank]
+        if block in memory:
+            return memory[block]
+        if self.program.initial is None and block not in self._known[rank]:
+            return self._bring(rank, block)
+        if (rank, operation.index, block) not in self._racing:
+            why = GONE if block in self._known[rank] else ""
+            self.broken.append(Broken(kind, place(operation), block, None, block, why))
+        self._write(rank, block, self.expected.datum(block))
+        return memory[block]
+
+    def _fetched(self, operation: Operation, block: str) -> Content:
+        host = self._host[operation.rank]
+        if block in host:
+            return host.pop(block)
+        if self.program.initial is not None or block in self._known[operation.rank]:
+            where = place(operation)
+            self.broken.append(Broken("placement", where, block, None, block, ON_HOST))
+        return self.expected.datum(block)
+
+    def _compute(self, operation: Operation, node: Compute) -> None:
+        rank, part = operation.rank, None
+        reduction: Reduction = "sum"
+        if node.phase is None or node.sub_operator is None:
+            added = [self._read(operation, block) for block in node.reads]
+            phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
+        else:
+            phase = self.expected.meaning.phases[node.phase]
+            self._operands(operation, phase, node.sub_operator, node.reads)
+            part = self._part(phase, node.sub_operator)
+            added = [Content.one(part)]
+        before = self.device[rank].get(node.accumulates)
+        if before is not None:
+            added = [before, *added]
+        if phase is not None:
+            reduction = phase.reduction
+        total = added[0] if len(added) == 1 else reduced(reduction, added)
+        self._write(rank, node.accumulates, total)
+        self.made.append(Made(operation, node.accumulates, total, part))
+
+    def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Part:
+        found = self.expected.meaning.place(phase.writes.block(sub_operator))
+        assert found is not None
+        return Part((phase.name, phase.key(sub_operator)), *found)
+
+    def _operands(
+        self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]
+    ) -> None:
+        kind = self._kind(operation.rank, phase.name)
+        wanted = [template.block(sub_operator) for template in phase.reads]
+        for block, want in zip(reads, wanted, strict=False):
+            content = self._read(operation, block, kind)
+            if content.holds(self.expected.sum(want)):
+                continue
+            if (operation.rank, operation.index, block) not in self._racing:
+                purpose = f"{phase.name} sub-operator {sub_operator_text(sub_operator)}"
+                unfinished = self._is_unfinished(content.parts, want)
+                self.broken.append(
+                    Broken(
+                        "completion" if unfinished else kind,
+                        place(operation), block, content.parts, want, purpose,
+                    )
+                )  # fmt: skip
+        if len(reads) != len(wanted):
+            both = " and ".join(wanted)
+            self.broken.append(Broken(kind, place(operation), both, None, both, OPERANDS))
+
+    def _is_unfinished(self, got: Sum, want: str) -> bool:
+        """Whether these are parts of what is wanted, some missing or too often."""
+        due = parts_of(self.expected.sum(want))
+        return self.expected.meaning.maker(want) is not None and set(parts_of(got)) <= set(due)
+
+    def _kind(self, rank: int, phase: str) -> str:
+        """Alignment in the first step of a phase that is not the rank's first, else placement.
+
+        The first step ends where the rank next waits for a message or a collective.
+        """
+        current, aligning = self._first_step[rank]
+        if phase != current:
+            aligning = current is not None
+            self._first_step[rank] = (phase, aligning)
+        return "alignment" if aligning else "placement"
+
+    def _cut_or_join(self, operation: Operation, node: Cut | Join) -> None:
+        rank, meaning = operation.rank, self.expected.meaning
+        whole = meaning.place(node.block)
+        parts = [meaning.place(block) for block in node.blocks]
+        given = node.blocks if isinstance(node, Join) else (node.block,)
+        held = [self._read(operation, block).parts for block in given]
+        boxes = [part.box for part in parts if part]
+        if whole is None or len(boxes) < len(parts) or not fills(boxes, whole.box):
+            self._refuse(operation, f"the parts of {node.block}, side by side", OPERANDS)
+            return
+        own = boxes if isinstance(node, Join) else [whole.box]
+        for block, content, box in zip(given, held, own, strict=True):
+            if not fits(content, box):
+                self._refuse(operation, block, SIZE)
+                return
+        if isinstance(node, Cut):
+            for block, box in zip(node.blocks, boxes, strict=True):
+                self._write(rank, block, Content.flat(cut(held[0], whole.box, box)))
+            return
+        made = joined(zip(held, boxes, strict=True), whole.box)
+        if made is None:
+            self._refuse(operation, "parts of one kind", OPERANDS)
+        whole_content = self.expected.datum(node.block) if made is None else Content.flat(made)
+        self._write(rank, node.block, whole_content)
+
+    def _refuse(self, operation: Operation, what: str, why: str) -> None:
+        self.broken.append(Broken("placement", place(operation), what, None, what, why))
+
+    def _finish_collective(self, operation: Operation, call: Operation) -> None:
+        node = call.instruction
+        assert isinstance(node, Collective)
+        met = self.flow.meeting[call]
+        if met[0] not in self._results:
+            given = {member.rank: self._given[member] for member in met}
+            self._results[met[0]] = (given, list(_shared(node, given)))
+        given, shared = self._results[met[0]]
+        for block, content in _results(node, operation.rank, given, shared):
+            self._write(operation.rank, block, content)
+            self.made.append(Made(call, block, content))
+
+
+def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:
+    """What a reduction makes, once for all members: a sum for each of their places."""
+    if isinstance(node, AllReduce | Reduce | ReduceScatter):
+        for brought in zip(*(given[member] for member in node.group), strict=True):
+            yield reduced(node.reduction, brought)
+
+
+def _results(
+    node: Collective, rank: int, given: dict[int, list[Content]], shared: list[Content]
+) -> Iterator[tuple[str, Content]]:
+    """Blocks that a member gets from a collective, with what they hold then."""
+    own = node.group.index(rank)
+    match node:
+        case AllReduce(block=block):
+            yield block, shared[0]
+        case Reduce(block=block, root=root) if rank == root:
+            yield block, shared[0]
+        case Broadcast(block=block, root=root):
+            yield block, given[root][0]
+        case AllGather(blocks=blocks):
+            yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
+        case ReduceScatter(block=block):
+            yield block, shared[own]
+        case AllToAll(into=into):
+            yield from zip(into, (given[member][own] for member in node.group), strict=True)
