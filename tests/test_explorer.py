@@ -138,14 +138,5 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     )
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == [
-        "primepar.verify.explorer.explore",
-        "primepar.verify.explorer.blocks",
-        "primepar.verify.explorer.collectives",
-        "primepar.verify.explorer.contents",
-        "primepar.verify.explorer.counts",
-        "primepar.verify.explorer.judge",
-        "primepar.verify.explorer.machine",
-        "primepar.verify.explorer.names",
-        "primepar.verify.explorer.state",
-    ]
+    assert "primepar.verify.explorer.machine" in loaded
+    assert [name for name in loaded if not name.startswith("primepar.verify.explorer")] == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from command import run
 
 from primepar.models.config_json import load_config
+from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.planner import Planner
@@ -62,6 +65,23 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
         (("--devices", "2", "--dtype", "bfloat16"),
          "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
          "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
+        (("--devices", "2", "--objective", "memory"),
+         "--objective memory: expected the seconds that a step may take, got none: write --within "
+         "SECONDS"),
+        (("--devices", "2", "--within", "1"),
+         "--within: expected none beside --objective time, as time itself is least: leave it out"),
+        (("--devices", "2", "--objective", "memory", "--within", "1", "--memory", "1e9"),
+         "--memory: expected none beside --objective memory, as memory itself is least: leave it "
+         "out"),
+        (("--devices", "2", "--memory", "-1"), "--memory: expected more than 0 bytes, got -1"),
+        (("--devices", "2", "--objective", "memory", "--within", "nan"),
+         "--within: expected more than 0 seconds, got nan"),
+        (("--devices", "2", "--pareto", "--explain"),
+         "--explain: expected none beside --pareto, as it lists all plans that none beats: leave "
+         "it out"),
+        (("--devices", "4", "--objective", "memory", "--within", "0.001"),
+         "expected a plan with a step within the 0.001 seconds of --within, got none: the "
+         "shortest takes 0.00147143 seconds, 0.00047 too many"),
         (("--devices", "2", "--alpha", "-1"),
          "--alpha: expected 0 or more seconds for a GiB, got -1.0"),
     ],
@@ -71,3 +91,36 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
 ) -> None:
     said = run(*V100, *options)
     assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+
+
+@pytest.mark.parametrize("memory", ["1e6", None])
+def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
+    tmp_path: Path, memory: str | None
+) -> None:
+    path, small = tmp_path / "plan.json", tmp_path / "small.toml"
+    shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
+    small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 1e6", shipped.read_text()))
+    where = ("--memory", memory) if memory else ("--cluster", str(small))
+    said = run(*V100, "--devices", "4", *where, "-o", str(path))
+    whose = "--memory" if memory else "a device of the cluster 8 x 4 V100, as in the PrimePar paper"
+    assert (said.code, said.err) == (
+        2,
+        f"primepar: error: expected a plan within the 1,000,000 bytes of {whose}, got none: the "
+        "smallest takes 2,236,416 bytes, 1,236,416 too many: take more --devices or a smaller "
+        "--batch\n",
+    )
+    assert not path.exists()
+    exact = run(*V100, "--devices", "4", "--memory", "2236416", "--json")
+    assert json.loads(exact.out)["memory"] == 2236416
+
+
+def test_the_front_begins_with_the_fastest_plan_and_memory_falls_along_it() -> None:
+    front = json.loads(run(*V100, "--devices", "2", "--pareto", "--json").out)
+    fastest = json.loads(run(*V100, "--devices", "2", "--json").out)
+    assert front[0]["seconds"] == pytest.approx(fastest["seconds"])
+    assert all(one["seconds"] < other["seconds"] and one["memory"] > other["memory"]
+               for one, other in pairwise(front))  # fmt: skip
+    middle = front[len(front) // 2]
+    bounds = ("--objective", "memory", "--within", str(middle["seconds"] + 1e-9))
+    found = json.loads(run(*V100, "--devices", "2", *bounds, "--json").out)
+    assert found["memory"] == middle["memory"]

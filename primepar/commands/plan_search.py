@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from primepar.commands.options import JsonOption, json_text
+from primepar.commands.plan_objective import Goal, Objective, front_words
 from primepar.errors import ConfigError
 
 Space = Literal["paper", "all"]
@@ -46,6 +47,22 @@ def plan(
     alpha: Annotated[
         float, typer.Option(help="Seconds that a GiB of a device's memory is worth.")
     ] = 0.0,
+    objective: Annotated[
+        Goal, typer.Option(help="What is least: time in --memory, or memory --within seconds.")
+    ] = "time",
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BYTES", help="Most memory of a device.", show_default="the cluster's"
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest step with --objective memory."),
+    ] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="List all plans that none beats in both.")
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Price the nearest other sequences too.")
     ] = False,
@@ -55,7 +72,7 @@ def plan(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Find the plan with the shortest training step that the cost model knows of."""
+    """Find the plan with the shortest training step, or the least memory, by the cost model."""
     from primepar.models.config_json import load_config
     from primepar.plan.cluster import load_cluster
     from primepar.plan.explain import explain as explained
@@ -65,9 +82,18 @@ def plan(
 
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")
-    found = Planner.of(
-        load_config(model), load_cluster(cluster), devices, batch, dtype, space, alpha / 2**30
-    ).search()
+    asked = Objective(objective, memory, within, pareto)
+    asked.check(alpha, {"--explain": explain, "--output": output is not None})
+
+    def planner(tradeoffs: bool = False) -> Planner:
+        return Planner.of(load_config(model), load_cluster(cluster), devices, batch, dtype, space,
+                          alpha / 2**30, tradeoffs)  # fmt: skip
+
+    if pareto:
+        front = asked.front(planner(tradeoffs=True))
+        typer.echo(json_text(front) if json else front_words(front), nl=False)
+        return
+    found = asked.best(planner)
     if output is not None:
         save_plan(found.plan, output)
     told = explained(found, neighbours=explain)

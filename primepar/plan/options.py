@@ -69,11 +69,26 @@ class Options:
         may take the place of another in any plan.
         """
         least: dict[tuple[int, ...], int] = {}
-        ends = [self.takes, self.leaves, self.leaves_gradient, self.weights]
-        for at, key in enumerate(zip(*(each.tolist() for each in ends), strict=True)):
+        for at, key in enumerate(self._ends):
             if key not in least or objective[at] < objective[least[key]]:
                 least[key] = at
         return self.only(least.values())
+
+    def undominated(self, objective: Vector) -> Options:
+        """Of the options with the same layouts those that no other beats, in memory either."""
+        sums = np.stack([objective, self.kept, self.running], axis=1)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for at in np.lexsort(sums.T[::-1]).tolist():
+            own = found.setdefault(self._ends[at], [])
+            if not (sums[own] <= sums[at]).all(axis=1).any():
+                own.append(at)
+        return self.only(at for own in found.values() for at in own)
+
+    @cached_property
+    def _ends(self) -> list[tuple[int, ...]]:
+        """The layouts of every option at all its ends."""
+        ends = self.takes, self.leaves, self.leaves_gradient, self.weights
+        return list(zip(*(each.tolist() for each in ends), strict=True))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -34,13 +35,15 @@ class Planner:
     """Plans of a model on a number of devices of a cluster.
 
     Its cost of a plan is seconds of a training step, plus `alpha` seconds for each byte that a
-    device keeps through it (PrimePar, equation 7).
+    device keeps through it (PrimePar, equation 7). With `tradeoffs` it keeps options that take less
+    memory too, not the cheapest alone.
     """
 
     model: ModelConfig
     training: Training
     space: SpaceName = "all"
     alpha: float = 0.0
+    tradeoffs: bool = False
     _options: dict[object, Options] = field(default_factory=dict)
     _ways: dict[object, Ways] = field(default_factory=dict)
     _edges: dict[object, Matrix] = field(default_factory=dict)
@@ -54,8 +57,8 @@ class Planner:
     @classmethod
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
-        space: SpaceName = "all", alpha: float = 0.0,
-    ) -> Planner:  # fmt: skip
+        space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
+    ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context.
 
         The data type is the cluster's first where none is given. Raises `ClusterError`.
@@ -64,10 +67,11 @@ class Planner:
         dtype = dtype or next(iter(cluster.rates))
         cluster.rate(dtype)
         wires = Wires(cluster, devices.bit_length() - 1)
-        return cls(model, Training(wires, dtype, batch, model.context), space, alpha)
+        training = Training(wires, dtype, batch, model.context)
+        return cls(model, training, space, alpha, tradeoffs)
 
     def options(self, name: str) -> Options:
-        """Options of an operator, of those with the same layouts the cheapest."""
+        """Options of an operator, of those with the same layouts the cheapest ones."""
         operator = self.named[name]
         key = kind_of(operator)
         if key not in self._options:
@@ -78,7 +82,8 @@ class Planner:
                     f"{self.training.batch} sequences of {self.training.positions} tokens, got "
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
-            self._options[key] = found.cheapest(found.seconds + self.alpha * found.kept)
+            least = found.undominated if self.tradeoffs else found.cheapest
+            self._options[key] = least(found.seconds + self.alpha * found.kept)
         return self._options[key]
 
     def objective(self, name: str) -> Matrix:

@@ -1,0 +1,45 @@
+"""A plan that was searched and written trains as one device does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from partitioned_cases import SHAPES, difference
+from planner_cases import TWO_LEVELS, cluster
+from step_cases import BATCH, SMALL, calls_of_model
+
+from primepar.plan import load_plan, save_plan
+from primepar.plan.cluster import Link
+from primepar.plan.planner import Planner
+from primepar.plan.space import SpaceName
+from primepar.plan.tradeoff import Tradeoff
+
+
+@pytest.mark.parametrize("space", ["paper", "all"])
+@pytest.mark.parametrize("family", SHAPES)
+def test_written_plans_have_the_loss_and_gradients_of_one_device(
+    family: str, space: SpaceName, tmp_path: Path
+) -> None:
+    model = SMALL[family]
+    planner = Planner.of(model, TWO_LEVELS, 4, BATCH, None, space, tradeoffs=True)
+    smallest = Tradeoff(planner).fastest(Tradeoff(planner).least_memory())
+    assert smallest is not None
+    for found in (Planner.of(model, TWO_LEVELS, 4, BATCH, None, space).search(), smallest):
+        save_plan(found.plan, tmp_path / "plan.json")
+        plan = load_plan(tmp_path / "plan.json")
+        assert plan == found.plan
+        assert difference(plan, BATCH, model.context) < 1e-9
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family: str) -> None:
+    """All but the mean of the loss, one number; a vocabulary that is cut evenly has no padding."""
+    model = replace(SMALL[family], vocabulary=24)
+    a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
+    found = Planner.of(model, a_second, 4, BATCH, None, "paper").search()
+    assert sum(found.planner.between(name, found.choices) for name in found.choices) == 0
+    _, sent = calls_of_model(found.plan, BATCH, model.context)
+    assert found.seconds == pytest.approx(4 * (float(max(sent)) - 1), rel=1e-12)
+    assert len(set(sent)) == 1
