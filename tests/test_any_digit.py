@@ -61,7 +61,7 @@ RIGHT: tuple[type[Primitive], ...] = (Strided, NoHomes, Replicas)
 @pytest.mark.parametrize("kind", RIGHT)
 def test_an_open_digit_is_proved_for_every_side_and_for_each(kind: type[Primitive]) -> None:
     report = verify_primitive(kind())
-    assert [(each.verdict, each.reason) for each in report.properties] == [("proved", None)] * 5
+    assert [(each.verdict, each.reason) for each in report.properties] == [("proved", None)] * 6
     for sides in product((1, 2, 3), repeat=2):
         assert verify_side(kind(), sides).verdict == "proved"
         assert check(Sequence.of(kind(), *sides)).message is None
