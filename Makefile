@@ -29,7 +29,7 @@ demo: $(STAMP) ## draw, emulate, prove and train one primitive
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check
