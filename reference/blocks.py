@@ -8,7 +8,6 @@ import numpy as np
 
 from primepar.errors import IncompleteError, MissingBlockError, ProgramError, WrongDataError
 from primepar.reference.block import Array
-from primepar.reference.collectives import gets, gives
 from primepar.schedule.operators import (
     PRODUCTS,
     Dim,
@@ -18,21 +17,7 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.program import (
-    Alloc,
-    Collective,
-    Compute,
-    Cut,
-    Evict,
-    Fetch,
-    Free,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Join,
     Program,
-    Recv,
-    Send,
 )
 
 Names = Sequence[Sequence[str]]
@@ -141,71 +126,3 @@ def outputs_of(program: Program) -> tuple[str, ...]:
     """Tensors that the phases of the program's grid sum into."""
     return tuple(product.writes for phase, product in PRODUCTS.items() if phase in
                  (program.grid or {}))  # fmt: skip
-
-
-def uses(instruction: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that must be there for an instruction; a sum that starts at zero need not."""
-    match instruction:
-        case Compute(reads=reads) | Join(blocks=reads):
-            return reads
-        case Send() | ISend() | Evict() | Free() | Cut():
-            return (instruction.block,)
-        case Group(body=body):
-            return tuple(name for message in body for name in uses(message, rank))
-        case _ if isinstance(instruction, Collective):
-            return gives(instruction, rank)
-        case _:
-            return ()
-
-
-def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that an instruction makes or replaces."""
-    match instruction:
-        case Compute(accumulates=block):
-            return (block,)
-        case Cut(blocks=blocks):
-            return blocks
-        case Recv() | IRecv() | Alloc() | Fetch() | Join():
-            return (instruction.block,)
-        case Group(body=body):
-            return tuple(name for message in body for name in writes(message, rank))
-        case _ if isinstance(instruction, Collective):
-            return gets(instruction, rank)
-        case _:
-            return ()
-
-
-def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies on every device before the program: told, or what is used before it is written."""
-    if program.initial is not None:
-        return program.initial
-    return tuple(_used_first(program, rank) for rank in range(program.ranks))
-
-
-def _used_first(program: Program, rank: int) -> tuple[str, ...]:
-    written: set[str] = set()
-    first: dict[str, None] = {}
-    for instruction in program.programs[rank]:
-        first.update(dict.fromkeys(name for name in uses(instruction, rank) if name not in written))
-        written.update(writes(instruction, rank))
-    return tuple(first)
-
-
-def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies in every host memory before the program: nothing where `initial` is told.
-
-    Else a block whose first instruction on this rank fetches it.
-    """
-    if program.initial is not None:
-        return ((),) * program.ranks
-    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
-
-
-def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
-    known: set[str] = set()
-    first: dict[str, None] = {}
-    for instruction in program.programs[rank]:
-        if isinstance(instruction, Fetch) and instruction.block not in known:
-            first[instruction.block] = None
-        known.update(uses(instruction, rank), writes(instruction, rank))
-    return tuple(first)

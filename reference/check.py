@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from primepar.errors import EmulationError
 from primepar.reference.block import Array
-from primepar.reference.blocks import Memory, host_blocks, initial_blocks
+from primepar.reference.blocks import Memory
 from primepar.reference.contents import Contents
 from primepar.reference.dense_phases import phase_tensors
 from primepar.reference.emulation import Emulation, Finished
@@ -21,6 +21,7 @@ from primepar.reference.stand_in import LENGTH, PRIME
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
+from primepar.schedule.program_uses import host_blocks, initial_blocks
 from primepar.schedule.sequence import Sequence
 
 Number = int | float

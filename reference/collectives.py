@@ -1,4 +1,4 @@
-"""Collectives: what each member gives, what it gets, and how many elements leave it.
+"""Collectives: what each member ends with, and how many elements leave it.
 
 Elements are counted for the usual bandwidth-optimal forms: a ring for all-reduce, all-gather and
 reduce-scatter; a chain in group order from (broadcast) or to (reduce) the root, so that every
@@ -29,36 +29,6 @@ Combine = Callable[[Sequence[Block], Reduction], Block]
 """Reduces blocks into one, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
 """Rank -> the blocks that it brought."""
-
-
-def gives(collective: Collective, rank: int) -> tuple[str, ...]:
-    """Names of the blocks that a member brings."""
-    match collective:
-        case Barrier():
-            return ()
-        case Broadcast(block=block, root=root):
-            return (block,) if rank == root else ()
-        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
-            return blocks
-        case _:
-            return (collective.block,)
-
-
-def gets(collective: Collective, rank: int) -> tuple[str, ...]:
-    """Names of the blocks that a member ends with."""
-    match collective:
-        case Barrier():
-            return ()
-        case AllGather(blocks=blocks):
-            return blocks
-        case AllToAll(into=into):
-            return into
-        case Reduce(block=block, root=root):
-            return (block,) if rank == root else ()
-        case Broadcast(block=block, root=root):
-            return (block,) if rank != root else ()
-        case _:
-            return (collective.block,)
 
 
 def results(collective: Collective, rank: int, given: Given, combine: Combine) -> tuple[Block, ...]:

@@ -15,7 +15,7 @@ from math import ceil
 
 from primepar.errors import EmulationError, MeshError, MismatchError
 from primepar.reference.block import Array, Block
-from primepar.reference.blocks import chosen, host_blocks, initial_blocks
+from primepar.reference.blocks import chosen
 from primepar.reference.combine import combine, cut, join
 from primepar.reference.contents import Contents
 from primepar.reference.device import Device
@@ -44,6 +44,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.program_uses import host_blocks, initial_blocks
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 from primepar.trace import Event

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from primepar.reference.collectives import Combine, Meeting, Meetings, gets, gives, results, sent
+from primepar.reference.collectives import Combine, Meeting, Meetings, results, sent
 from primepar.reference.device import Device
 from primepar.reference.messages import Channels, Message, Post
 from primepar.schedule.program import Collective
+from primepar.schedule.program_uses import gets, gives
 
 
 @dataclass

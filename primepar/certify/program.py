@@ -6,7 +6,6 @@ counted, and what blocks hold is followed once, in the order that the certificat
 
 from __future__ import annotations
 
-from functools import cached_property
 from hashlib import sha256
 from typing import Literal
 
@@ -71,6 +70,17 @@ def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
     return ("coverage", *names) if program.grid else names
 
 
+def products_of(program: Program) -> dict[str, list[tuple[Place, dict[str, int]]]]:
+    """Phase -> where it is computed, and which sub-operators."""
+    found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
+    for rank, nodes in enumerate(program.programs):
+        for index, node in enumerate(nodes):
+            if isinstance(node, Compute) and node.phase is not None:
+                cell = node.sub_operator or {}
+                found.setdefault(node.phase, []).append(((rank, index), cell))
+    return found
+
+
 def at(place: Place | Side) -> str:
     """How messages name a place."""
     return f"rank {place[0]}, instruction {place[1]}"
@@ -104,6 +114,7 @@ class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
         self.given, self.program = given, program
         self.flow, self.data = Flow(program, given.buffered), Data(program)
+        self.products = products_of(program)
         self.awaited = [self.flow.awaited(rank) for rank in range(program.ranks)]
         self.stretches: list[Stretch] = []
         self.finished: set[int] = set()
@@ -216,17 +227,6 @@ class _Checker:
                     f"coverage: expected {phase} sub-operator ({text}) at {at(place)}, "
                     "got another instruction"
                 )
-
-    @cached_property
-    def products(self) -> dict[str, list[tuple[Place, dict[str, int]]]]:
-        """Phase -> where it is computed, and which sub-operators."""
-        found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
-        for rank, nodes in enumerate(self.program.programs):
-            for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase is not None:
-                    cell = node.sub_operator or {}
-                    found.setdefault(node.phase, []).append(((rank, index), cell))
-        return found
 
     def _run(self) -> Run:
         run = Run(self.flow, self.data)

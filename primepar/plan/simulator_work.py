@@ -8,7 +8,7 @@ operations are told. Every block that an instruction names goes once through the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from fractions import Fraction
 from math import isqrt, prod
@@ -19,11 +19,7 @@ from primepar.plan.cluster import BYTES, Cluster
 from primepar.plan.simulator_links import Scalar
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
-    AllGather,
     Alloc,
-    AllToAll,
-    Barrier,
-    Broadcast,
     Collective,
     Compute,
     Cut,
@@ -37,11 +33,10 @@ from primepar.schedule.program import (
     Join,
     Program,
     Recv,
-    Reduce,
-    ReduceScatter,
     Send,
     Wait,
 )
+from primepar.schedule.program_uses import gets, gives, initial_blocks, writes
 
 Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
@@ -81,6 +76,7 @@ class Work:
         self.program, self.item = program, BYTES[dtype]
         self._operations = operations
         self._meaning = Meaning(program)
+        self._initial = initial_blocks(program)
         self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
         self._rate = number(cluster.rate(dtype).achieved)
@@ -135,69 +131,18 @@ class Work:
     def peak(self, rank: int) -> int:
         """Most elements alive at once on a rank, buffers of posted receives included."""
         instructions = self.program.programs[rank]
-        alive = {block: self.elements(block) for block in self._at_start(rank)}
+        alive = {block: self.elements(block) for block in self._initial[rank]}
         most = now = sum(alive.values())
         for node in instructions:
             if isinstance(node, Free):
                 now -= alive.pop(node.block, 0)
                 continue
-            made = (node.accumulates,) if isinstance(node, Compute) else written(node, rank)
-            for block in made:
+            for block in writes(node, rank):
                 if block not in alive:
                     alive[block] = self.elements(block)
                     now += alive[block]
             most = max(most, now)
         return most
-
-    def _at_start(self, rank: int) -> tuple[str, ...]:
-        """Blocks that are there at first: as told, or those that are used before they are made."""
-        if self.program.initial is not None:
-            return self.program.initial[rank]
-        known: set[str] = set()
-        found: list[str] = []
-        for node in self.program.programs[rank]:
-            used = dict.fromkeys(read(node, rank))
-            found += [block for block in used if block not in known]
-            known.update(used, written(node, rank))
-        return tuple(found)
-
-
-def read(node: Instruction, rank: int) -> Iterator[str]:
-    """Blocks that an instruction takes; a sum that starts at zero need not be there."""
-    match node:
-        case Compute(reads=reads):
-            yield from reads
-        case Group(body=body):
-            for message in body:
-                yield from read(message, rank)
-        case Recv() | IRecv() | Wait() | Barrier():
-            return
-        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks) | Join(blocks=blocks):
-            yield from blocks
-        case Broadcast(root=root) if rank != root:
-            return
-        case _:
-            yield node.block
-
-
-def written(node: Instruction, rank: int) -> Iterator[str]:
-    """Blocks that are alive after an instruction, or whose buffer is posted by it."""
-    match node:
-        case Group(body=body):
-            for message in body:
-                yield from written(message, rank)
-        case Send() | ISend() | Wait() | Barrier() | Free():
-            return
-        case AllGather(blocks=blocks) | Cut(blocks=blocks):
-            yield from blocks
-        case AllToAll(into=into):
-            yield from into
-        case Reduce(root=root) if rank != root:
-            return
-        case Compute(accumulates=block):
-            yield block
-        case _:
-            yield node.block
 
 
 def check_known(program: Program) -> None:
@@ -215,5 +160,5 @@ def check_known(program: Program) -> None:
 def label(node: Instruction, rank: int) -> str:
     """The blocks that a transfer brings, or else gives."""
     if isinstance(node, Collective):
-        return " ".join(tuple(written(node, rank)) or tuple(read(node, rank)))
+        return " ".join(gets(node, rank) or gives(node, rank))
     return str(getattr(node, "block", ""))

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import product
 
 from primepar.certify.flow import Place
-from primepar.certify.program import Evidence, ProgramCertificate, certify_program, digest
+from primepar.certify.program import (
+    Evidence,
+    ProgramCertificate,
+    certify_program,
+    digest,
+    products_of,
+)
 from primepar.errors import CertificateError, ClaimError
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Program
 from primepar.verify.program.flow import Flow, Operation
 from primepar.verify.program.races import races
 from primepar.verify.program.waits import Waits
@@ -59,6 +64,7 @@ class _Made:
     def __init__(self, program: Program, buffered: bool) -> None:
         self.program = program
         self.flow = Flow.of(program)
+        self.products = products_of(program)
         self.waits = Waits(self.flow, buffered)
         self.order = self.waits.order()
 
@@ -76,17 +82,6 @@ class _Made:
     def _is_real(self, operation: Operation) -> bool:
         """Whether it waits, and is no wait that was added for a request without one."""
         return operation.blocks and operation.index < len(self.program.programs[operation.rank])
-
-    @cached_property
-    def products(self) -> dict[str, list[tuple[Place, dict[str, int]]]]:
-        """Phase -> where it is computed, and which sub-operators."""
-        found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
-        for rank, nodes in enumerate(self.program.programs):
-            for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase is not None:
-                    cell = node.sub_operator or {}
-                    found.setdefault(node.phase, []).append(((rank, index), cell))
-        return found
 
     def coverage(self) -> dict[str, tuple[Place, ...]]:
         """Where each sub-operator of the grid is computed, in order of the grid."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from math import prod
 from time import perf_counter
@@ -25,7 +26,8 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.sequence import HOMES, Sequence
+from primepar.schedule.program import Program
+from primepar.schedule.sequence import HOMES, Element, Sequence
 from primepar.verify.program.flow import Flow
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.traffic import sent
@@ -221,15 +223,10 @@ def _misaligned(
 def memory_faults(movement: Movement) -> Iterator[str]:
     """Devices on which more is alive than the primitive's formula says; for several shapes."""
     sequence = movement.sequence
-    (element,) = sequence.elements
-    for operator in _operators(sequence):
-        told = element.held(operator)
-        if told is None:
-            return
-        peaks = Memory(Meaning(lower(sequence, operator))).peaks("device")
+    for shape, told, program in _told(sequence, Element.held):
+        peaks = Memory(Meaning(program)).peaks("device")
         most = max(peaks)
         if most > told:
-            shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
             yield (
                 f"{shape}: expected at most {told} elements alive on each device, as held says, "
                 f"got {most} on {sequence.place(peaks.index(most))}: mend the formula"
@@ -239,20 +236,27 @@ def memory_faults(movement: Movement) -> Iterator[str]:
 def traffic_faults(movement: Movement) -> Iterator[str]:
     """Sums of what all devices send that are not what the primitive's formula says."""
     sequence = movement.sequence
-    (element,) = sequence.elements
-    for operator in _operators(sequence):
-        told = element.sent(operator)
-        if told is None:
-            return
-        program = lower(sequence, operator)
+    for shape, told, program in _told(sequence, Element.sent):
         total = sent(Meaning(program), Flow.of(program))
         if total != told * sequence.ranks:
-            shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
             yield (
                 f"{shape}: expected {told} elements to leave each device, as sent says, "
                 f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
                 f"mend the formula"
             )
+
+
+def _told(
+    sequence: Sequence, formula: Callable[[Element, Linear], Fraction | None]
+) -> Iterator[tuple[str, Fraction, Program]]:
+    """Shape, what a formula of the primitive tells of it, and the program; for several shapes."""
+    (element,) = sequence.elements
+    for operator in _operators(sequence):
+        told = formula(element, operator)
+        if told is None:
+            return
+        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+        yield shape, told, lower(sequence, operator)
 
 
 def _operators(sequence: Sequence) -> Iterator[Linear]:

@@ -1,0 +1,125 @@
+"""Which blocks an instruction needs, which it makes, and so what is there before a program."""
+
+from __future__ import annotations
+
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Collective,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Program,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Send,
+)
+
+
+def gives(collective: Collective, rank: int) -> tuple[str, ...]:
+    """Names of the blocks that a member brings."""
+    match collective:
+        case Barrier():
+            return ()
+        case Broadcast(block=block, root=root):
+            return (block,) if rank == root else ()
+        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
+            return blocks
+        case _:
+            return (collective.block,)
+
+
+def gets(collective: Collective, rank: int) -> tuple[str, ...]:
+    """Names of the blocks that a member ends with."""
+    match collective:
+        case Barrier():
+            return ()
+        case AllGather(blocks=blocks):
+            return blocks
+        case AllToAll(into=into):
+            return into
+        case Reduce(block=block, root=root):
+            return (block,) if rank == root else ()
+        case Broadcast(block=block, root=root):
+            return (block,) if rank != root else ()
+        case _:
+            return (collective.block,)
+
+
+def uses(instruction: Instruction, rank: int) -> tuple[str, ...]:
+    """Blocks that must be there for an instruction; a sum that starts at zero need not."""
+    match instruction:
+        case Compute(reads=reads) | Join(blocks=reads):
+            return reads
+        case Send() | ISend() | Evict() | Free() | Cut():
+            return (instruction.block,)
+        case Group(body=body):
+            return tuple(name for message in body for name in uses(message, rank))
+        case _ if isinstance(instruction, Collective):
+            return gives(instruction, rank)
+        case _:
+            return ()
+
+
+def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
+    """Blocks that an instruction makes or replaces."""
+    match instruction:
+        case Compute(accumulates=block):
+            return (block,)
+        case Cut(blocks=blocks):
+            return blocks
+        case Recv() | IRecv() | Alloc() | Fetch() | Join():
+            return (instruction.block,)
+        case Group(body=body):
+            return tuple(name for message in body for name in writes(message, rank))
+        case _ if isinstance(instruction, Collective):
+            return gets(instruction, rank)
+        case _:
+            return ()
+
+
+def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
+    """What lies on every device before the program: told, or what is used before it is written."""
+    if program.initial is not None:
+        return program.initial
+    return tuple(_used_first(program, rank) for rank in range(program.ranks))
+
+
+def _used_first(program: Program, rank: int) -> tuple[str, ...]:
+    written: set[str] = set()
+    first: dict[str, None] = {}
+    for instruction in program.programs[rank]:
+        first.update(dict.fromkeys(name for name in uses(instruction, rank) if name not in written))
+        written.update(writes(instruction, rank))
+    return tuple(first)
+
+
+def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
+    """What lies in every host memory before the program: nothing where `initial` is told.
+
+    Else a block whose first instruction on this rank fetches it.
+    """
+    if program.initial is not None:
+        return ((),) * program.ranks
+    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
+
+
+def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
+    known: set[str] = set()
+    first: dict[str, None] = {}
+    for instruction in program.programs[rank]:
+        if isinstance(instruction, Fetch) and instruction.block not in known:
+            first[instruction.block] = None
+        known.update(uses(instruction, rank), writes(instruction, rank))
+    return tuple(first)
