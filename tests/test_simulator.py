@@ -26,11 +26,13 @@ from primepar.reference.executor import emulate
 from primepar.schedule import Linear, lower
 from primepar.schedule.program import (
     AllGather,
+    Alloc,
     AllReduce,
     AllToAll,
     Barrier,
     Broadcast,
     Compute,
+    Free,
     Group,
     Instruction,
     IRecv,
@@ -224,6 +226,12 @@ def test_what_leaves_and_what_is_held_is_what_the_emulator_counts(text: str) -> 
     for way in (True, False):
         total = sum(each.bytes for each in run.traffic if each.out == way)
         assert total == 2 * sum(emulated.sent)
+
+
+def test_a_block_that_is_allocated_is_not_there_before() -> None:
+    nodes: list[Instruction] = [add(), Free("x[0]"), Alloc("z[0]"), add("z[0]")]
+    run = exactly(program(nodes, x=10, y=1, z=10), cluster())
+    assert run.peak == [(10 + 1) * ITEM]
 
 
 @pytest.mark.parametrize("text", SEQUENCES)
