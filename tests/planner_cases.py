@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Link, Rate
-from primepar.plan.cost_linear import Training
-from primepar.plan.cost_links import Wires
+from primepar.plan.cost.linear import Training
+from primepar.plan.cost.links import Wires
 
 SMALL = ModelConfig.of("opt", hidden=64, heads=8, layers=2, context=32, vocabulary=96)
 UNTIED = ModelConfig.of("gpt", hidden=64, heads=8, layers=3, context=32, vocabulary=96)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from msgspec.structs import replace
 
 from primepar.plan.cluster import Cluster, Link, Rate
-from primepar.plan.simulator import Simulation, simulate
+from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.program import Instruction, Program
 from primepar.schedule.signature import Tensor
 

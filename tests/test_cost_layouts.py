@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from planner_cases import TWO_LEVELS
 
-from primepar.plan.cost_layouts import Layouts
-from primepar.plan.cost_links import Wires
+from primepar.plan.cost.layouts import Layouts
+from primepar.plan.cost.links import Wires
 from primepar.plan.layouts import ends_of
-from primepar.plan.space import Candidate, SpaceName, linear_candidates, local_candidates
+from primepar.plan.search.space import Candidate, SpaceName, linear_candidates, local_candidates
 from primepar.schedule.layout import Layout
 from primepar.schedule.redistribute import moved
 

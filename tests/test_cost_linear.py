@@ -8,9 +8,9 @@ from planner_cases import TWO_LEVELS, byte_a_second, cluster
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
-from primepar.plan.cost_linear import Cost, Training, alike, linear_cost
-from primepar.plan.cost_links import Wires
-from primepar.plan.space import Candidate, linear_candidates, whole
+from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
+from primepar.plan.cost.links import Wires
+from primepar.plan.search.space import Candidate, linear_candidates, whole
 from primepar.schedule.operators import Linear
 from primepar.schedule.sequence import Element
 

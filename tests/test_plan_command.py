@@ -14,7 +14,7 @@ from primepar.models.config_json import load_config
 from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.planner import Planner
+from primepar.plan.search.planner import Planner
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
 V100 = ("plan", MODEL, "--cluster", "v100-8x4")

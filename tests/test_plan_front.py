@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from primepar.plan.front import Box, Chain, Node, point, unbeaten
+from primepar.plan.search.front import Box, Chain, Node, point, unbeaten
 
 
 def random_nodes(seed: int) -> list[Node]:

@@ -9,9 +9,9 @@ import pytest
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 
 from primepar.models.config import ModelConfig
-from primepar.plan.planner import Planner
-from primepar.plan.search import Step, Table, cheapest, stretch
-from primepar.plan.space import SpaceName
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.segments import Step, Table, cheapest, stretch
+from primepar.plan.search.space import SpaceName
 
 Chain = list[tuple[Step, int]]
 

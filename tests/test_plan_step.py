@@ -11,9 +11,9 @@ from step_cases import BATCH, POSITIONS, SMALL, lowered
 from primepar.errors import PlanError
 from primepar.plan import lower_step, padded_vocabulary, parameter_places, ready_plan
 from primepar.plan.layouts import Way
-from primepar.plan.step_blocks import blocks_of, freed
-from primepar.plan.step_draft import Draft, View, even
-from primepar.plan.step_moves import moved, reblocked
+from primepar.plan.step.blocks import blocks_of, freed
+from primepar.plan.step.draft import Draft, View, even
+from primepar.plan.step.moves import moved, reblocked
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.meaning import Meaning, Place
 from primepar.schedule.program import Compute, Cut, Free, Instruction, IRecv, Join, Wait

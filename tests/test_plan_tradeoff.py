@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from planner_cases import BLOOM, TWO_LEVELS
 
-from primepar.plan.options import Options
-from primepar.plan.planner import Found, Planner
-from primepar.plan.tradeoff import Tradeoff
+from primepar.plan.search.options import Options
+from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.tradeoff import Tradeoff
 
 MODELS = {"tied": BLOOM, "untied": replace(BLOOM, tied=False)}
 

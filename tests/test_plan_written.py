@@ -12,9 +12,9 @@ from step_cases import BATCH, SMALL, calls_of_model
 
 from primepar.plan import load_plan, save_plan
 from primepar.plan.cluster import Link
-from primepar.plan.planner import Planner
-from primepar.plan.space import SpaceName
-from primepar.plan.tradeoff import Tradeoff
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.space import SpaceName
+from primepar.plan.search.tradeoff import Tradeoff
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])

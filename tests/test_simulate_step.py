@@ -12,7 +12,7 @@ from command import run
 from primepar.models import ModelConfig, load_config
 from primepar.plan import lower_step, ready_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.simulator_step import simulate_step
+from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
 

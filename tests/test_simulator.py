@@ -20,7 +20,7 @@ from simulator_cases import (
 
 from primepar.partition import parse_sequence
 from primepar.plan.cluster import Link, Rate, load_cluster
-from primepar.plan.simulator import Simulation, simulate
+from primepar.plan.simulator.run import Simulation, simulate
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
 from primepar.schedule import Linear, lower

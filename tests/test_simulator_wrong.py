@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from simulator_cases import ITEM, cluster, program
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError, PrimeParError, ProgramError
-from primepar.plan.simulator import simulate
+from primepar.plan.simulator.run import simulate
 from primepar.schedule.program import (
     AllReduce,
     Barrier,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
-    from primepar.plan.planner import Found, Planner
+    from primepar.plan.search.planner import Found, Planner
 
 Goal = Literal["time", "memory"]
 
@@ -76,7 +76,7 @@ class Objective:
         return found if found.memory <= bound else self._fastest(planner(True), bound)
 
     def _fastest(self, planner: Planner, bound: float) -> Found:
-        from primepar.plan.tradeoff import Tradeoff
+        from primepar.plan.search.tradeoff import Tradeoff
 
         tradeoff = Tradeoff(planner)
         least = ceil(tradeoff.least_memory())
@@ -94,7 +94,7 @@ class Objective:
 
     @staticmethod
     def _smallest(planner: Callable[[bool], Planner], within: float) -> Found:
-        from primepar.plan.tradeoff import Tradeoff
+        from primepar.plan.search.tradeoff import Tradeoff
 
         found = Tradeoff(planner(True)).smallest(within)
         if found is None:
@@ -108,7 +108,7 @@ class Objective:
     @staticmethod
     def front(planner: Planner) -> list[Outcome]:
         """Plans that none beats in time and memory, the fastest first."""
-        from primepar.plan.tradeoff import Tradeoff
+        from primepar.plan.search.tradeoff import Tradeoff
 
         return [Outcome(each.seconds, each.memory) for each in Tradeoff(planner).front()]
 

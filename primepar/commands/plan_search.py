@@ -75,10 +75,10 @@ def plan(
     """Find the plan with the shortest training step, or the least memory, by the cost model."""
     from primepar.models.config_json import load_config
     from primepar.plan.cluster import load_cluster
-    from primepar.plan.explain import explain as explained
-    from primepar.plan.explain import words
     from primepar.plan.plan import save_plan
-    from primepar.plan.planner import Planner
+    from primepar.plan.search.explain import explain as explained
+    from primepar.plan.search.explain import words
+    from primepar.plan.search.planner import Planner
 
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")

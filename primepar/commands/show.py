@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,10 +30,6 @@ from primepar.schedule import Program, Sequence, lower, program_text, save_progr
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
 from primepar.trace import chrome_trace
-
-if TYPE_CHECKING:
-    pass
-
 
 def show(
     target: PlanTargetArgument,

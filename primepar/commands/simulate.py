@@ -31,9 +31,9 @@ from primepar.files import write_text
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster
-from primepar.plan.simulator import Simulation
-from primepar.plan.simulator import simulate as simulated
-from primepar.plan.simulator_step import simulate_step
+from primepar.plan.simulator.run import Simulation
+from primepar.plan.simulator.run import simulate as simulated
+from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program, lower
 from primepar.targets import Target
 from primepar.trace import Event, chrome_trace, timeline_svg

@@ -18,7 +18,7 @@ from primepar.plan.layouts import (
 from primepar.plan.plan import Plan, load_plan, save_plan
 from primepar.plan.ready import READY, ready_plan
 from primepar.plan.rows import RowCuts
-from primepar.plan.step import lower_step
+from primepar.plan.step.lowering import lower_step
 
 __all__ = [
     "READY",

@@ -14,9 +14,9 @@ from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster
-from primepar.plan.simulator_links import Clock, Network, Port, Scalar, exact
-from primepar.plan.simulator_wires import Message, Transfer, Wires, traffic
-from primepar.plan.simulator_work import KINDS, Kind, Operations, Work, check_known, label
+from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
+from primepar.plan.simulator.wires import Message, Transfer, Wires, traffic
+from primepar.plan.simulator.work import KINDS, Kind, Operations, Work, check_known, label
 from primepar.schedule.program import (
     Collective,
     Compute,

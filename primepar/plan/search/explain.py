@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from primepar.plan.planner import Found
+from primepar.plan.search.planner import Found
 
 NEIGHBOURS = 3
 """Other sequences that are priced for each operator."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from primepar.plan.cluster import BYTES, Cluster
-from primepar.plan.cost_links import Wires
-from primepar.plan.cost_moving import Load, Shares, moving
-from primepar.plan.space import Candidate
+from primepar.plan.cost.links import Wires
+from primepar.plan.cost.moving import Load, Shares, moving
+from primepar.plan.search.space import Candidate
 from primepar.schedule.operators import PRODUCTS, Linear, Phase
 
 MOMENTS = 8

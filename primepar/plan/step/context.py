@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from primepar.plan.layouts import Ends, ParameterPlace, ends, padded_vocabulary, parameter_places
 from primepar.plan.plan import Plan
-from primepar.plan.step_draft import Cuts, Draft, Space, View
+from primepar.plan.step.draft import Cuts, Draft, Space, View
 from primepar.schedule.layout import Layout
 
 

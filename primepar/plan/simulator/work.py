@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from primepar.errors import ProgramError
 from primepar.plan.cluster import BYTES, Cluster
-from primepar.plan.simulator_links import Scalar
+from primepar.plan.simulator.links import Scalar
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     Alloc,

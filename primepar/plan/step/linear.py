@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from primepar.models.graph import Operator
 from primepar.plan.layouts import table_edge
-from primepar.plan.step_context import Step
-from primepar.plan.step_draft import Cuts, View, even
-from primepar.plan.step_moves import held_after, indices, moved, reblocked, take_in
+from primepar.plan.step.context import Step
+from primepar.plan.step.draft import Cuts, View, even
+from primepar.plan.step.moves import held_after, indices, moved, reblocked, take_in
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import PRODUCTS, Linear, Phase, tensor_dims
 from primepar.schedule.program import Program

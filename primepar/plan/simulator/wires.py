@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from primepar.errors import MismatchError
-from primepar.plan.simulator_links import Hop, Scalar
+from primepar.plan.simulator.links import Hop, Scalar
 from primepar.schedule.program import (
     AllGather,
     AllReduce,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.plan.layouts import Way, lookup, part, summed_rows
-from primepar.plan.step_context import Step
-from primepar.plan.step_draft import Cuts, Space, View
-from primepar.plan.step_moves import moved, summed_in_parts
+from primepar.plan.step.context import Step
+from primepar.plan.step.draft import Cuts, Space, View
+from primepar.plan.step.moves import moved, summed_in_parts
 
 
 class StepEmbedding:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
-from primepar.plan.cost_layouts import Layouts
-from primepar.plan.cost_linear import Cost, Training
+from primepar.plan.cost.layouts import Layouts
+from primepar.plan.cost.linear import Cost, Training
 
 BACKWARD = 2.5
 """Products of attention in backward for each in forward: four, and the scores once more."""

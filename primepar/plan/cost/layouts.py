@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primepar.errors import SequenceError
-from primepar.plan.cost_links import Wires
-from primepar.plan.cost_moving import moving
+from primepar.plan.cost.links import Wires
+from primepar.plan.cost.moving import moving
 from primepar.schedule.lowering import layout
 from primepar.schedule.operators import Phase, tensor_dims
 from primepar.schedule.sequence import Element

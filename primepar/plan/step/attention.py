@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.plan.layouts import sequence_lines
-from primepar.plan.step_context import Step
-from primepar.plan.step_draft import View, even
-from primepar.plan.step_moves import reblocked, summed_in_parts
+from primepar.plan.step.context import Step
+from primepar.plan.step.draft import View, even
+from primepar.plan.step.moves import reblocked, summed_in_parts
 from primepar.schedule.program import AllGather
 
 

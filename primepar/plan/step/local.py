@@ -7,8 +7,8 @@ What backward needs is kept under the operator's name, `norm1/normed`; gradients
 from __future__ import annotations
 
 from primepar.models.graph import Operator
-from primepar.plan.step_context import Step
-from primepar.plan.step_draft import View
+from primepar.plan.step.context import Step
+from primepar.plan.step.draft import View
 
 
 class StepNorm:

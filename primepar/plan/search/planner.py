@@ -18,13 +18,22 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.plan.cluster import Cluster
-from primepar.plan.cost_layouts import Ways
-from primepar.plan.cost_linear import Training
-from primepar.plan.cost_links import Wires
-from primepar.plan.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.cost.layouts import Ways
+from primepar.plan.cost.linear import Training
+from primepar.plan.cost.links import Wires
 from primepar.plan.plan import Plan
-from primepar.plan.search import Matrix, Step, Table, Vector, ahead, along, cheapest, stretch
-from primepar.plan.space import SpaceName
+from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.search.segments import (
+    Matrix,
+    Step,
+    Table,
+    Vector,
+    ahead,
+    along,
+    cheapest,
+    stretch,
+)
+from primepar.plan.search.space import SpaceName
 
 STREAM = "blocks.0.add2"
 """The operator whose options stand for those of any that leaves the stream."""

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from primepar.plan.front import Box, Chain, Node, Point, unbeaten
-from primepar.plan.planner import Found, Planner
-from primepar.plan.search import Choice, Matrix
+from primepar.plan.search.front import Box, Chain, Node, Point, unbeaten
+from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.segments import Choice, Matrix
 
 TICK = 1e-12
 """Seconds to which costs are rounded, so that what costs the same does so to the last bit."""

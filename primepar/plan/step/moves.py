@@ -10,8 +10,8 @@ from collections.abc import Sequence as Several
 from itertools import product
 
 from primepar.plan.layouts import Way
-from primepar.plan.step_blocks import renamed
-from primepar.plan.step_draft import Cuts, Draft, Groups, Held, View, around, inside, refined
+from primepar.plan.step.blocks import renamed
+from primepar.plan.step.draft import Cuts, Draft, Groups, Held, View, around, inside, refined
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (

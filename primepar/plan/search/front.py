@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.plan.search import Choice, Choices, Matrix, Vector
+from primepar.plan.search.segments import Choice, Choices, Matrix, Vector
 
 Bools: TypeAlias = NDArray[np.bool_]
 WEIGHTS = 64

@@ -7,8 +7,8 @@ from fractions import Fraction
 from primepar.plan.cluster import Cluster
 from primepar.plan.layouts import ends, sequence_lines
 from primepar.plan.plan import Plan
-from primepar.plan.simulator import Simulation, simulate
-from primepar.plan.step import lower_step
+from primepar.plan.simulator.run import Simulation, simulate
+from primepar.plan.step.lowering import lower_step
 
 
 def simulate_step(

@@ -13,14 +13,14 @@ from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
-from primepar.plan.step_attention import StepAttention
-from primepar.plan.step_blocks import freed
-from primepar.plan.step_context import Lowered, Step
-from primepar.plan.step_draft import Draft, View
-from primepar.plan.step_linear import StepLinear
-from primepar.plan.step_local import StepActivation, StepAdd, StepNorm
-from primepar.plan.step_moves import moved
-from primepar.plan.step_vocabulary import StepEmbedding, StepLoss
+from primepar.plan.step.attention import StepAttention
+from primepar.plan.step.blocks import freed
+from primepar.plan.step.context import Lowered, Step
+from primepar.plan.step.draft import Draft, View
+from primepar.plan.step.linear import StepLinear
+from primepar.plan.step.local import StepActivation, StepAdd, StepNorm
+from primepar.plan.step.moves import moved
+from primepar.plan.step.vocabulary import StepEmbedding, StepLoss
 from primepar.schedule.program import Program
 
 LOWERED: Mapping[str, Callable[[Step, Operator], Lowered]] = {

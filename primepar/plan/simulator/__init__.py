@@ -1,0 +1,1 @@
+"""Programs run on a cluster, event by event."""

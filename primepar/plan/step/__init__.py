@@ -1,0 +1,1 @@
+"""The whole training step of a plan, as one program."""
