@@ -31,6 +31,7 @@ from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
 from primepar.trace import chrome_trace
 
+
 def show(
     target: PlanTargetArgument,
     side: SideOption = None,
