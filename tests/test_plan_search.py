@@ -9,6 +9,7 @@ import pytest
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 
 from primepar.models.config import ModelConfig
+from primepar.models.graph import operators
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Step, Table, cheapest, stretch
 from primepar.plan.search.space import SpaceName
@@ -86,6 +87,16 @@ def test_what_is_impossible_costs_infinity() -> None:
     assert cheapest(np.zeros(1), [none])[0] == np.inf
 
 
+def test_the_blocks_alone_are_planned_after_an_addition_that_leaves_the_stream() -> None:
+    planner = Planner.of(BLOOM, TWO_LEVELS, 2, 4, None, "paper", part="blocks")
+    assert [operator.name for operator in planner.operators] == ["stream"] + [
+        operator.name for operator in operators(BLOOM) if operator.name.startswith("blocks")
+    ]
+    found = planner.search()
+    assert found.cost == pytest.approx(by_elimination(planner), rel=1e-12)
+    assert improved(planner, found.choices) >= found.cost * (1 - 1e-12)
+
+
 def improved(planner: Planner, choices: dict[str, int]) -> float:
     """The least cost after any change of the choices of two operators that are neighbours."""
     least = np.inf
@@ -114,13 +125,13 @@ def by_elimination(planner: Planner) -> float:
     names = list(planner.named)
     last = {name: max((names.index(each.name) for each in planner.operators if name in each.inputs),
                       default=0) for name in names}  # fmt: skip
-    if planner.model.tied:
+    if planner.tied:
         last["embedding"] = names.index("head")
     alive, costs = [names[0]], planner.objective(names[0])
     for at, name in enumerate(names[1:], 1):
         alive, costs = [*alive, name], costs[..., None] + planner.objective(name)
         edges = [(each, planner.edge(each, name)) for each in planner.named[name].inputs]
-        if name == "head" and planner.model.tied:
+        if name == "head" and planner.tied:
             edges.append(("embedding", planner.tie()))
         for producer, edge in edges:
             shape = [1] * costs.ndim

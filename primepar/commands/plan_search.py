@@ -16,9 +16,11 @@ Space = Literal["paper", "all"]
 
 def plan(
     model: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="CONFIG.JSON", help="The model, as Hugging Face writes it.", show_default=False
+            metavar="MODEL",
+            help="A config.json as Hugging Face writes it, or a published model, as opt-175b.",
+            show_default=False,
         ),
     ],
     cluster: Annotated[
@@ -73,7 +75,7 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Find the plan with the shortest training step, or the least memory, by the cost model."""
-    from primepar.models.config_json import load_config
+    from primepar.models.sizes import find_model
     from primepar.plan.cluster import load_cluster
     from primepar.plan.plan import save_plan
     from primepar.plan.search.explain import explain as explained
@@ -86,7 +88,7 @@ def plan(
     asked.check(alpha, {"--explain": explain, "--output": output is not None})
 
     def planner(tradeoffs: bool = False) -> Planner:
-        return Planner.of(load_config(model), load_cluster(cluster), devices, batch, dtype, space,
+        return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype, space,
                           alpha / 2**30, tradeoffs)  # fmt: skip
 
     if pareto:

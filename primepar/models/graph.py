@@ -43,6 +43,14 @@ def operators(config: ModelConfig) -> tuple[Operator, ...]:
     return tuple(found)
 
 
+def stack(config: ModelConfig) -> tuple[Operator, ...]:
+    """The blocks of a model alone, after the addition that the first takes its input from."""
+    found = [Operator("stream", "add", (), config.hidden, config.hidden)]
+    for layer in range(config.layers):
+        found += _block(config, f"blocks.{layer}", found[-1].name)
+    return tuple(found)
+
+
 def _norm(config: ModelConfig, name: str, source: str) -> Operator:
     return Operator(name, "norm", (source,), config.hidden, config.hidden)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.graph import Operator, operators
+from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
@@ -37,6 +37,8 @@ from primepar.plan.search.space import SpaceName
 
 STREAM = "blocks.0.add2"
 """The operator whose options stand for those of any that leaves the stream."""
+Part = Literal["model", "blocks"]
+"""What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
 
 
 @dataclass
@@ -53,13 +55,14 @@ class Planner:
     space: SpaceName = "all"
     alpha: float = 0.0
     tradeoffs: bool = False
+    part: Part = "model"
     _options: dict[object, Options] = field(default_factory=dict)
     _ways: dict[object, Ways] = field(default_factory=dict)
     _edges: dict[object, Matrix] = field(default_factory=dict)
     _tables: dict[object, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.operators = operators(self.model)
+        self.operators = (operators if self.part == "model" else stack)(self.model)
         self.named = {operator.name: operator for operator in self.operators}
         self.catalogue = Catalogue(self.model, self.training, self.space)
 
@@ -67,6 +70,7 @@ class Planner:
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
         space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
+        part: Part = "model",
     ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context.
 
@@ -77,7 +81,17 @@ class Planner:
         cluster.rate(dtype)
         wires = Wires(cluster, devices.bit_length() - 1)
         training = Training(wires, dtype, batch, model.context)
-        return cls(model, training, space, alpha, tradeoffs)
+        return cls(model, training, space, alpha, tradeoffs, part)
+
+    @property
+    def first(self) -> str:
+        """The first operator: the embedding, or the addition before the blocks."""
+        return self.operators[0].name
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head shares the embedding's table, and both are planned."""
+        return self.model.tied and self.part == "model"
 
     def options(self, name: str) -> Options:
         """Options of an operator, of those with the same layouts the cheapest ones."""
@@ -182,7 +196,7 @@ class Planner:
     def between(self, name: str, choices: Mapping[str, int]) -> float:
         """Seconds that bringing an operator's inputs and taking their gradients back takes."""
         edges = [(each, self.edge(each, name)) for each in self.named[name].inputs]
-        if name == "head" and self.model.tied:
+        if name == "head" and self.tied:
             edges.append(("embedding", self.tie()))
         return sum(float(edge[choices[each], choices[name]]) for each, edge in edges)
 
@@ -195,7 +209,7 @@ class Planner:
                 if name in ends:
                     other = choices[ends[name == producer]]
                     found += self._one_end(self.edge(*ends), name == producer, other)
-        if self.model.tied and name in ("embedding", "head"):
+        if self.tied and name in ("embedding", "head"):
             other = choices["head" if name == "embedding" else "embedding"]
             found += self._one_end(self.tie(), name == "embedding", other)
         return found
@@ -210,12 +224,12 @@ class Planner:
         """The plan with the least cost."""
         segments = self.segments()
         tables = [self.segment(each) for each in segments]
-        start, options = self.objective("embedding"), np.arange(len(self.options("embedding")))
-        if self.model.tied:
+        start, options = self.objective(self.first), np.arange(len(self.options(self.first)))
+        if self.tied:
             head = next(at for at, each in enumerate(segments) if each[-1].name == "head") + 1
             start, options, tables = self._tied(start, tables, head)
-        cost, (first, *choices) = cheapest(start, tables)
-        choices = [int(options[first]), *choices]
+        cost, (at, *choices) = cheapest(start, tables)
+        choices = [int(options[at]), *choices]
         return Found(self, cost, dict(zip(self.named, choices, strict=True)))
 
     def _tied(

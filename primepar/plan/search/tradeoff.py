@@ -41,10 +41,8 @@ class Tradeoff:
 
     def least_memory(self) -> float:
         """Bytes of a device that the smallest of all plans takes."""
-        nodes = [
-            each.free
-            for each in _nodes(self.planner, np.arange(len(self.planner.options("embedding"))))
-        ]
+        every = np.arange(len(self.planner.options(self.planner.first)))
+        nodes = [each.free for each in _nodes(self.planner, every)]
         chain = Chain.of(nodes)
         best = min(each.memory for each in chain.near)
         return min(each.memory for each in chain.within(Box(MOST, best)))
@@ -78,9 +76,9 @@ class Tradeoff:
 
     @cached_property
     def _starts(self) -> list[Choice]:
-        """Options of the embedding that go together: where the head shares it, by its table."""
-        options = self.planner.options("embedding")
-        if not self.planner.model.tied:
+        """Options of the first operator that go together: an embedding's by its shared table."""
+        options = self.planner.options(self.planner.first)
+        if not self.planner.tied:
             return [np.arange(len(options))]
         return [np.flatnonzero(options.weights == each) for each in np.unique(options.weights)]
 
@@ -102,23 +100,23 @@ def _front(points: list[tuple[int, Point]]) -> list[tuple[int, Point]]:
 
 
 def _nodes(planner: Planner, start: Choice) -> Iterator[Node]:
-    """The operators as nodes, with some of the options of the embedding."""
+    """The operators as nodes, with some of the options of the first."""
 
     def edge(producer: str, consumer: str) -> Matrix:
         found = np.rint(planner.edge(producer, consumer) / TICK)
-        return found[start] if producer == "embedding" else found
+        return found[start] if producer == planner.first else found
 
     ends = {segment[-1].name for segment in planner.segments()}
-    before = first = "embedding"
+    before = first = planner.first
     for operator in planner.operators:
         name, options = operator.name, planner.options(operator.name)
         cost = planner.objective(name)
-        if name == "embedding":
+        if name == planner.first:
             kept, rest = options.kept[start], options.running[start]
             none = np.zeros((1, len(start)))
             yield Node(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
             continue
-        if name == "head" and planner.model.tied:
+        if name == "head" and planner.tied:
             cost = cost + planner.tie()[start[0]]
         passing = edge(first, name) if len(operator.inputs) > 1 else None
         yield Node(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
