@@ -1,4 +1,4 @@
-"""What the program of a step sends is what the emulated model sends, call by call."""
+"""What the program of a step sends is what the emulated model sends, and what is predicted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from step_cases import (
 )
 
 from primepar.plan import Plan, lower_step, ready_plan
+from primepar.plan.cost.traffic import traffic
 from primepar.verify import verify_program
 
 RANDOM_PLANS = 6
@@ -32,10 +33,11 @@ PARTS = [
 def test_a_step_sends_what_the_emulated_model_sends_in_its_order(
     family: str, name: str, ranks: int
 ) -> None:
-    expected, counted = calls_of_model(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    plan = ready_plan(name, SMALL[family], ranks)
+    expected, counted = calls_of_model(plan, BATCH, POSITIONS)
     got = calls_of_step(lowered(name, ranks, family))
     assert got == expected
-    assert sent_by(got) == counted
+    assert sent_by(got) == counted == list(traffic(plan, BATCH, POSITIONS).total)
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch"), PARTS)
@@ -45,7 +47,7 @@ def test_attention_on_parts_of_a_sequence_sends_the_same(name: str, ranks: int, 
     expected, counted = calls_of_model(plan, batch, POSITIONS)
     got = calls_of_step(program)
     assert got == expected
-    assert sent_by(got) == counted
+    assert sent_by(got) == counted == list(traffic(plan, batch, POSITIONS).total)
     assert {"AllGather", "ReduceScatter"} <= {call.kind for own in got for call in own}
     assert verify_program(program).verdict == "proved"
 
@@ -56,7 +58,7 @@ def assert_same_together(plan: Plan, batch: int, positions: int) -> None:
     expected, counted = calls_of_model(plan, batch, positions)
     got = calls_of_step(program)
     assert merged(got) == merged(expected)
-    assert sent_by(got) == counted
+    assert sent_by(got) == counted == list(traffic(plan, batch, positions).total)
     assert verify_program(program).verdict == "proved"
 
 

@@ -175,7 +175,7 @@ def weight_layout(plan: Plan, name: str) -> Layout:
 
 def parameter_places(plan: Plan) -> dict[str, ParameterPlace]:
     """Place of every parameter of the model, over the parameter's own dims."""
-    return {name: _place(plan, name) for name in plan.model.parameter_shapes}
+    return {name: parameter_place(plan, name) for name in plan.model.parameter_shapes}
 
 
 def padded_vocabulary(plan: Plan) -> int:
@@ -188,7 +188,8 @@ def padded_vocabulary(plan: Plan) -> int:
     return -(-plan.model.vocabulary // cuts) * cuts
 
 
-def _place(plan: Plan, parameter: str) -> ParameterPlace:
+def parameter_place(plan: Plan, parameter: str) -> ParameterPlace:
+    """Place of one parameter of the model."""
     name, _, own = parameter.rpartition(".")
     if parameter == "embedding.token":
         whole = lookup(plan)

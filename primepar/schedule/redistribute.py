@@ -62,6 +62,17 @@ def moved(source: Layout, target: Layout) -> Fraction:
     return sum((cells.share(index) for _, index in missing), Fraction(0))
 
 
+@lru_cache(maxsize=4096)
+def sent(source: Layout, target: Layout) -> tuple[Fraction, ...]:
+    """What every device sends in a redistribution, as a part of the tensor."""
+    found = [Fraction(0)] * source.ranks
+    if source != target:
+        cells = Cells.of(source, target)
+        for rank, _, cell in _hops(cells, _held(cells, source), _held(cells, target)):
+            found[rank] += cells.share(cell)
+    return tuple(found)
+
+
 def _held(cells: Cells, layout: Layout) -> Held:
     return [cells.held(layout, rank) for rank in range(layout.ranks)]
 

@@ -8,6 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
+from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.planner import Found
 
 NEIGHBOURS = 3
@@ -41,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan with its predicted time and memory, operator by operator."""
+    """A plan with its predicted time, memory and traffic, operator by operator."""
 
     model: str
     cluster: str
@@ -53,6 +54,8 @@ class Explanation:
     seconds: float
     memory: float
     fits: bool
+    sent: tuple[int, ...]
+    """Bytes that leave every device in a step."""
     choices: tuple[Choice, ...]
 
 
@@ -72,6 +75,7 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
         seconds=found.seconds,
         memory=found.memory,
         fits=found.memory <= training.cluster.memory,
+        sent=traffic(found.plan, training.batch, training.positions).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
 
@@ -139,11 +143,16 @@ def words(told: Explanation) -> str:
         numbers = [cell.rjust(size) for cell, size in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join((*texts, *numbers)))
         lines += [] if choice is None else map(_priced, choice.neighbours)
-    lines += ["", f"a step of {1e3 * told.seconds:,.1f} ms, "
-                  f"{told.memory / 2**30:,.2f} GiB of each device"]  # fmt: skip
+    most = "" if len(set(told.sent)) == 1 else "at most "
+    lines += ["", f"a step of {1e3 * told.seconds:,.1f} ms, {_size(told.memory)} of each device, "
+                  f"which sends {most}{_size(max(told.sent))}"]  # fmt: skip
     if not told.fits:
         lines.append("that is more memory than a device has")
     return "\n".join(lines) + "\n"
+
+
+def _size(amount: float) -> str:
+    return f"{amount / 2**30:,.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:,.2f} MiB"
 
 
 def _priced(other: Neighbour) -> str:
