@@ -164,4 +164,6 @@ def _with_stream(planner: Planner, among: dict[object, Numbers]) -> dict[object,
     kept = [planner.options(each.name).leaves[among[kind_of(each)]] for each in firsts]
     stream = planner.options(STREAM).leaves
     own = np.flatnonzero(np.isin(stream, np.concatenate(kept)))
-    return among | {kind_of(planner.named[STREAM]): np.union1d(own, among[kind_of(planner.named[STREAM])])}
+    return among | {
+        kind_of(planner.named[STREAM]): np.union1d(own, among[kind_of(planner.named[STREAM])])
+    }

@@ -188,11 +188,15 @@ class Planner:
 
 @dataclass(frozen=True)
 class Found:
-    """A choice of one option for every operator, and its cost."""
+    """A choice of one option for every operator, and its cost.
+
+    `gap` is by how much that may be above the least cost of all plans, as a share.
+    """
 
     planner: Planner
     cost: float
     choices: dict[str, int]
+    gap: float = 0.0
 
     @property
     def plan(self) -> Plan:
