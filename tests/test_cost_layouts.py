@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
-import numpy as np
 import pytest
 from planner_cases import TWO_LEVELS
 
@@ -26,14 +26,10 @@ def layouts_of(candidate: Candidate) -> dict[str, Layout]:
 
 
 def as_layout(candidate: Candidate, tensor: str) -> Layout:
-    rows_DG, columns_DG = (held for held in (candidate.spread[tensor].rows_DG,
-                                             candidate.spread[tensor].columns_DG))  # fmt: skip
-    held = [
-        frozenset((int(row), int(column)) for row in np.flatnonzero(rows)
-                  for column in np.flatnonzero(columns))
-        for rows, columns in zip(rows_DG, columns_DG, strict=True)
-    ]  # fmt: skip
-    return Layout.of((rows_DG.shape[1], columns_DG.shape[1]), held).coarsest()
+    rows, columns = candidate.spread[tensor].rows, candidate.spread[tensor].columns
+    held = [frozenset(product(rows.held(rank), columns.held(rank)))
+            for rank in range(len(rows.values_D))]  # fmt: skip
+    return Layout.of((rows.count, columns.count), held).coarsest()
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -79,9 +75,10 @@ def test_what_a_group_does_not_hold_comes_through_its_link() -> None:
 def cells(candidate: Candidate, tensor: str, rank: int) -> set[tuple[int, int]]:
     """Cells of an 8 x 8 grid that a device has."""
     spread = candidate.spread[tensor]
-    rows, columns = (np.repeat(held, 8 // held.shape[1], axis=1)[rank]
-                     for held in (spread.rows_DG, spread.columns_DG))  # fmt: skip
-    return {(int(r), int(c)) for r in np.flatnonzero(rows) for c in np.flatnonzero(columns)}
+    rows, columns = ([slice_ * 8 // held.count + part for slice_ in held.held(rank)
+                      for part in range(8 // held.count)]
+                     for held in (spread.rows, spread.columns))  # fmt: skip
+    return set(product(rows, columns))
 
 
 def test_the_paper_s_mlp_moves_half_between_activation_and_fc2() -> None:

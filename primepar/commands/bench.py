@@ -2,61 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from math import isqrt
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from primepar.commands.bench_cases import Case, cases
+from primepar.commands.bench_cases import cases
 from primepar.commands.bench_measure import (
     PrimitiveRow,
     ProgramRow,
+    Tick,
     measure_primitives,
     measure_programs,
     measurements,
 )
+from primepar.commands.bench_plan import measure_plans, plan_lines, plan_measurements
 from primepar.commands.options import MOST_DEVICES, JsonOption, json_text
 from primepar.commands.verify import EXIT_CODES, LONGEST
 from primepar.errors import ConfigError
 from primepar.files import write_text
+
+RANKS = "4,16,64,256,1024"
+TIMEOUT = 60.0
+DEVICES = "4,8,16,32"
+MOST_PLANNED = 1024
+Rows = TypeVar("Rows")
 
 
 class Measured(StrEnum):
     """What can be measured."""
 
     verify = "verify"
+    plan = "plan"
 
 
 def bench(
-    what: Annotated[Measured, typer.Argument(metavar="WHAT", help="What to measure: verify.")],
+    what: Annotated[
+        Measured, typer.Argument(metavar="WHAT", help="What to measure: verify or plan.")
+    ],
     ranks: Annotated[
-        str,
-        typer.Option(metavar="N,N,...", help="Sizes of the programs, square numbers of ranks."),
-    ] = "4,16,64,256,1024",
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Of verify: sizes of the programs, square numbers of ranks.",
+            show_default=RANKS,
+        ),
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds for the plain encoding on each program.")
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            help="Of verify: seconds for the plain encoding on each program.",
+            show_default=f"{TIMEOUT:g}",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="PLOT.SVG", help="Write the plot there."),
+        typer.Option("--output", "-o", metavar="PLOT.SVG", help="Of verify: write the plot there."),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Of plan: devices of the plans, powers of two.",
+            show_default=DEVICES,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure the proofs: of programs of growing size, and of each primitive for every side.
+    """Measure the proofs or the planner on this machine.
 
-    Beside each program stands the plain encoding in Z3, one integer per instruction, which decides
-    deadlock-freedom alone. Ends with 0 if all is proved.
+    verify: of programs of growing size, and of each primitive for every side; beside each program
+    stands the plain encoding in Z3, one integer per instruction, which decides deadlock-freedom
+    alone. Ends with 0 if all is proved. plan: the search for a block of the models of PrimePar's
+    paper, with the paper's times beside it.
     """
+    if what is Measured.plan:
+        _refuse(what, {"--ranks": ranks, "--timeout": timeout, "--output": output})
+        _bench_plan(devices or DEVICES, json)
+        return
+    _refuse(what, {"--devices": devices})
+    _bench_verify(ranks or RANKS, TIMEOUT if timeout is None else timeout, output, json)
+
+
+def _refuse(what: Measured, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option}: expected none beside bench {what}, which has no such thing, "
+                f"got {value}: leave it out"
+            )
+
+
+def _bench_plan(devices: str, json: bool) -> None:
+    counts = _devices(devices)
+    rows = _measured(plan_measurements(counts), lambda tick: measure_plans(counts, tick))
+    typer.echo(json_text({"plans": rows}) if json else "\n".join(plan_lines(rows)), nl=not json)
+
+
+def _devices(text: str) -> list[int]:
+    found = []
+    for part in (part.strip() for part in text.split(",")):
+        is_number = part.isascii() and part.isdigit() and len(part) < 10
+        count = int(part) if is_number else 0
+        if not 4 <= count <= MOST_PLANNED or count & (count - 1):
+            raise ConfigError(
+                f"--devices: expected powers of two from 4 to {MOST_PLANNED}, got {part!r}: "
+                "write --devices 4,8,16"
+            )
+        found.append(count)
+    return found
+
+
+def _bench_verify(ranks: str, timeout: float, output: Path | None, json: bool) -> None:
     sizes = _sizes(ranks)
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     if output is not None and output.suffix != ".svg":
         raise ConfigError(f"--output: expected a name that ends with .svg, got {output}")
     chosen = [case for size in sizes for case in cases(size)]
-    programs, primitives = _measure(chosen, timeout)
+    programs, primitives = _measured(
+        measurements(len(chosen)),
+        lambda tick: (measure_programs(chosen, timeout, tick), measure_primitives(tick)),
+    )
     if output is not None:
         write_text(output, plot(programs, timeout))
     if json:
@@ -82,7 +152,7 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _measure(chosen: list[Case], timeout: float) -> tuple[list[ProgramRow], list[PrimitiveRow]]:
+def _measured(total: int, measure: Callable[[Tick], Rows]) -> Rows:
     """Measure all, under one progress bar where people look on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -91,13 +161,8 @@ def _measure(chosen: list[Case], timeout: float) -> tuple[list[ProgramRow], list
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal,
                   transient=True) as bar:  # fmt: skip
-        task = bar.add_task("", total=measurements(len(chosen)))
-
-        def tick(name: str) -> None:
-            bar.update(task, advance=1, description=name)
-
-        programs = measure_programs(chosen, timeout, tick)
-        return programs, measure_primitives(tick)
+        task = bar.add_task("", total=total)
+        return measure(lambda name: bar.update(task, advance=1, description=name))
 
 
 def _program_lines(rows: list[ProgramRow], timeout: float) -> Iterator[str]:

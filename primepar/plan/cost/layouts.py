@@ -1,97 +1,27 @@
 """Layouts of many sequences at once, as arrays, and what redistribution between them takes.
 
-A device holds some slices of the rows by some of the columns. The layout of a sequence is the
-Kronecker product of those of its elements, as each element cuts what the one before it left.
+The box of a device is what it holds of a tensor, some slices of the rows by some of the columns: it
+is told by digits, those of the rows before those of the columns, of which some are the device's and
+the others are any.
 
-Legend: D devices, G slices of a dim (as many as devices), P, Q layouts.
+Legend: D devices, P, Q layouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.errors import SequenceError
 from primepar.plan.cost.links import Wires
-from primepar.plan.cost.moving import moving
-from primepar.schedule.lowering import layout
-from primepar.schedule.operators import Phase, tensor_dims
-from primepar.schedule.sequence import Element
+from primepar.plan.cost.spread import Digits, Slices, Spread
 
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
-ENDS: Final[dict[str, tuple[Phase, bool]]] = {
-    "I": ("forward", False),
-    "W": ("forward", False),
-    "O": ("forward", True),
-    "dI": ("backward", True),
-}
-"""Tensor -> the phase that says where it lies between phases, and whether at the phase's end."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Slices of rows and of columns that every device holds: arrays (devices, slices)."""
-
-    rows_DG: Bools
-    columns_DG: Bools
-
-    @classmethod
-    def whole(cls, devices: int = 1) -> Spread:
-        """Everything on every device."""
-        return cls(np.ones((devices, 1), bool), np.ones((devices, 1), bool))
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Slices of the rows and of the columns."""
-        return self.rows_DG.shape[1], self.columns_DG.shape[1]
-
-    def then(self, inner: Spread) -> Spread:
-        """Every slice cut again by the next element, on its devices."""
-        rows = _kronecker(self.rows_DG, inner.rows_DG)
-        return Spread(rows, _kronecker(self.columns_DG, inner.columns_DG))
-
-    def turned(self) -> Spread:
-        """Rows and columns exchanged."""
-        return Spread(self.columns_DG, self.rows_DG)
-
-
-def _kronecker(outer: Bools, inner: Bools) -> Bools:
-    found = outer[:, None, :, None] & inner[None, :, None, :]
-    return found.reshape(len(outer) * len(inner), -1)
-
-
-@lru_cache(maxsize=4096)
-def element_spread(element: Element, tensor: str) -> Spread:
-    """Where an element leaves a tensor between phases, over its first and its last dim.
-
-    Raises `SequenceError` where what a device holds is no product of slices.
-    """
-    phase, last = ENDS[tensor]
-    found = layout(moving(element).movement, phase, tensor, last=last)
-    named = [dim for dim in tensor_dims(tensor) if dim in moving(element).sequence.grid]
-    first, second = tensor_dims(tensor)[-2:]
-    slices = []
-    for dim in (first, second):
-        if dim not in named:
-            slices.append(np.ones((found.ranks, 1), bool))
-            continue
-        held_DG = np.zeros((found.ranks, found.grid[named.index(dim)]), bool)
-        for rank in range(found.ranks):
-            held_DG[rank, found.slices(rank, named.index(dim))] = True
-        slices.append(held_DG)
-    blocks = slices[0].sum(axis=1) * slices[1].sum(axis=1)
-    if [len(own) for own in found.held] != blocks.tolist():
-        raise SequenceError(
-            f"expected slices of {first} by slices of {second} of {tensor} on every device, got "
-            f"other blocks for {element.primitive.text(element.sides)}: this is not planned"
-        )
-    return Spread(*slices)
+AT_ONCE = 1 << 18
+"""Numbers in an array of what is looked at together."""
 
 
 @dataclass
@@ -99,36 +29,41 @@ class Layouts:
     """The distinct layouts of a search over 2^n devices, by number."""
 
     wires: Wires
-    _numbers: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
-    _rows: list[Bools] = field(default_factory=list)
-    _columns: list[Bools] = field(default_factory=list)
+    _numbers: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _fixed: list[int] = field(default_factory=list)
+    _values: list[Digits] = field(default_factory=list)
     _about: dict[int, _Told] = field(default_factory=dict)
 
     def number(self, spread: Spread) -> int | None:
         """Number of a layout, a new one where it has none yet.
 
-        None where a dim has slices that are no 1 / devices of it, or where the layout is not known.
+        None where a dim has slices that are no 1 / devices of it.
         """
-        devices = self.wires.devices
-        fine = []
-        for held_DG in (spread.rows_DG, spread.columns_DG):
-            if devices % held_DG.shape[1]:
-                return None
-            fine.append(np.repeat(held_DG, devices // held_DG.shape[1], axis=1))
-        rows, columns = fine
-        key = np.packbits(rows).tobytes(), np.packbits(columns).tobytes()
+        if max(spread.rows.digits, spread.columns.digits) > self.wires.bits:
+            return None
+        (rows, row_values), (columns, column_values) = map(
+            self._fine, (spread.rows, spread.columns)
+        )
+        fixed = rows << self.wires.bits | columns
+        values = row_values << np.uint32(self.wires.bits) | column_values
+        key = fixed, values.tobytes()
         if key not in self._numbers:
-            self._numbers[key] = len(self._rows)
-            self._rows.append(rows)
-            self._columns.append(columns)
+            self._numbers[key] = len(self._fixed)
+            self._fixed.append(fixed)
+            self._values.append(values)
         return self._numbers[key]
+
+    def _fine(self, slices: Slices) -> tuple[int, Digits]:
+        """The same slices in digits of a cut into as many as devices."""
+        more = self.wires.bits - slices.digits
+        return slices.fixed << more, slices.values_D << np.uint32(more)
 
     def slices(self, number: int, dim: int) -> int:
         """In how many parts the layout cuts rows (0) or columns (1)."""
         return self._told(number).slices[dim]
 
     def share(self, number: int) -> float:
-        """The largest share of the tensor on a device."""
+        """The share of the tensor on a device."""
         return self._told(number).share
 
     def line(self, number: int, dim: int) -> tuple[int, ...]:
@@ -140,62 +75,51 @@ class Layouts:
 
     def _told(self, number: int) -> _Told:
         if number not in self._about:
-            rows, columns = self._rows[number], self._columns[number]
-            counts = rows.sum(axis=1), columns.sum(axis=1)
-            slices = tuple(int(len(rows) // count.max()) for count in counts)
-            share = float((counts[0] * counts[1]).max()) / len(rows) ** 2
+            bits, fixed, values = self.wires.bits, self._fixed[number], self._values[number]
+            rows, columns = values >> np.uint32(bits), values & np.uint32(self.wires.devices - 1)
+            slices = 1 << (fixed >> bits).bit_count(), 1 << (fixed % (1 << bits)).bit_count()
             lines = self._bits(columns, rows), self._bits(rows, columns)
-            self._about[number] = _Told((slices[0], slices[1]), share, lines)
+            self._about[number] = _Told(slices, 1 / (slices[0] * slices[1]), lines)
         return self._about[number]
 
-    def _bits(self, same: Bools, apart: Bools) -> tuple[int, ...]:
-        alike = np.flatnonzero((same == same[0]).all(axis=1))
-        _, first = np.unique(np.packbits(apart[alike], axis=1), axis=0, return_index=True)
+    def _bits(self, same: Digits, apart: Digits) -> tuple[int, ...]:
+        alike = np.flatnonzero(same == same[0])
+        _, first = np.unique(apart[alike], return_index=True)
         apart_by = int(np.bitwise_or.reduce(alike[first]))
         bits = self.wires.bits
         return tuple(place for place in range(bits) if apart_by >> (bits - 1 - place) & 1)
 
     def ways(self, sources: Several[int], targets: Several[int]) -> Ways:
         """What redistribution from each of some layouts to each of others loads the links with."""
-        here, there = self._held(sources), self._held(targets)
+        there = self._boxes(targets)
+        at_once = max(1, AT_ONCE // (len(targets) * self.wires.devices))
+        found = [self._ways(self._boxes(sources[first : first + at_once]), there)
+                 for first in range(0, len(sources), at_once)]  # fmt: skip
+        loads = tuple(np.concatenate(each) for each in zip(*(each.loads for each in found),
+                                                           strict=True))  # fmt: skip
+        return Ways(self.wires, loads, np.concatenate([each.moved_PQ for each in found]))
+
+    def _ways(self, here: Boxes, there: Boxes) -> Ways:
         devices = self.wires.devices
-        needed_DQ = (there[0].sum(axis=2) * there[1].sum(axis=2)).T / devices**2
-        left = needed_DQ[:, None] - _overlaps(here, there)
-        total_PQ = left.sum(axis=0)
+        left_DPQ = there.sizes - here.shared_with(there)
+        moved_PQ = left_DPQ.sum(axis=0)
         loads = []
         for level, link in enumerate(self.wires.links):
             joined = 1 << sum(each <= level for each in self.wires.levels)
-            outer = np.zeros_like(left)
+            through = left_DPQ
             if joined < devices:
-                outer = needed_DQ[:, None] - self._near(here, there, joined)
-            through = left - outer
+                outer_DPQ = there.sizes - here.near(there, joined)
+                through = left_DPQ - outer_DPQ
+                left_DPQ = outer_DPQ
             below = 1 << self.wires.below(level)
             if link.shared and below > 1:
-                through = through.reshape(-1, below, *total_PQ.shape).sum(axis=1)
+                through = through.reshape(-1, below, *moved_PQ.shape).sum(axis=1)
             loads.append(through.max(axis=0))
-            left = outer
-        return Ways(self.wires, tuple(loads), total_PQ)
+        return Ways(self.wires, tuple(loads), moved_PQ)
 
-    def _held(self, numbers: Several[int]) -> tuple[Floats, Floats]:
-        """Rows and columns of some layouts, (P, D, G) each."""
-        rows = np.stack([self._rows[each] for each in numbers]).astype(np.float32)
-        return rows, np.stack([self._columns[each] for each in numbers]).astype(np.float32)
-
-    def _near(
-        self, here: tuple[Floats, Floats], there: tuple[Floats, Floats], joined: int
-    ) -> Floats:
-        """Shares of what every device needs that its group of `joined` devices holds, (D, P, Q)."""
-        devices, count = self.wires.devices, len(here[0])
-        rows, columns = (held.reshape(count, -1, joined, devices) for held in here)
-        all_rows, all_columns = rows.max(axis=2), columns.max(axis=2)
-        blocks = np.einsum("pgdr,pgdc->pgrc", rows, columns) > 0
-        boxes = all_rows.sum(axis=2) * all_columns.sum(axis=2)
-        boxed = (blocks.sum(axis=(2, 3)) == boxes).all(axis=1)
-        spread = tuple(np.repeat(each, joined, axis=1) for each in (all_rows, all_columns))
-        found = _overlaps((spread[0], spread[1]), there)
-        if not boxed.all():
-            found[:, ~boxed] = _in_blocks(blocks[~boxed], there, joined)
-        return found
+    def _boxes(self, numbers: Several[int]) -> Boxes:
+        fixed_P = np.array([self._fixed[each] for each in numbers], np.uint32)
+        return Boxes(fixed_P, np.stack([self._values[each] for each in numbers], axis=1))
 
 
 class _Told(NamedTuple):
@@ -206,28 +130,67 @@ class _Told(NamedTuple):
     lines: tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _overlaps(here: tuple[Floats, Floats], there: tuple[Floats, Floats]) -> Floats:
-    """Share of the tensor that each device has in both layouts, (D, P, Q)."""
-    devices = here[0].shape[1]
-    found = np.empty((devices, len(here[0]), len(there[0])), np.float32)
-    for rank in range(devices):
-        np.matmul(here[0][:, rank], there[0][:, rank].T, out=found[rank])
-        found[rank] *= here[1][:, rank] @ there[1][:, rank].T
-    found /= devices**2
-    return found
+class Boxes(NamedTuple):
+    """What each device holds in each of some layouts: the digits that are fixed, and which."""
+
+    fixed_P: Digits
+    values_DP: Digits
+
+    @property
+    def sizes(self) -> Floats:
+        """Share of the tensor in a box of each layout."""
+        return _sizes(self.fixed_P)
+
+    def shared_with(self, other: Boxes) -> Floats:
+        """Share of the tensor that each device has in both layouts, (D, P, Q)."""
+        apart = self.values_DP[:, :, None] ^ other.values_DP[:, None]
+        apart &= self.fixed_P[:, None] & other.fixed_P
+        return np.where(apart == 0, _sizes(self.fixed_P[:, None] | other.fixed_P), np.float32(0))
+
+    def near(self, other: Boxes, joined: int) -> Floats:
+        """Share of what each device has there that its group of so many holds here, (D, P, Q)."""
+        union, is_box = self.joined(joined)
+        found = union.shared_with(other)
+        if not is_box.all():
+            found[:, ~is_box] = self.only(~is_box)._near_by_one(other, joined)
+        return found
+
+    def joined(self, count: int) -> tuple[Boxes, NDArray[np.bool_]]:
+        """The least boxes around those of groups of so many devices, and which hold no more."""
+        groups = self._groups(count)
+        apart_P = np.bitwise_or.reduce(groups ^ groups[:, :1], axis=(0, 1))
+        distinct = 1 + (np.diff(np.sort(groups, axis=1), axis=1) > 0).sum(axis=1)
+        values = np.repeat(groups[:, 0] & ~apart_P, count, axis=0)
+        is_box_P = (distinct * _sizes(apart_P) == 1).all(axis=0)
+        return Boxes(self.fixed_P & ~apart_P, values), is_box_P
+
+    def _near_by_one(self, other: Boxes, joined: int) -> Floats:
+        """The same, of one device of the group after another, each box once."""
+        groups = self._groups(joined)
+        found = np.zeros((*self.values_DP.shape, len(other.fixed_P)), np.float32)
+        for place in range(joined):
+            own = groups[:, place]
+            is_new = (groups[:, :place] != own[:, None]).all(axis=1)
+            boxes = Boxes(self.fixed_P, np.repeat(own, joined, axis=0))
+            found += boxes.shared_with(other) * np.repeat(is_new, joined, axis=0)[:, :, None]
+        return found
+
+    def _groups(self, count: int) -> Digits:
+        return self.values_DP.reshape(-1, count, len(self.fixed_P))
+
+    def only(self, which: NDArray[np.bool_]) -> Boxes:
+        """Some of the layouts."""
+        return Boxes(self.fixed_P[which], self.values_DP[:, which])
 
 
-def _in_blocks(blocks: Bools, there: tuple[Floats, Floats], joined: int) -> Floats:
-    """The same for groups that hold what is no product of rows and columns."""
-    count, _, slices, _ = blocks.shape
-    devices = there[0].shape[1]
-    found = np.empty((devices, count, len(there[0])), np.float32)
-    for rank in range(devices):
-        group = blocks[:, rank // joined].reshape(count, -1).astype(np.float32)
-        cells = there[0][:, rank, :, None] * there[1][:, rank, None, :]
-        np.matmul(group, cells.reshape(len(cells), -1).T, out=found[rank])
-    found /= slices**2
-    return found
+def _sizes(fixed: Digits) -> Floats:
+    """1 / 2^k for k digits that are fixed, counted in pairs, fours, eights and all 32."""
+    found = fixed - (fixed >> np.uint32(1) & np.uint32(0x55555555))
+    found = (found & np.uint32(0x33333333)) + (found >> np.uint32(2) & np.uint32(0x33333333))
+    found = found + (found >> np.uint32(4)) & np.uint32(0x0F0F0F0F)
+    count = (found * np.uint32(0x01010101)) >> np.uint32(24)
+    sizes: Floats = np.ldexp(np.float32(1), -count.astype(np.int32))
+    return sizes
 
 
 @dataclass(frozen=True)

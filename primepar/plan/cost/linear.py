@@ -131,7 +131,7 @@ class _Linear:
         running = max(
             sum(max(0.0, self._size(((tensor, share),)) - counted.get(tensor, 0.0))
                 for tensor, share in alive)
-            for phase in PRODUCTS for alive in self.moving.alive(phase)
+            for alive in self.moving.alive
         )  # fmt: skip
         return Cost(self._seconds(), kept, running * item)
 

@@ -86,11 +86,10 @@ class Moving:
 
     def share(self, phase: Phase, tensor: str, *, last: bool = False) -> float:
         """The largest share of a tensor on a device at the start or (`last`) end of a phase."""
-        movement = self.movement
-        held = movement.end(phase, tensor) if last else movement.start(phase, tensor)
-        return self._most(tensor, held)
+        return _share(self, phase, tensor, last)
 
-    def _most(self, tensor: str, held: Holdings) -> float:
+    def most(self, tensor: str, held: Holdings) -> float:
+        """The largest share of a tensor on a device that holds so much."""
         grid = self.sequence.grid
         return max(map(len, held)) / prod(grid[d] for d in tensor_dims(tensor) if d in grid)
 
@@ -104,15 +103,19 @@ class Moving:
         """Steps of a sweep, with loads on links: each bit's level, and which levels are shared."""
         return _stages(self, phases, levels, shared)
 
-    def alive(self, phase: Phase) -> Iterator[Shares]:
-        """Shares of the tensors of a phase that are on a device at each step, with what arrives."""
+    @cached_property
+    def alive(self) -> tuple[Shares, ...]:
+        """Shares of tensors that are on a device at each step of each phase, with what arrives."""
+        return tuple(shares for phase in PRODUCTS for shares in self._alive(phase))
+
+    def _alive(self, phase: Phase) -> Iterator[Shares]:
         movement, (reads, writes) = self.movement, PRODUCTS[phase]
-        made = self._most(writes, movement.end(phase, writes))
+        made = self.most(writes, movement.end(phase, writes))
         for step in range(self.sequence.steps):
             arriving = movement.moved(phase).operands[step]
-            found = [(each, self._most(each, self._with(phase, each, step, arriving)))
+            found = [(each, self.most(each, self._with(phase, each, step, arriving)))
                      for each in reads]  # fmt: skip
-            now = self._most(writes, movement.held(phase, writes, step))
+            now = self.most(writes, movement.held(phase, writes, step))
             coming = self._largest(movement.moved(phase).partials[step])
             yield (*found, (writes, max(made, now) + coming))
 
@@ -145,6 +148,13 @@ def moving(*elements: Element) -> Moving:
 
 def _hops(moved: PhaseMovement) -> bool:
     return bool(moved.prologue) or any(moved.operands) or any(moved.partials)
+
+
+@lru_cache(maxsize=4096)
+def _share(own: Moving, phase: Phase, tensor: str, last: bool) -> float:
+    movement = own.movement
+    held = movement.end(phase, tensor) if last else movement.start(phase, tensor)
+    return own.most(tensor, held)
 
 
 @lru_cache(maxsize=4096)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput, ByOutput
-from primepar.plan.cost.layouts import Layouts, Spread, element_spread
+from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
 from primepar.plan.cost.local import Local, embedding_cost
+from primepar.plan.cost.spread import Spread, element_spread
 from primepar.plan.search.space import Candidate, SpaceName, linear_candidates, local_candidates
 from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import Primitive

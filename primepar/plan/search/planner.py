@@ -8,7 +8,6 @@ shares the table, the table's way is an edge from the first node to the head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -23,20 +22,9 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.plan import Plan
 from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
-from primepar.plan.search.segments import (
-    Matrix,
-    Step,
-    Table,
-    Vector,
-    ahead,
-    along,
-    cheapest,
-    stretch,
-)
+from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.space import SpaceName
 
-STREAM = "blocks.0.add2"
-"""The operator whose options stand for those of any that leaves the stream."""
 Part = Literal["model", "blocks"]
 """What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
 
@@ -59,7 +47,6 @@ class Planner:
     _options: dict[object, Options] = field(default_factory=dict)
     _ways: dict[object, Ways] = field(default_factory=dict)
     _edges: dict[object, Matrix] = field(default_factory=dict)
-    _tables: dict[object, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
@@ -144,13 +131,6 @@ class Planner:
         found: Matrix = self._ways[key].seconds(size)[np.ix_(at, to)]
         return found
 
-    def step(self, operator: Operator, before: str, first: str) -> Step:
-        """An operator as the next node of a segment."""
-        edge = self.edge(before, operator.name)
-        several = len(operator.inputs) > 1
-        extra = self.edge(first, operator.name) if several else None
-        return Step(edge, self.objective(operator.name), extra)
-
     def segments(self) -> list[list[Operator]]:
         """The chain of operators, cut where no edge passes by; segments share their ends."""
         at = {operator.name: place for place, operator in enumerate(self.operators)}
@@ -166,27 +146,6 @@ class Planner:
                 found.append([operator])
             first = min([first, *(at[each] for each in operator.inputs)])
         return [segment[::-1] for segment in found[:-1]][::-1]
-
-    def segment(self, operators: Several[Operator]) -> Table:
-        """The table of one segment.
-
-        A segment of a block begins with the stream, which an addition, the embedding or a norm
-        leaves: what follows depends on the layout alone, so that one table serves them all.
-        """
-        names = [operator.name for operator in operators]
-        begin = STREAM if len(names) > 2 else names[0]
-        key = tuple(kind_of(self.named[name]) for name in (begin, *names[1:]))
-        if key not in self._tables:
-            pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
-            self._tables[key] = stretch(self.step(operator, before, begin)
-                                        for operator, before in pairs)  # fmt: skip
-        found = self._tables[key]
-        return found if begin == names[0] else found.at(self._in_stream(names[0]))
-
-    def _in_stream(self, name: str) -> Numbers:
-        """Option of the stream with the layout that each option of an operator leaves."""
-        at = {layout: place for place, layout in enumerate(self.options(STREAM).leaves.tolist())}
-        return np.array([at[layout] for layout in self.options(name).leaves.tolist()])
 
     def cost(self, choices: Mapping[str, int]) -> float:
         """Cost of a choice of one option for every operator."""
@@ -222,51 +181,22 @@ class Planner:
 
     def search(self) -> Found:
         """The plan with the least cost."""
-        segments = self.segments()
-        tables = [self.segment(each) for each in segments]
-        start, options = self.objective(self.first), np.arange(len(self.options(self.first)))
-        if self.tied:
-            head = next(at for at, each in enumerate(segments) if each[-1].name == "head") + 1
-            start, options, tables = self._tied(start, tables, head)
-        cost, (at, *choices) = cheapest(start, tables)
-        choices = [int(options[at]), *choices]
-        return Found(self, cost, dict(zip(self.named, choices, strict=True)))
+        from primepar.plan.search.exact import Exact
 
-    def _tied(
-        self, start: Vector, tables: list[Table], head: int
-    ) -> tuple[Vector, Numbers, list[Table]]:  # fmt: skip
-        """The best embedding alone at the start, and the table's way from there to the head.
-
-        With that way, a plan costs at least as much more as without it the best plan does with its
-        embedding, and the best with its head. Options of the embedding are tried in the order of
-        this bound, until it is no better than the best that was found.
-        """
-        end = np.zeros(len(self.options("loss")))
-        after, tie = ahead(tables[head:], end), self.tie()
-        with_embedding = start + ahead(tables, end)
-        with_head = along(start, tables[:head])[-1] + after
-        bounds = (np.maximum(with_embedding[:, None], with_head) + tie).min(axis=1)
-        best, chosen = np.inf, 0
-        for option in np.argsort(bounds, kind="stable").tolist():
-            if bounds[option] >= best:
-                break
-            reached = along(start[[option]], [tables[0].at(np.array([option])), *tables[1:head]])
-            cost = float((reached[-1] + tie[option] + after).min())
-            if cost < best:
-                best, chosen = cost, option
-        one = np.array([chosen])
-        first = tables[0].at(one)
-        tables = [first, *tables[1 : head - 1], tables[head - 1].plus(tie[chosen]), *tables[head:]]
-        return start[one], one, tables
+        return Found(self, *Exact.of(self).search())
 
 
 @dataclass(frozen=True)
 class Found:
-    """A choice of one option for every operator, and its cost."""
+    """A choice of one option for every operator, and its cost.
+
+    `gap` is by how much that may be above the least cost of all plans, as a share.
+    """
 
     planner: Planner
     cost: float
     choices: dict[str, int]
+    gap: float = 0.0
 
     @property
     def plan(self) -> Plan:

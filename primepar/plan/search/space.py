@@ -20,8 +20,8 @@ from primepar.errors import PrimitiveError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import PRIMITIVES, parse_sequence
-from primepar.plan.cost.layouts import Spread, element_spread
 from primepar.plan.cost.moving import Moving, moving
+from primepar.plan.cost.spread import Spread, element_spread
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element
 
