@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from errno import ENOSPC
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -18,13 +18,14 @@ from primepar.commands.plan_search import plan
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
 from primepar.commands.train import train
+from primepar.commands.usage import UsageError, usage_line
 from primepar.commands.verify import verify
 from primepar.errors import PrimeParError
 
 app = typer.Typer(
     help="Partition primitives of tensor products: written once, emulated, proved and run.",
     add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 app.command("list", epilog="Example: primepar list")(list_)
@@ -49,19 +50,23 @@ app.command("bench", epilog="Example: primepar bench verify --ranks 4,16,64 -o p
 def main() -> None:
     """Run the command line: bad input ends in one line on stderr, never in a traceback."""
     try:
-        app(prog_name="primepar")
+        sys.exit(app(prog_name="primepar", standalone_mode=False))
     except PrimeParError as error:
-        typer.echo(f"primepar: error: {_one_line(str(error))}", err=True)
-        sys.exit(error.exit_code)
+        _refuse(str(error), error.exit_code)
+    except UsageError as error:
+        _refuse(usage_line(error, sys.argv[1:]))
     except OSError as error:
         if error.errno != ENOSPC:
             raise
-        typer.echo("primepar: error: expected room for what is written, got a full disk", err=True)
-        sys.exit(PrimeParError.exit_code)
+        _refuse("expected room for what is written, got a full disk")
     except MemoryError:
-        typer.echo("primepar: error: expected a mesh and a shape that fit into memory, got larger "
-                   "ones: take smaller ones", err=True)  # fmt: skip
-        sys.exit(PrimeParError.exit_code)
+        _refuse("expected a mesh and a shape that fit into memory, got larger ones: take smaller "
+                "ones")  # fmt: skip
+
+
+def _refuse(message: str, code: int = PrimeParError.exit_code) -> NoReturn:
+    typer.echo(f"primepar: error: {_one_line(message)}", err=True)
+    sys.exit(code)
 
 
 def _one_line(text: str) -> str:
@@ -80,6 +85,7 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -87,4 +93,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command."""
+    """Hold the options that stand before a command, and show the help where none is named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit(PrimeParError.exit_code)

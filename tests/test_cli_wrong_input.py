@@ -9,6 +9,8 @@ from unittest.mock import patch
 import pytest
 from command import run
 
+from primepar.plan.cluster import ready_clusters
+
 REGISTERED = (
     "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, "
     "summa-rectangular, tesseract, three-d, three-d-exchanged, three-d-regathered, primepar, "
@@ -295,14 +297,43 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("draw",), ("show",), ("show", "K", "--sides", "2"), ("check", "K", "--seed", "x"),
-     ("check", "K", "--seed", "-1"), ("verify", "K", "--timeout", "long"),
-     ("show", "K", "--phase", "sideways")],
-)  # fmt: skip
-def test_usage_errors_end_with_2_and_say_how_it_is_used(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert "Usage: primepar" in done.err
-    assert "Traceback" not in done.err
+COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train, bench"
+TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
+          "ready plan beside --model")  # fmt: skip
+CLUSTER = f"cluster in TOML, or a ready one: {', '.join(ready_clusters())}"
+USAGE = {
+    "draw": f"expected one of {COMMANDS}, got 'draw': write primepar list",
+    "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",
+    "show": f"TARGET: expected a value, got none: write primepar show TARGET ({TARGET})",
+    "certify proof.json":
+        "TARGET: expected a value, got none: write primepar certify CERTIFICATE TARGET "
+        f"({TARGET})",
+    "plan opt-6.7b":
+        f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
+    "plan opt-6.7b --cluster h200-8":
+        "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
+        "power of two)",
+    "simulate K2":
+        "--cluster: expected a value, got none: write --cluster NAME|FILE (a ready cluster, like "
+        "h200-8, or a TOML file of one)",
+    "plan opt-6.7b --cluster":
+        "--cluster: expected a value, got none: write --cluster VALUE",
+    "verify K2 --json=3": "--json: expected no value, got one: write --json",
+    "show K --sides 2":
+        "--sides: expected an option of primepar show, got no such one: write --side",
+    "show K -q": "-q: expected an option of primepar show, got no such one: write --help",
+    "show K 2": "expected no more arguments of primepar show, got 2: leave it out",
+    "check K --seed x": "--seed: expected an integer, got 'x': see primepar check --help",
+    "check K --seed=-1":
+        "--seed: expected a number greater than or equal to 0, got '-1': see primepar check --help",
+    "verify K --timeout long":
+        "--timeout: expected a number, got 'long': see primepar verify --help",
+    "show K --phase sideways":
+        "--phase: expected one of forward, backward, gradient, got 'sideways': see primepar show "
+        "--help",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_what_is_no_way_to_call_a_command_is_refused_in_one_line(arguments: str) -> None:
+    assert run(*arguments.split()) == (2, "", f"primepar: error: {USAGE[arguments]}\n")

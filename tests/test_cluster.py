@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primepar.errors import ClusterError
-from primepar.plan.cluster import READY_CLUSTERS, load_cluster, read_cluster
+from primepar.plan.cluster import READY_CLUSTERS, load_cluster, read_cluster, ready_clusters
 
 GOOD = """\
 name = "two nodes"
@@ -128,7 +128,7 @@ def test_a_file_that_is_not_there_is_refused_with_the_ready_clusters(tmp_path: P
     with pytest.raises(ClusterError) as caught:
         load_cluster(f"{tmp_path}/none.toml")
     assert str(caught.value) == (
-        f"{tmp_path}/none.toml: expected a cluster file or one of h200-8, torus-4x4, v100-8x4, "
+        f"{tmp_path}/none.toml: expected a cluster file or one of {', '.join(ready_clusters())}, "
         "got No such file or directory"
     )
 

@@ -11,7 +11,7 @@ from command import run
 
 from primepar.models import ModelConfig, load_config
 from primepar.plan import lower_step, ready_plan
-from primepar.plan.cluster import load_cluster
+from primepar.plan.cluster import load_cluster, ready_clusters
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
@@ -134,8 +134,8 @@ WRONG = {
         "--shape: expected M,N,K or B,M,N,K, got '8,8': write it like --shape 8,8,8"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
-        "h300: expected a cluster file or one of h200-8, torus-4x4, v100-8x4, got No such file or "
-        "directory"
+        f"h300: expected a cluster file or one of {', '.join(ready_clusters())}, got No such file "
+        "or directory"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "

@@ -10,6 +10,7 @@ import typer
 from primepar.commands.options import JsonOption, json_text
 from primepar.commands.plan_objective import Goal, Objective, front_words
 from primepar.errors import ConfigError
+from primepar.plan.cluster import ready_clusters
 
 Space = Literal["paper", "all"]
 
@@ -27,7 +28,7 @@ def plan(
         str,
         typer.Option(
             metavar="FILE",
-            help="Cluster in TOML, or a ready one: v100-8x4, h200-8, torus-4x4.",
+            help=f"Cluster in TOML, or a ready one: {', '.join(ready_clusters())}.",
             show_default=False,
         ),
     ],

@@ -101,6 +101,11 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
+def ready_clusters() -> list[str]:
+    """Names of the clusters that are shipped."""
+    return sorted(each.stem for each in READY_CLUSTERS.glob("*.toml"))
+
+
 def load_cluster(name: str) -> Cluster:
     """Read a ready cluster by its name, or a TOML file.
 
@@ -112,9 +117,9 @@ def load_cluster(name: str) -> Cluster:
     try:
         return read_cluster(read_bytes(path).decode())
     except OSError as error:
-        ready = ", ".join(sorted(each.stem for each in READY_CLUSTERS.glob("*.toml")))
         raise ClusterError(
-            f"{name}: expected a cluster file or one of {ready}, got {error.strerror}"
+            f"{name}: expected a cluster file or one of {', '.join(ready_clusters())}, got "
+            f"{error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise ClusterError(f"{name}: expected TOML, got no text in UTF-8") from None

@@ -1,0 +1,91 @@
+"""What is wrong with how a command was called, in one line as every other error.
+
+Typer raises what Click calls a usage error. Which class it is tells what it knows: a parameter, the
+name of an option, the command.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any, Final
+
+import typer
+
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+"""What Typer raises for an unknown, missing or wrong option, argument or command."""
+
+
+def usage_line(error: Any, arguments: list[str]) -> str:
+    """The line for a `UsageError` of these arguments of `primepar`."""
+    path = error.ctx.command_path if error.ctx else "primepar"
+    if getattr(error, "param", None) is not None:
+        name = _name(error.param)
+        if not error.message:
+            return (
+                f"{name}: expected a value, got none: write {_call(error.param, path, error.ctx)}"
+            )
+        return f"{name}: {_value(error.message, name, arguments)}: see {path} --help"
+    if hasattr(error, "possibilities"):
+        near = (error.possibilities or ["--help"])[0]
+        return f"{error.option_name}: expected an option of {path}, got no such one: write {near}"
+    if hasattr(error, "option_name"):
+        option = error.option_name
+        if "requires" in error.message:
+            return f"{option}: expected a value, got none: write {option} VALUE"
+        return f"{option}: expected no value, got one: write {option}"
+    return _of_words(error, path)
+
+
+def _name(param: Any) -> str:
+    """`--cluster` of an option, `MODEL` of an argument."""
+    if param.param_type_name == "option":
+        return str(max(param.opts, key=len))
+    return str(param.metavar or param.name.upper())
+
+
+def _call(param: Any, path: str, ctx: Any) -> str:
+    """The option with its value, or the command with all of its arguments; and what it means."""
+    said = (param.help or "").rstrip(".")
+    meaning = f" ({said[:1].lower()}{said[1:]})" if said else ""
+    if param.param_type_name == "option":
+        return f"{_name(param)} {param.metavar or 'VALUE'}{meaning}"
+    arguments = [each for each in ctx.command.params if each.param_type_name == "argument"]
+    return f"{path} {' '.join(map(_name, arguments))}{meaning}"
+
+
+def _value(message: str, name: str, arguments: list[str]) -> str:
+    """What Typer says of a value, in the words of this house where they are known."""
+    choice = re.fullmatch(r"(?:Value error, )?(.*) is not one of (.*?)\.?", message)
+    if choice:
+        return f"expected one of {choice[2].replace(chr(39), '')}, got {choice[1]}"
+    number = re.fullmatch(r"Input should be (.*?)(?:, unable to parse.*)?", message)
+    if number is None:
+        return message
+    kind = number[1].removeprefix("a valid ")
+    article = {"i": "an ", "n": "a ", "g": "a number ", "l": "a number "}.get(kind[0], "")
+    return f"expected {article}{kind}, got {_given(name, arguments)}"
+
+
+def _given(name: str, arguments: list[str]) -> str:
+    """The last value that was given to an option."""
+    found = "another value"
+    for at, word in enumerate(arguments):
+        if word == name and at + 1 < len(arguments):
+            found = repr(arguments[at + 1])
+        elif word.startswith(f"{name}="):
+            found = repr(word.removeprefix(f"{name}="))
+    return found
+
+
+def _of_words(error: Any, path: str) -> str:
+    """A command that there is not, or one argument too many."""
+    command = re.match(r"No such command '(.*?)'\.", error.message)
+    if command:
+        known = list(error.ctx.command.commands)
+        near = get_close_matches(command[1], known, n=1) or known[:1]
+        return f"expected one of {', '.join(known)}, got {command[1]!r}: write {path} {near[0]}"
+    extra = re.search(r"extra argument.*\((.*)\)", error.message)
+    if extra:
+        return f"expected no more arguments of {path}, got {extra[1]}: leave it out"
+    return str(error.message)
