@@ -39,10 +39,8 @@ class Stopwatch:
         asked: Callable[[], int],
         done: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
-        seconds: float = SECONDS,
     ) -> None:
-        self.mesh, self._asked, self._done = mesh, asked, done
-        self._clock, self._seconds = clock, seconds
+        self.mesh, self._asked, self._done, self._clock = mesh, asked, done, clock
 
     def __call__(self, work: Callable[[], object]) -> float:
         """Seconds of one call, the slowest rank's in each run, the median of several runs.
@@ -51,7 +49,7 @@ class Stopwatch:
         """
         self._run(work, 1)
         first = self._run(work, 1)
-        times = max(1, min(MOST, round(self._seconds / max(first, self._seconds / MOST))))
+        times = max(1, round(min(MOST, SECONDS / max(first, SECONDS / MOST))))
         found = median(self._run(work, times) for _ in range(REPEATS)) / times
         self._done()
         return found
