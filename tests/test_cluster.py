@@ -110,6 +110,17 @@ def test_the_sizes_of_a_cluster() -> None:
         ("joins = 4", "joins = 8",
          "$.links: expected a last level that joins all 4 devices, 2 nodes of 2, got 8: "
          "write joins = 4"),
+        ("[rates.float32]", "[operators.normm]\nlaunch = 0\nmemory_bandwidth = 1\n[rates.float32]",
+         "$.operators: expected kinds out of embedding, norm, attention, activation, add, loss, "
+         "update, got 'normm': write [operators.norm]"),
+        ("[rates.float32]", "[operators.norm]\nlaunch = -1\nmemory_bandwidth = 1\n[rates.float32]",
+         "$.operators.norm.launch: expected the seconds that starting an operation takes, 0 or "
+         "more, got -1.0: write launch = 5e-6"),
+        ("[rates.float32]", "[operators.norm]\nlaunch = 0\n[rates.float32]",
+         "$.operators.norm.memory_bandwidth: expected bytes per second of a device's memory, above "
+         "0, got none: write memory_bandwidth = 9e11"),
+        ("[rates.float32]", "[operators.norm]\nlanch = 0\n[rates.float32]",
+         "$.operators.norm: expected one of launch, memory_bandwidth, got 'lanch': write launch"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_its_place_and_the_mend(

@@ -9,6 +9,8 @@ import typer
 
 from primepar.commands.options import JsonOption, json_text
 from primepar.commands.plan_objective import Goal, Objective, front_words
+from primepar.commands.profile import need, profiled, refuse_beside
+from primepar.distributed.settings import DeviceChoice
 from primepar.errors import ConfigError
 from primepar.plan.cluster import ready_clusters
 
@@ -16,25 +18,26 @@ Space = Literal["paper", "all"]
 
 
 def plan(
+    context: typer.Context,
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL",
             help="A config.json as Hugging Face writes it, or a published model, as opt-175b.",
             show_default=False,
         ),
-    ],
+    ] = None,
     cluster: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE",
             help=f"Cluster in TOML, or a ready one: {', '.join(ready_clusters())}.",
             show_default=False,
         ),
-    ],
+    ] = None,
     devices: Annotated[
-        int, typer.Option(help="Devices of the plan, a power of two.", show_default=False)
-    ],
+        int | None, typer.Option(help="Devices of the plan, a power of two.", show_default=False)
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step.")] = 8,
     dtype: Annotated[
         str | None,
@@ -73,6 +76,19 @@ def plan(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the plan, plan.json."),
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Measure this machine instead, into a cluster file, -o cluster.toml."
+        ),
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Processes that --profile starts.", show_default="4"),
+    ] = None,
+    device: Annotated[
+        DeviceChoice, typer.Option(help="What --profile measures; auto is CUDA where there is it.")
+    ] = "auto",
     json: JsonOption = False,
 ) -> None:
     """Find the plan with the shortest training step, or the least memory, by the cost model."""
@@ -83,6 +99,17 @@ def plan(
     from primepar.plan.search.explain import words
     from primepar.plan.search.planner import Planner
 
+    if profile:
+        refuse_beside("beside --profile", "which measures this machine and plans nothing", {
+            "MODEL": model, "--cluster": cluster, "--devices": devices, "--memory": memory,
+            "--within": within, "--pareto": pareto, "--explain": explain, "--json": json,
+        })  # fmt: skip
+        raise typer.Exit(profiled(output, ranks, dtype, device))
+    refuse_beside("without --profile", "which starts processes", {"--ranks": ranks})
+    need(context, model=model, cluster=cluster, devices=devices)
+    assert model is not None
+    assert cluster is not None
+    assert devices is not None
     if not 0 <= alpha < float("inf"):
         raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")
     asked = Objective(objective, memory, within, pareto)

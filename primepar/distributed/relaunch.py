@@ -1,4 +1,4 @@
-"""`primepar train --ranks N`: start ourselves again under mpirun, and pass a request to stop on.
+"""`train --ranks N`, `plan --profile`: start ourselves again, and pass a request to stop on.
 
 Open MPI's mpirun, told to stop, kills its processes a quarter of a second later, whatever they
 are doing. So the request ends here, and the processes get SIGUSR1, which they obey after the step
@@ -32,8 +32,13 @@ class Line:
         return " ".join([*added, shlex.join(self.words)])
 
 
-def mpirun_line(ranks: int, arguments: list[str]) -> Line:
-    """The line that runs `primepar train` in `ranks` processes on this machine.
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def mpirun_line(ranks: int, arguments: list[str], command: str = "train") -> Line:
+    """The line that runs a command of primepar in `ranks` processes on this machine.
 
     As root, and on fewer cores than ranks, mpirun refuses unless told not to, and it would bind
     each process to one core; the threads of all together fill the cores once. Raises `LaunchError`
@@ -47,12 +52,11 @@ def mpirun_line(ranks: int, arguments: list[str]) -> Line:
             f"--ranks: expected mpirun beside python in {mpirun.parent}, found none: "
             "run pip install 'primepar[torch]'"
         )
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     words = [str(mpirun), "-n", str(ranks), "--bind-to", "none"]
     words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    words += ["--oversubscribe"] if ranks > cores else []
-    words += [sys.executable, "-m", "primepar", "train", *arguments]
-    return Line(tuple(words), {"OMP_NUM_THREADS": str(max(1, cores // ranks))})
+    words += ["--oversubscribe"] if ranks > cores() else []
+    words += [sys.executable, "-m", "primepar", command, *arguments]
+    return Line(tuple(words), {"OMP_NUM_THREADS": str(max(1, cores() // ranks))})
 
 
 def run(line: Line) -> int:

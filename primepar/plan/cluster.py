@@ -23,6 +23,8 @@ READY_CLUSTERS: Final = Path(__file__).parent / "clusters"
 """Folder of the clusters that are shipped; each file tells where its numbers are from."""
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
+KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update")
+"""Kinds of operators that a cluster may have times of; `update` is AdamW's, of each parameter."""
 
 _EXPECTED: Final = {
     "name": ("a name", '"8 x H200"'),
@@ -35,6 +37,7 @@ _EXPECTED: Final = {
     "rates": ("a table for each data type", "[rates.float32]"),
     "peak": ("operations per second, above 0", "1.57e13"),
     "achieved": ("operations per second, above 0 and at most the peak", "1.1e13"),
+    "operators": ("a table for each kind of operator that has its own", "[operators.norm]"),
     "links": ("a table for each level of links, innermost first", "[[links]]"),
     "joins": ("a whole number of devices that this level joins, 1 or more", "4"),
     "latency": ("the seconds of a message, 0 or more", "1e-5"),
@@ -63,8 +66,22 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     shared: bool
 
 
+class Passing(Struct, frozen=True, forbid_unknown_fields=True):
+    """How operators of one kind take their tensors through a device.
+
+    An operation takes `launch` seconds, and its bytes over `memory_bandwidth`.
+    """
+
+    launch: float
+    memory_bandwidth: float
+
+
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices of one kind, `devices_per_node` in each of `nodes`, and the links between them."""
+    """Devices of one kind, `devices_per_node` in each of `nodes`, and the links between them.
+
+    Operators of a kind that is not among `operators` take what `launch` and `memory_bandwidth` say,
+    and updates nothing.
+    """
 
     name: str
     nodes: int
@@ -75,6 +92,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     overlap: bool
     rates: dict[str, Rate]
     links: tuple[Link, ...]
+    operators: dict[str, Passing] = {}
 
     @property
     def devices(self) -> int:
@@ -89,6 +107,10 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
                 f"({', '.join(self.rates)}), got {dtype}: take one of these, or add [rates.{dtype}]"
             )
         return self.rates[dtype]
+
+    def passing(self, kind: str) -> Passing:
+        """How operators of a kind take their tensors through a device."""
+        return self.operators.get(kind) or Passing(self.launch, self.memory_bandwidth)
 
     def check_devices(self, devices: int) -> None:
         """Raise `ClusterError` unless that many devices can be planned here."""
@@ -140,6 +162,7 @@ def read_cluster(text: str) -> Cluster:
     for place, got in _out_of_range(cluster):
         raise _wrong(place, got)
     _check_rates(cluster)
+    _check_kinds(cluster)
     _check_links(cluster)
     return cluster
 
@@ -154,14 +177,14 @@ def _wrong(place: str, got: object) -> ClusterError:
 def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
     """What msgspec says of a type, in the words of this house."""
     match = re.search(r" - at `([^`]*)`", message)
-    place = match[1].replace("[...]", _first_wrong_rate(values)) if match else "$"
+    place = match[1].replace("[...]", _first_wrong(values, match[1])) if match else "$"
     missing = re.match(r"Object missing required field `(\w+)`", message)
     if missing:
         return _wrong(f"{place}.{missing[1]}", "none")
     unknown = re.match(r"Object contains unknown field `([^`]*)`", message)
     if unknown:
-        known = Rate if ".rates" in place else Link if ".links" in place else Cluster
-        fields = known.__struct_fields__
+        tables = {"rates": Rate, "operators": Passing, "links": Link}
+        fields = tables.get(re.findall(r"\w+|$", place)[0], Cluster).__struct_fields__
         near = get_close_matches(unknown[1], fields, n=1)
         write = f"write {near[0]}" if near else "leave it out"
         return ClusterError(
@@ -173,13 +196,14 @@ def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
     return _wrong(place, repr(got))
 
 
-def _first_wrong_rate(values: dict[str, Any]) -> str:
-    """`.float32`, the data type whose table is no rate; msgspec does not tell a key."""
-    for dtype, rate in values["rates"].items():
+def _first_wrong(values: dict[str, Any], place: str) -> str:
+    """`.float32`, the table that is not as it should be; msgspec does not tell a key."""
+    key, kind = ("rates", Rate) if ".rates" in place else ("operators", Passing)
+    for name, table in values.get(key, {}).items():
         try:
-            msgspec.convert(rate, Rate)
+            msgspec.convert(table, kind)
         except msgspec.ValidationError:
-            return f".{dtype}"
+            return f".{name}"
     return ""
 
 
@@ -198,7 +222,10 @@ def _out_of_range(cluster: Cluster) -> list[tuple[str, float]]:
         numbers += [(f"$.rates.{dtype}.{key}", getattr(rate, key)) for key in ("peak", "achieved")]
     for at, link in enumerate(cluster.links):
         numbers += [(f"$.links[{at}].{key}", getattr(link, key)) for key in ("joins", "bandwidth")]
+    for kind, own in cluster.operators.items():
+        numbers.append((f"$.operators.{kind}.memory_bandwidth", own.memory_bandwidth))
     least = [("$.launch", cluster.launch)]
+    least += [(f"$.operators.{kind}.launch", own.launch) for kind, own in cluster.operators.items()]
     least += [(f"$.links[{at}].latency", link.latency) for at, link in enumerate(cluster.links)]
     wrong = [(place, got) for place, got in numbers if not 0 < got < float("inf")]
     return wrong + [(place, got) for place, got in least if not 0 <= got < float("inf")]
@@ -215,6 +242,15 @@ def _check_rates(cluster: Cluster) -> None:
             )
         if rate.achieved > rate.peak:
             raise _wrong(f"$.rates.{dtype}.achieved", f"{rate.achieved:g} of {rate.peak:g}")
+
+
+def _check_kinds(cluster: Cluster) -> None:
+    for kind in cluster.operators:
+        if kind not in KINDS:
+            raise ClusterError(
+                f"$.operators: expected kinds out of {', '.join(KINDS)}, got {kind!r}: "
+                f"write [operators.{(get_close_matches(kind, KINDS, n=1) or ['norm'])[0]}]"
+            )
 
 
 def _check_links(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from primepar.plan.cluster import BYTES, Cluster
+from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
 from primepar.plan.cost.links import Wires
 from primepar.plan.cost.moving import Load, Shares, moving
 from primepar.plan.search.space import Candidate
@@ -51,11 +51,25 @@ class Training:
         """Bytes at rest for each parameter: itself, its gradient and AdamW's state."""
         return 2 * self.item + MOMENTS + (MASTER if self.item < 4 else 0)
 
-    def seconds(self, operations: float, elements: float) -> float:
+    @cached_property
+    def _rate(self) -> float:
+        return self.cluster.rate(self.dtype).achieved
+
+    @cached_property
+    def _passing(self) -> dict[str, Passing]:
+        return {kind: self.cluster.passing(kind) for kind in ("linear", *KINDS)}
+
+    def seconds(self, operations: float, elements: float, kind: str = "linear") -> float:
         """Time of one device: operations at the achieved rate, elements through its memory."""
-        rate = self.cluster.rate(self.dtype).achieved
-        touched = elements * self.item / self.cluster.memory_bandwidth
-        return self.cluster.launch + operations / rate + touched
+        own = self._passing[kind]
+        touched = elements * self.item / own.memory_bandwidth
+        return own.launch + operations / self._rate + touched
+
+    def update(self, elements: float) -> float:
+        """Time of AdamW for a parameter of which a device has so much; 0 where it is not known."""
+        if "update" not in self.cluster.operators or not elements:
+            return 0.0
+        return self.seconds(0, elements, "update")
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,8 @@ class _Linear:
                 for tensor, share in alive)
             for alive in self.moving.alive
         )  # fmt: skip
-        return Cost(self._seconds(), kept, running * item)
+        update = 0.0 if self.tied else self.training.update(at_rest)
+        return Cost(self._seconds() + update, kept, running * item)
 
     def _seconds(self) -> float:
         levels = tuple(self.wires.levels[bit] for bit in self.bits)

@@ -51,14 +51,14 @@ class Local:
 
     def _passes(self, *elements: float) -> float:
         """So many elements through a device's memory, one operation for each amount."""
-        return sum(self.training.seconds(0, each) for each in elements)
+        return sum(self.training.seconds(0, each, self.operator.kind) for each in elements)
 
     def _norm(self) -> Cost:
         centred = self.model.norm == "layer"
         own, weights = self._own(self.operator.K), self._own_columns(self.operator.K)
         weights *= 1 + centred
-        seconds = self._passes(4 * own, 5 * own)
         sums = 1 + centred
+        seconds = self._passes(4 * own, 5 * own) + sums * self.training.update(weights / sums)
         seconds += sums * self._all_reduce(1, self._own_rows)
         seconds += self._all_reduce(1, sums * self._own_rows) + self._all_reduce(0, weights)
         stash = (own + self._own_rows) * self.training.item
@@ -79,8 +79,8 @@ class Local:
         model, training = self.model, self.training
         read, made = self._own(self.operator.N), self._own(self.operator.K)
         operations = 4 * made * training.positions
-        seconds = training.seconds(operations, read + made)
-        seconds += training.seconds(BACKWARD * operations, 2 * read + 2 * made)
+        seconds = training.seconds(operations, read + made, "attention")
+        seconds += training.seconds(BACKWARD * operations, 2 * read + 2 * made, "attention")
         keys = self._own(2 * model.kv_heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
@@ -105,7 +105,8 @@ def embedding_cost(
     table = model.vocabulary / (1 << len(bits)) * model.hidden / columns
     positions = model.context * model.hidden / columns if model.positions == "learned" else 0.0
     line = layouts.line(layout, 0)
-    seconds = training.seconds(0, 2 * own) + training.seconds(0, 2 * own + table)
+    seconds = sum(training.seconds(0, each, "embedding") for each in (2 * own, 2 * own + table))
+    seconds += training.update(table) + training.update(positions)
     seconds += training.wires.all_reduce(bits, own * training.item)
     seconds += training.wires.all_reduce(line, (table + positions) * training.item)
     return Cost(seconds, (table + positions) * training.kept, 2 * own * training.item)

@@ -158,6 +158,7 @@ class Catalogue:
         columns = features / self.layouts.slices(leaves, 1)
         bits = self.layouts.line(leaves, 0)
         more = self.training.wires.all_reduce(bits, columns * self.training.item)
+        more += self.training.update(columns)
         kept = cost.kept + columns * self.training.kept
         return Cost(cost.seconds + more, kept, cost.running)
 

@@ -1,0 +1,62 @@
+"""What the cost model counts of an operator on one device: starts, operations and bytes.
+
+Nothing is written twice: the cost model is asked on clusters where one of these costs a second and
+all else nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator
+from primepar.plan.cluster import Cluster, Link, Rate
+from primepar.plan.cost.layouts import Layouts, Spread
+from primepar.plan.cost.linear import Training
+from primepar.plan.cost.links import Wires
+from primepar.plan.cost.local import Local, embedding_cost
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Starts of an operation, operations of products, and bytes through a device's memory."""
+
+    starts: float = 0.0
+    operations: float = 0.0
+    bytes: float = 0.0
+
+
+def counts(model: ModelConfig, operator: Operator, batch: int, dtype: str) -> Counts:
+    """Counts of one training step of an operator that is not linear, all of it on one device."""
+    starts, operations, bytes_ = (
+        _seconds(model, operator, batch, dtype, cluster)
+        for cluster in (_cluster(launch=1), _cluster(rate=1), _cluster(bandwidth=1))
+    )
+    return Counts(starts, operations, bytes_)
+
+
+def _cluster(launch: float = 0, rate: float = inf, bandwidth: float = inf) -> Cluster:
+    return Cluster(
+        name="one device",
+        nodes=1,
+        devices_per_node=1,
+        memory=inf,
+        memory_bandwidth=bandwidth,
+        launch=launch,
+        overlap=False,
+        rates={dtype: Rate(inf, rate) for dtype in ("float64", "float32", "float16", "bfloat16")},
+        links=(Link(1, 0, inf, False),),
+    )
+
+
+def _seconds(
+    model: ModelConfig, operator: Operator, batch: int, dtype: str, cluster: Cluster
+) -> float:
+    training = Training(Wires(cluster, 0), dtype, batch, model.context)
+    layouts = Layouts(training.wires)
+    whole = layouts.number(Spread.whole())
+    assert whole is not None, "one device holds everything"
+    if operator.kind == "embedding":
+        return embedding_cost(training, model, layouts, whole, ()).seconds
+    return Local(training, model, layouts, operator, whole).cost.seconds

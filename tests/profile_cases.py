@@ -1,0 +1,54 @@
+"""What ranks do in the tests of the profile: each function runs on every rank of one world."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import count
+from pathlib import Path
+from unittest.mock import patch
+
+import torch.distributed as dist
+from torch import device
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from primepar.distributed import profile_clock
+from primepar.distributed.launch import Launch, World
+from primepar.distributed.mesh import Mesh
+from primepar.distributed.profile import Profile, profile_here
+from primepar.distributed.profile_clock import Stopwatch
+from primepar.distributed.stopping import Stopping
+from primepar.partition import parse_sequence
+
+
+def profile(folder: Path, asked: bool) -> int:
+    """Profile in the shortest of times; where `asked`, rank 1 is asked to stop before."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    name = "asked" if asked else "whole"
+    world = World(rank, size, device("cpu"), FileStore(str(folder / f"{name}-store"), size))
+    with (
+        patch.object(profile_clock, "SECONDS", 1e-6),
+        patch.object(profile_clock, "REPEATS", 1),
+        Stopping(killed=False) as stopping,
+    ):
+        if asked and rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        settings = Profile(output=str(folder / f"{name}.toml"))
+        return profile_here(settings, Launch("torchrun", rank, size), world, stopping)
+
+
+def clocked() -> tuple[float, int]:
+    """Time of work by a clock that goes on by a second at each look, on rank 1 by two.
+
+    Besides how often the work was done.
+    """
+    mesh, seconds = Mesh(parse_sequence(f"M{dist.get_world_size()}")), count()
+    done: list[int] = []
+    watch = Stopwatch(mesh, lambda: 0, lambda: None,
+                      lambda: float(next(seconds) * (1 + mesh.rank)))  # fmt: skip
+    return watch(lambda: done.append(1)), len(done)
+
+
+def both(folder: Path) -> tuple[int, int, tuple[float, int]]:
+    """A whole profile, one that is stopped, and the clock."""
+    return profile(folder, asked=False), profile(folder, asked=True), clocked()

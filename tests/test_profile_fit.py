@@ -1,0 +1,105 @@
+"""What is fitted to times: exact times give their coefficients back, and a cluster file."""
+
+from __future__ import annotations
+
+import pytest
+
+from primepar.models import ModelConfig, operators
+from primepar.plan.cluster import BYTES, Passing, read_cluster
+from primepar.plan.profile.counts import Counts, counts
+from primepar.plan.profile.fit import Sample, fit
+from primepar.plan.profile.text import Machine, cluster_text
+
+LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
+SLOW = Passing(2e-4, 1e9)
+MODEL = ModelConfig.of("gpt", layers=1, hidden=64, heads=4, context=32, vocabulary=256)
+
+
+def sample(what: str, size: int, counted: dict[str, float], **takes: float) -> Sample:
+    """A sample that takes exactly what its counts cost."""
+    seconds = sum(count * takes[name] for name, count in counted.items())
+    return Sample(what, f"{size}", counted, seconds)
+
+
+def exact() -> list[Sample]:
+    """Times of a machine that is what the cost model says."""
+    found = []
+    for size in (32, 64, 256, 512):
+        counted = {"starts": 1.0, "operations": 2.0 * size**3, "bytes": 12.0 * size**2}
+        found.append(sample("product", size, counted, starts=LAUNCH, operations=1 / RATE,
+                            bytes=1 / MEMORY))  # fmt: skip
+        counted = {"starts": 1.0, "bytes": 8.0 * size**2}
+        found.append(sample("pass", size, counted, starts=1e-6, bytes=1 / MEMORY))
+        counted = {"starts": 2.0, "operations": 5.0 * size, "bytes": 9.0 * size**2}
+        found.append(sample("attention", size, counted, starts=SLOW.launch, operations=1 / RATE,
+                            bytes=1 / SLOW.memory_bandwidth))  # fmt: skip
+        for members in (2, 4):
+            counted = {"messages": 2.0 * members - 2, "bytes": 2.0 * size * (1 - 1 / members)}
+            found.append(sample("all-reduce", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
+        counted = {"messages": 1.0, "bytes": float(size)}
+        found.append(sample("hop", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
+    return sorted(found, key=lambda each: each.what)
+
+
+def written(samples: list[Sample], hidden: float = 0.8) -> str:
+    machine = Machine("four processes", "a machine", "2026-01-01", 4, 10**9, "float32")
+    return cluster_text(machine, samples, hidden)
+
+
+def test_exact_times_give_the_coefficients_back() -> None:
+    cluster = read_cluster(written(exact()))
+    assert cluster.devices == cluster.links[0].joins == 4
+    assert cluster.rate("float32").achieved == pytest.approx(RATE, rel=1e-3)
+    assert cluster.launch == pytest.approx(LAUNCH, rel=1e-3)
+    assert cluster.memory_bandwidth == pytest.approx(MEMORY, rel=1e-3)
+    assert cluster.links[0].latency == pytest.approx(LATENCY, rel=1e-3)
+    assert cluster.links[0].bandwidth == pytest.approx(BANDWIDTH, rel=1e-3)
+    assert cluster.passing("attention").launch == pytest.approx(SLOW.launch, rel=1e-3)
+    assert cluster.passing("attention").memory_bandwidth == pytest.approx(1e9, rel=1e-3)
+    assert cluster.passing("norm") == Passing(cluster.launch, cluster.memory_bandwidth)
+
+
+@pytest.mark.parametrize(("hidden", "overlap"), [(-0.3, False), (0.49, False), (0.5, True)])
+def test_transfers_overlap_where_half_of_one_is_hidden(hidden: float, overlap: bool) -> None:
+    assert read_cluster(written(exact(), hidden)).overlap is overlap
+
+
+def test_every_number_says_that_it_was_measured_and_how_well_it_fits() -> None:
+    text = written(exact())
+    assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 4
+    numbers = [line for line in text.splitlines() if " = " in line and "measured" not in line]
+    assert numbers == ['name = "four processes"', "nodes = 1", "devices_per_node = 4",
+                       "joins = 4", "shared = false"]  # fmt: skip
+
+
+def test_short_times_count_as_much_as_long_ones() -> None:
+    samples = [Sample("hop", "", {"messages": 1.0, "bytes": size}, 1e-3 + size * noise)
+               for size, noise in ((1.0, 1e-9), (1e3, 1e-9), (1e9, 1.2e-9))]  # fmt: skip
+    assert fit(samples).seconds["messages"] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_what_would_take_less_than_nothing_takes_nothing() -> None:
+    samples = [Sample("pass", "", {"starts": 1.0, "bytes": size}, 1e-9 * (size - 10))
+               for size in (20.0, 1000.0)]  # fmt: skip
+    found = fit(samples)
+    assert found.seconds["starts"] == 0.0
+    assert found.seconds["bytes"] > 0
+    assert found.errors[0] > 0
+
+
+def test_a_machine_whose_memory_takes_no_time_still_makes_a_file() -> None:
+    samples = [
+        Sample(each.what, each.size, each.counts, 1e-4) if each.what == "pass" else each
+        for each in exact()
+    ]
+    cluster = read_cluster(written(samples))
+    assert cluster.memory_bandwidth == pytest.approx(8 * 512**2 / 1e-4, rel=1e-3)
+
+
+def test_the_counts_are_those_of_the_cost_model() -> None:
+    """A norm of 64 rows by 64 columns: two starts, nine passes."""
+    named = {each.name: each for each in operators(MODEL)}
+    norm = counts(MODEL, named["blocks.0.norm1"], 2, "float32")
+    assert norm == Counts(2, 0, 9 * 64 * 64 * BYTES["float32"])
+    attention = counts(MODEL, named["blocks.0.attention"], 2, "float32")
+    assert attention.operations == 3.5 * 4 * 64 * 64 * 32
