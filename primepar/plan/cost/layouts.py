@@ -159,7 +159,7 @@ class Layouts:
         """What redistribution from each of some layouts to each of others loads the links with."""
         here, there = self._held(sources), self._held(targets)
         devices = self.wires.devices
-        needed_DQ = (there[0].sum(axis=2) * there[1].sum(axis=2)).T / devices**2
+        needed_DQ = _needed(there)
         left = needed_DQ[:, None] - _overlaps(here, there)
         total_PQ = left.sum(axis=0)
         loads = []
@@ -175,6 +175,12 @@ class Layouts:
             loads.append(through.max(axis=0))
             left = outer
         return Ways(self.wires, tuple(loads), total_PQ)
+
+    def received(self, sources: Several[int], targets: Several[int]) -> Floats:
+        """From each of some layouts to each of others: the most that a device lacks, as a share."""
+        here, there = self._held(sources), self._held(targets)
+        found: Floats = (_needed(there)[:, None] - _overlaps(here, there)).max(axis=0)
+        return found
 
     def _held(self, numbers: Several[int]) -> tuple[Floats, Floats]:
         """Rows and columns of some layouts, (P, D, G) each."""
@@ -204,6 +210,13 @@ class _Told(NamedTuple):
     slices: tuple[int, int]
     share: float
     lines: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _needed(there: tuple[Floats, Floats]) -> Floats:
+    """Share of the tensor that each device has in a layout, (D, Q)."""
+    rows, columns = there
+    found: Floats = (rows.sum(axis=2) * columns.sum(axis=2)).T / rows.shape[1] ** 2
+    return found
 
 
 def _overlaps(here: tuple[Floats, Floats], there: tuple[Floats, Floats]) -> Floats:

@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from primepar.plan.cost.layouts import Bools
 from primepar.plan.search.segments import Choice, Matrix, Vector
 
 Ends = tuple[str, str]
 Choices = dict[str, int]
 Kept = dict[str, Choice]
+FEW: Final = 32
+"""Of so many options of a neighbour one is looked at first, to have fewer pairs for all."""
+CELLS: Final = 1 << 20
+"""Costs that are compared at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,29 +91,22 @@ def undominated(graphs: Several[Graph], peaks: Mapping[str, Vector] | None = Non
     optimum of one graph is lost, whatever bounds the others and the peaks have. Of options that
     make one another needless one stays.
     """
-    first = graphs[0]
-    kept: Kept = {name: np.arange(len(costs)) for name, costs in first.nodes.items()}
-    size = -1
-    while size != (size := sum(map(len, kept.values()))):
-        kept = _fewer(graphs, peaks, kept)
-    return kept
-
-
-def _fewer(graphs: Several[Graph], peaks: Mapping[str, Vector] | None, kept: Kept) -> Kept:
-    """One round. All nodes are looked at by the options that their neighbours have before it."""
+    kept: Kept = {name: np.arange(len(costs)) for name, costs in graphs[0].nodes.items()}
     seen: dict[object, Choice] = {}
-    found = {}
-    for name in kept:
-        around = [(graph.nodes[name], _edges(graph, name, kept)) for graph in graphs]
-        peak = None if peaks is None else peaks[name][kept[name]]
-        key = (kept[name].tobytes(), peak is not None and peak.tobytes(), *(
-            (id(own), *((id(costs), side, other.tobytes()) for costs, side, other in edges))
-            for own, edges in around
-        ))  # fmt: skip
-        if key not in seen:
-            seen[key] = kept[name][_needed(around, peak, kept[name])]
-        found[name] = seen[key]
-    return found
+    size, names = -1, list(kept)
+    while size != (size := sum(map(len, kept.values()))):
+        for name in names:
+            around = [(graph.nodes[name], _edges(graph, name, kept)) for graph in graphs]
+            peak = None if peaks is None else peaks[name]
+            key = (id(peak), kept[name].tobytes(), *(
+                (id(own), *((id(costs), side, other.tobytes()) for costs, side, other in edges))
+                for own, edges in around
+            ))  # fmt: skip
+            if key not in seen:
+                seen[key] = kept[name][_needed(around, peak, kept[name])]
+            kept[name] = seen[key]
+        names.reverse()
+    return kept
 
 
 Edge = tuple[Matrix, int, Choice]
@@ -124,27 +123,27 @@ def _needed(
 ) -> Choice:
     """Places of the options of a node that no other makes needless."""
     count = len(own)
-    instead_BA = np.ones((count, count), bool)
-    for costs, edges in around:
-        worst_BA = costs[own][:, None] - costs[own]
-        for matrix, side, other in edges:
-            rows = matrix[np.ix_(own, other)] if side == 0 else matrix[np.ix_(other, own)].T
-            worst_BA += _most_more(rows)
-        instead_BA &= worst_BA <= 0
+    instead_BA = ~np.eye(count, dtype=bool)
     if peak is not None:
-        instead_BA &= peak[:, None] <= peak
-    np.fill_diagonal(instead_BA, val=False)
+        instead_BA &= peak[own][:, None] <= peak[own]
+    for costs, edges in around:
+        rows = [costs[own][:, None]]
+        rows += [matrix[np.ix_(own, other)] if side == 0 else matrix[np.ix_(other, own)].T
+                 for matrix, side, other in edges]  # fmt: skip
+        for step in (FEW, 1):
+            B, A = np.nonzero(instead_BA)
+            instead_BA[B, A] = _never_more([each[:, ::step] for each in rows], B, A)
     needed = np.ones(count, bool)
     for option in range(count):
         needed[option] = not (instead_BA[:, option] & needed).any()
     return np.flatnonzero(needed)
 
 
-def _most_more(costs_PQ: Matrix) -> Matrix:
-    """By how much each row may cost more than each other one, at most."""
-    count = len(costs_PQ)
-    found, more = np.full((count, count), -np.inf), np.empty((count, count))
-    for column in np.ascontiguousarray(costs_PQ.T):
-        np.subtract(column[:, None], column, out=more)
-        np.maximum(found, more, out=found)
+def _never_more(rows: Several[Matrix], B: Choice, A: Choice) -> Bools:
+    """Whether of pairs of options the first costs no more: its own, and at worst on each edge."""
+    worst = np.zeros(len(B))
+    for costs_PQ in rows:
+        for pairs in np.array_split(np.arange(len(B)), len(B) * costs_PQ.shape[1] // CELLS + 1):
+            worst[pairs] += (costs_PQ[B[pairs]] - costs_PQ[A[pairs]]).max(axis=1)
+    found: Bools = worst <= 0
     return found

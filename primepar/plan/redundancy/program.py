@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from primepar.plan.redundancy.graph import Choices, Graph
+from primepar.plan.redundancy.graph import Choices, Graph, Kept
 from primepar.plan.search.segments import Choice, Vector
 
 OPTIMAL: Final = 0
@@ -43,6 +43,11 @@ class Bound:
         peaks = (float(own[choices[name]]) for name, own in self.peaks.items())
         return self.graph.cost(choices) + max(peaks, default=0.0)
 
+    def only(self, kept: Kept) -> Bound:
+        """The bound on some of the options."""
+        peaks = {name: own[kept[name]] for name, own in self.peaks.items()}
+        return Bound(self.graph.only(kept), self.most, peaks)
+
     def holds(self, choices: Choices) -> bool:
         """Whether a choice is within the bound."""
         return self.of(choices) <= self.most
@@ -64,13 +69,16 @@ class Answer:
     columns: int
 
 
-def solve(graph: Graph, bounds: Several[Bound] = (), seconds: float = inf) -> Answer:
+def solve(
+    graph: Graph, bounds: Several[Bound] = (), seconds: float = inf, unit: float = 1.0
+) -> Answer:
     """The choice with the least cost within the bounds, for at most so many seconds.
 
+    The solver stops at a choice within a millionth of `unit` of the optimum.
     The solver takes a sum for bounded that is more than its bound by a millionth or less. Such a
     choice is ruled out, and the rest solved again.
     """
-    program, end = _Program(graph, bounds), monotonic() + seconds
+    program, end = _Program(graph, bounds, unit), monotonic() + seconds
     while True:
         found = program.solve(max(0.0, end - monotonic()))
         if found.choices is None or all(each.holds(found.choices) for each in bounds):
@@ -97,8 +105,8 @@ class _Rows:
 
 
 class _Program:
-    def __init__(self, graph: Graph, bounds: Several[Bound]) -> None:
-        self.graph, self.bounds = graph, bounds
+    def __init__(self, graph: Graph, bounds: Several[Bound], unit: float) -> None:
+        self.graph, self.unit = graph, unit
         self.nodes: dict[str, Choice] = {}
         self.edges: dict[tuple[str, str], Choice] = {}
         self.columns = 0
@@ -162,7 +170,7 @@ class _Program:
 
         at, costs = self._costs(self.graph)
         objective, whole = np.zeros(self.columns), np.zeros(self.columns)
-        objective[at], whole[: self.choosing] = costs, 1
+        objective[at], whole[: self.choosing] = costs / self.unit, 1
         highest = np.ones(self.columns)
         highest[self.peaks] = inf
         rows, columns, factors = map(np.concatenate, zip(*self.rows.entries, strict=True))
@@ -177,14 +185,10 @@ class _Program:
         return self._answer(told)
 
     def _answer(self, told: Any) -> Answer:
+        bound = -inf if told.mip_dual_bound is None else told.mip_dual_bound * self.unit
         if told.x is None:
             infeasible = told.status == INFEASIBLE
-            bound = inf if infeasible else _or(told.mip_dual_bound, -inf)
-            return Answer(None, inf, bound, infeasible, self.columns)
+            return Answer(None, inf, inf if infeasible else bound, infeasible, self.columns)
         choices = {name: int(told.x[own].argmax()) for name, own in self.nodes.items()}
-        cost, bound = self.graph.cost(choices), _or(told.mip_dual_bound, -inf)
-        return Answer(choices, cost, bound, told.status == OPTIMAL, self.columns)
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else float(value)
+        proved = told.status == OPTIMAL
+        return Answer(choices, self.graph.cost(choices), bound, proved, self.columns)
