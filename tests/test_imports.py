@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
-HEAVY = {"torch", "z3", "mpi4py", "matplotlib", "numpy"}
+HEAVY = {"torch", "z3", "mpi4py", "matplotlib", "numpy", "scipy"}
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -1,0 +1,1 @@
+"""The plan with the least redundant memory, as an integer linear program and by the search."""
