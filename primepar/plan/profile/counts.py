@@ -12,10 +12,11 @@ from math import inf
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import Cluster, Link, Rate
-from primepar.plan.cost.layouts import Layouts, Spread
+from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.cost.local import Local, embedding_cost
+from primepar.plan.cost.spread import Spread
 
 
 @dataclass(frozen=True)

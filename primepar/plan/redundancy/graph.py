@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from primepar.plan.cost.layouts import Bools
 from primepar.plan.search.segments import Choice, Matrix, Vector
 
 Ends = tuple[str, str]
@@ -139,11 +139,11 @@ def _needed(
     return np.flatnonzero(needed)
 
 
-def _never_more(rows: Several[Matrix], B: Choice, A: Choice) -> Bools:
+def _never_more(rows: Several[Matrix], B: Choice, A: Choice) -> NDArray[np.bool_]:
     """Whether of pairs of options the first costs no more: its own, and at worst on each edge."""
     worst = np.zeros(len(B))
     for costs_PQ in rows:
         for pairs in np.array_split(np.arange(len(B)), len(B) * costs_PQ.shape[1] // CELLS + 1):
             worst[pairs] += (costs_PQ[B[pairs]] - costs_PQ[A[pairs]]).max(axis=1)
-    found: Bools = worst <= 0
+    found: NDArray[np.bool_] = worst <= 0
     return found
