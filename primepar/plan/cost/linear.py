@@ -95,6 +95,14 @@ def linear_cost(
     return _Linear(training, operator, candidate, tied).cost
 
 
+def linear_working(training: Training, operator: Linear, candidate: Candidate) -> float:
+    """Bytes of a device that are there besides what is kept while the operator runs, at most.
+
+    Without those in flight for the next step, which the `running` of its cost has too.
+    """
+    return _Linear(training, operator, candidate, tied=False).working
+
+
 def alike(wires: Wires, candidate: Candidate) -> tuple[object, ...]:
     """What the cost of a sequence depends on: sequences that have it alike cost the same.
 
@@ -149,6 +157,18 @@ class _Linear:
         )  # fmt: skip
         update = 0.0 if self.tied else self.training.update(at_rest)
         return Cost(self._seconds() + update, kept, running * item)
+
+    @property
+    def working(self) -> float:
+        """Bytes besides those kept, at the busiest step."""
+        rest = {"W": self.moving.share("forward", "W") * self.elements["W"],
+                "I": self.moving.share("gradient", "I") * self.elements["I"]}  # fmt: skip
+        rest["dW"] = rest["W"]
+        return self.training.item * max(
+            sum(max(0.0, self._size(((tensor, share),)) - rest.get(tensor, 0.0))
+                for tensor, share in shares)
+            for shares in self.moving.working
+        )  # fmt: skip
 
     def _seconds(self) -> float:
         levels = tuple(self.wires.levels[bit] for bit in self.bits)

@@ -119,6 +119,22 @@ class Moving:
             coming = self._largest(movement.moved(phase).partials[step])
             yield (*found, (writes, max(made, now) + coming))
 
+    @cached_property
+    def working(self) -> tuple[Shares, ...]:
+        """Shares of tensors that are on a device at each step of each phase, but none in flight."""
+        movement, found = self.movement, []
+        for phase, (reads, writes) in PRODUCTS.items():
+            made = movement.end(phase, writes)
+            for step in range(self.sequence.steps):
+                held = [(each, self._with(phase, each, step, ())) for each in reads]
+                held += [(writes, made), (writes, movement.held(phase, writes, step))]
+                shares: dict[str, float] = {}
+                for tensor, blocks in held:
+                    share = self.block(tensor) * max(map(len, blocks))
+                    shares[tensor] = max(share, shares.get(tensor, 0.0))
+                found.append(tuple(shares.items()))
+        return tuple(found)
+
     def _with(self, phase: Phase, tensor: str, step: int, arriving: Iterable[Hop]) -> Holdings:
         movement = self.movement
         here = both(movement.held(phase, tensor, step), movement.resting(phase, tensor))

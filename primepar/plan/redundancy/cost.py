@@ -14,11 +14,13 @@ from typing import Final
 import numpy as np
 
 from primepar.models.graph import Operator
+from primepar.plan.cost.linear import alike, linear_working
 from primepar.plan.cost.links import Wires
-from primepar.plan.redundancy.graph import Graph
-from primepar.plan.search.options import Catalogue, Numbers, kind_of
+from primepar.plan.redundancy.graph import Choices, Graph
+from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Matrix, Vector
+from primepar.schedule.operators import Linear
 
 FINEST: Final = 2.0**-16
 """Bytes; costs are whole multiples of a power of two, of no smaller one."""
@@ -28,9 +30,10 @@ class Redundancy:
     """Bytes of a device beyond its share, by the options of a planner.
 
     An operator holds what it keeps through the step (`Cost.kept`: parameters with their gradients
-    and optimizer state, and what forward stashes), and for a while the output that it leaves to
-    others and the gradient of an input of others. On an edge a device holds for a while what it
-    receives in redistribution, forward and backward.
+    and optimizer state, and what forward stashes), and at its busiest step the rest of what it
+    works on. Its share is what it would hold if it were alone, over the number of devices. Blocks
+    in flight between two steps of a primitive are not counted. On an edge a device holds for a
+    while what it receives in redistribution, forward and backward.
     """
 
     def __init__(self, planner: Planner) -> None:
@@ -39,7 +42,6 @@ class Redundancy:
         alone = replace(planner.training, wires=Wires(wires.cluster, 0))
         self.devices = wires.devices
         self._alone = Catalogue(planner.model, alone, "paper")
-        self._taken = {each for operator in planner.operators for each in operator.inputs}
         self._known: dict[Hashable, Matrix] = {}
 
     @property
@@ -50,7 +52,12 @@ class Redundancy:
     @cached_property
     def bytes(self) -> Graph:
         """Redundant bytes of a device."""
-        return self._graph(self._held, self._received, self._tie)
+        options = self.planner.options
+
+        def tie() -> Matrix:
+            return self._tie(options(self.planner.first), options("head"))
+
+        return self._graph(self._node, self._edge, tie)
 
     @cached_property
     def seconds(self) -> Graph:
@@ -77,6 +84,23 @@ class Redundancy:
         """Bytes on all devices for each byte of one copy, with so many redundant on each."""
         return 1 + self.devices * redundant / self.one_copy
 
+    def kept_by(self, choices: Choices) -> float:
+        """Redundant bytes of those alone that are kept through a step."""
+        alone = sum(float(self._alone.options(each).kept[0]) for each in self.planner.operators)
+        return self.kept.cost(choices) - alone / self.devices
+
+    def by(self, choices: Choices) -> float:
+        """Redundant bytes of a device, looked up for these options alone."""
+        named = self.planner.named
+        own = {name: self.planner.options(name).only([at]) for name, at in choices.items()}
+        found = sum(float(self._held(named[name], each)[0]) for name, each in own.items())
+        for name, operator in named.items():
+            found += sum(float(self._received(each, own[each], own[name])[0, 0])
+                         for each in operator.inputs)  # fmt: skip
+        if self.tied is not None:
+            found += float(self._tie(own[self.planner.first], own[self.tied])[0, 0])
+        return found
+
     def _graph(
         self,
         node: Callable[[str], Vector],
@@ -89,47 +113,55 @@ class Redundancy:
             edges[self.planner.first, self.tied] = tie()
         return Graph({name: node(name) for name in self.planner.named}, edges)
 
-    def _held(self, name: str) -> Vector:
-        operator, options = self.planner.named[name], self.planner.options(name)
-        key = kind_of(operator), name in self._taken
+    def _node(self, name: str) -> Vector:
+        operator = self.planner.named[name]
+        key = kind_of(operator)
         if key not in self._known:
-            output, gradient = self._passing(operator)
-            held = options.kept + output * self._shares(options.leaves)
-            held += gradient * self._shares(options.leaves_gradient)
-            self._known[key] = held - self._whole(operator) / self.devices
+            self._known[key] = self._held(operator, self.planner.options(name))
         return self._known[key]
+
+    def _held(self, operator: Operator, options: Options) -> Vector:
+        held = options.kept + self._working(operator, options)
+        found: Vector = held - self._whole(operator) / self.devices
+        return found
 
     def _whole(self, operator: Operator) -> float:
         """Bytes of one copy of what an operator holds: those of a device that is alone."""
-        kept = float(self._alone.options(operator).kept[0])
-        return kept + sum(self._passing(operator))
+        options = self._alone.options(operator)
+        return float((options.kept + self._working(operator, options))[0])
 
-    def _passing(self, operator: Operator) -> tuple[float, float]:
-        """Bytes of the output, if others take it, and of the gradient of an input of others."""
-        column = float(self.planner.training.rows * self.planner.training.item)
-        output = operator.K * column if operator.name in self._taken else 0.0
-        return output, operator.N * column if operator.inputs else 0.0
+    def _working(self, operator: Operator, options: Options) -> Vector:
+        """Bytes of a device besides what is kept, at the busiest step of every option."""
+        if operator.kind != "linear":
+            return options.running
+        training = self.planner.training
+        shape = Linear(M=training.rows, N=operator.N, K=operator.K)
+        known: dict[object, float] = {}
+        for candidate in options.candidates:
+            key = alike(training.wires, candidate)
+            if key not in known:
+                known[key] = linear_working(training, shape, candidate)
+        found = [known[alike(training.wires, each)] for each in options.candidates]
+        return np.array(found)
 
-    def _shares(self, layouts: Numbers) -> Vector:
-        share = self.planner.catalogue.layouts.share
-        return np.array([share(each) for each in layouts.tolist()])
-
-    def _received(self, producer: str, consumer: str) -> Matrix:
+    def _edge(self, producer: str, consumer: str) -> Matrix:
         key = kind_of(self.planner.named[producer]), kind_of(self.planner.named[consumer])
         if key not in self._known:
-            left, taken = self.planner.options(producer), self.planner.options(consumer)
-            training, columns = self.planner.training, self.planner.named[producer].K
-            size = float(training.rows * columns * training.item)
-            forth = self._most(left.leaves, taken.takes)
-            back = self._most(taken.leaves_gradient, left.leaves)
-            self._known[key] = size * (forth + back.T)
+            ends = self.planner.options(producer), self.planner.options(consumer)
+            self._known[key] = self._received(producer, *ends)
         return self._known[key]
 
-    def _tie(self) -> Matrix:
+    def _received(self, producer: str, left: Options, taken: Options) -> Matrix:
+        training, columns = self.planner.training, self.planner.named[producer].K
+        forth = self._most(left.leaves, taken.takes)
+        back = self._most(taken.leaves_gradient, left.leaves)
+        found: Matrix = float(training.rows * columns * training.item) * (forth + back.T)
+        return found
+
+    def _tie(self, first: Options, head: Options) -> Matrix:
         """What the table's way to the head takes, and its gradient's back."""
-        planner = self.planner
-        table, weight = planner.options(planner.first).weights, planner.options("head").weights
-        size = float(planner.model.vocabulary * planner.model.hidden * planner.training.item)
+        model, table, weight = self.planner.model, first.weights, head.weights
+        size = float(model.vocabulary * model.hidden * self.planner.training.item)
         found: Matrix = size * (self._most(table, weight) + self._most(weight, table).T)
         return found
 
