@@ -48,6 +48,12 @@ class ClusterError(PrimeParError):
     """A cluster file is wrong or lacks a number, or the cluster is too small for what is asked."""
 
 
+class UndecidedError(PrimeParError):
+    """A solver ran out of time before it found a plan, or that there is none."""
+
+    exit_code = 3
+
+
 class DataError(PrimeParError):
     """The training text is missing, empty or shorter than one batch."""
 

@@ -12,7 +12,7 @@ from primepar.errors import ConfigError, PlanError
 if TYPE_CHECKING:
     from primepar.plan.search.planner import Found, Planner
 
-Goal = Literal["time", "memory"]
+Goal = Literal["time", "memory", "redundancy"]
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,23 @@ class Objective:
                 "write --within SECONDS"
             )
         if self.pareto:
-            given = {"--objective memory": self.goal == "memory",
+            given = {f"--objective {self.goal}": self.goal != "time",
                      "--memory": self.memory is not None, "--within": self.within is not None,
                      "--alpha": alpha > 0} | dict(others)  # fmt: skip
-            self._refuse(given, "--pareto", "it lists all plans that none beats")
+            self.refuse(given, "--pareto", "it lists all plans that none beats")
         elif self.goal == "memory":
             given = {"--memory": self.memory is not None, "--alpha": alpha > 0}
-            self._refuse(given, "--objective memory", "memory itself is least")
+            self.refuse(given, "--objective memory", "memory itself is least")
+        elif self.goal == "redundancy":
+            self.refuse({"--alpha": alpha > 0}, "--objective redundancy",
+                         "redundant bytes alone are least")  # fmt: skip
         else:
-            self._refuse({"--within": self.within is not None}, "--objective time",
+            self.refuse({"--within": self.within is not None}, "--objective time",
                          "time itself is least")  # fmt: skip
 
     @staticmethod
-    def _refuse(given: Mapping[str, bool], beside: str, because: str) -> None:
+    def refuse(given: Mapping[str, bool], beside: str, because: str) -> None:
+        """Raise `ConfigError` for an option that says nothing beside another."""
         for option, is_given in given.items():
             if is_given:
                 raise ConfigError(
@@ -69,13 +73,14 @@ class Objective:
         Raises `PlanError` where no plan is within the bound.
         """
         if self.within is not None:
-            return self._smallest(planner, self.within)
+            return self.smallest(planner, self.within)
         found = planner(False).search()
         cluster = found.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        return found if found.memory <= bound else self._fastest(planner(True), bound)
+        return found if found.memory <= bound else self.fastest(planner(True), bound)
 
-    def _fastest(self, planner: Planner, bound: float) -> Found:
+    def fastest(self, planner: Planner, bound: float) -> Found:
+        """The fastest plan within so many bytes. Raises `PlanError`."""
         from primepar.plan.search.tradeoff import Tradeoff
 
         tradeoff = Tradeoff(planner)
@@ -93,7 +98,8 @@ class Objective:
         return found
 
     @staticmethod
-    def _smallest(planner: Callable[[bool], Planner], within: float) -> Found:
+    def smallest(planner: Callable[[bool], Planner], within: float) -> Found:
+        """The smallest plan within so many seconds. Raises `PlanError`."""
         from primepar.plan.search.tradeoff import Tradeoff
 
         found = Tradeoff(planner(True)).smallest(within)

@@ -9,9 +9,16 @@ import typer
 
 from primepar.commands.options import JsonOption, json_text
 from primepar.commands.plan_objective import Goal, Objective, front_words
+from primepar.commands.plan_redundancy import (
+    Comparison,
+    Solver,
+    Solving,
+    comparison_words,
+    with_comparison,
+)
 from primepar.commands.profile import need, profiled, refuse_beside
 from primepar.distributed.settings import DeviceChoice
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, UndecidedError
 from primepar.plan.cluster import ready_clusters
 
 Space = Literal["paper", "all"]
@@ -54,7 +61,10 @@ def plan(
         float, typer.Option(help="Seconds that a GiB of a device's memory is worth.")
     ] = 0.0,
     objective: Annotated[
-        Goal, typer.Option(help="What is least: time in --memory, or memory --within seconds.")
+        Goal,
+        typer.Option(
+            help="What is least: time in --memory, memory --within seconds, or redundant memory."
+        ),
     ] = "time",
     memory: Annotated[
         float | None,
@@ -65,6 +75,19 @@ def plan(
     within: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Longest step with --objective memory."),
+    ] = None,
+    solver: Annotated[
+        Solver | None,
+        typer.Option(
+            help="With --objective redundancy: the integer program, or the dynamic program.",
+            show_default="ilp",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Most time of the integer program.", show_default="60"
+        ),
     ] = None,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="List all plans that none beats in both.")
@@ -103,6 +126,7 @@ def plan(
         refuse_beside("beside --profile", "which measures this machine and plans nothing", {
             "MODEL": model, "--cluster": cluster, "--devices": devices, "--memory": memory,
             "--within": within, "--pareto": pareto, "--explain": explain, "--json": json,
+            "--solver": solver, "--timeout": timeout,
         })  # fmt: skip
         raise typer.Exit(profiled(output, ranks, dtype, device))
     refuse_beside("without --profile", "which starts processes", {"--ranks": ranks})
@@ -114,6 +138,8 @@ def plan(
         raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")
     asked = Objective(objective, memory, within, pareto)
     asked.check(alpha, {"--explain": explain, "--output": output is not None})
+    solving = Solving(asked, solver, timeout)
+    solving.check()
 
     def planner(tradeoffs: bool = False) -> Planner:
         return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype, space,
@@ -123,10 +149,19 @@ def plan(
         front = asked.front(planner(tradeoffs=True))
         typer.echo(json_text(front) if json else front_words(front), nl=False)
         return
-    found = asked.best(planner)
+    beside: Comparison | None = None
+    if objective == "redundancy":
+        found, beside = solving.best(planner)
+    else:
+        found = asked.best(planner)
     if output is not None:
         save_plan(found.plan, output)
     told = explained(found, neighbours=explain)
-    typer.echo(json_text(told) if json else words(told), nl=False)
-    if output is not None and not json:
-        typer.echo(f"wrote {output}")
+    if json:
+        typer.echo(json_text(told if beside is None else with_comparison(told, beside)), nl=False)
+    else:
+        typer.echo(words(told) + (comparison_words(beside) if beside else ""), nl=False)
+        if output is not None:
+            typer.echo(f"wrote {output}")
+    if beside is not None and not beside.proved:
+        raise typer.Exit(UndecidedError.exit_code)

@@ -1,0 +1,238 @@
+"""Redundant memory of known plans by hand, and the least of it by both solvers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
+
+from primepar.models.config import ModelConfig
+from primepar.models.sizes import MODELS
+from primepar.partition.registry import parse_sequence
+from primepar.plan.cluster import load_cluster
+from primepar.plan.cost.layouts import Layouts
+from primepar.plan.cost.links import Wires
+from primepar.plan.cost.moving import moving
+from primepar.plan.cost.spread import Spread, element_spread
+from primepar.plan.ready import ready_plan
+from primepar.plan.redundancy.compare import Account, Every, megatron
+from primepar.plan.redundancy.cost import Redundancy, tick
+from primepar.plan.redundancy.graph import Graph
+from primepar.plan.redundancy.least import (
+    Within,
+    least,
+    least_by_search,
+    least_of_block,
+)
+from primepar.plan.search.options import Options
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.space import SpaceName
+
+ITEM, AT_REST = 4, 16
+"""Bytes of a float32, and of a parameter with its gradient and the two moments of AdamW."""
+ROWS = 8 * 32
+
+
+def planner(model: ModelConfig, devices: int, space: SpaceName = "paper") -> Planner:
+    return Planner.of(model, TWO_LEVELS, devices, 8, None, space, tradeoffs=True)
+
+
+def node(
+    model: ModelConfig, devices: int, name: str, text: str, space: SpaceName = "paper"
+) -> float:
+    """Redundant bytes of one operator under a sequence."""
+    every = Every.of(model, TWO_LEVELS, devices, 8, None, space)
+    texts = [each.text for each in every.options(name).candidates]
+    return float(Redundancy(every).bytes.nodes[name][texts.index(text)])
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_data_parallelism_has_one_more_copy_of_the_weights_on_every_other_device(
+    devices: int,
+) -> None:
+    for name, parameters in (("fc1", 64 * 256 + 256), ("fc2", 256 * 64 + 64), ("norm1", 2 * 64)):
+        found = node(SMALL, devices, f"blocks.0.{name}", f"M{devices}")
+        copies = devices * found / (AT_REST * parameters)
+        assert copies == devices - 1
+    assert node(SMALL, devices, "blocks.0.act", f"M{devices}") == 0
+    assert node(SMALL, devices, "blocks.0.attention", f"M{devices}") == 0
+
+
+def test_primepar_has_no_redundancy_but_that_of_the_bias() -> None:
+    assert node(SMALL, 4, "head", "P2x2") == 0
+    assert node(SMALL, 4, "blocks.0.fc1", "P2x2") == AT_REST * 256 * (1 / 2 - 1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "space", "elements"),
+    [
+        # fc1 makes 256 columns of 64. K4 keeps all of I, and in backward has all of dI.
+        ("fc1", "K4", "paper", 2 * 64 * ROWS * 3 / 4),
+        # fc2 makes 64 of 256. N4 has all of dO, and keeps the whole bias: four numbers for each.
+        ("fc2", "N4", "paper", 64 * ROWS * 3 / 4 + 4 * 64 * 3 / 4),
+        # Ks4 keeps its part of I; it has all of dI in backward, as all of I in forward.
+        ("fc1", "Ks4", "all", 64 * ROWS * 3 / 4),
+        # S2x2 has a block of W besides its own, and of I in another phase; half of the bias.
+        ("fc1", "S2x2", "all", 64 * 256 / 4 + 4 * 256 / 4),
+    ],
+)  # fmt: skip
+def test_redundancy_of_one_operator_is_that_by_hand(
+    name: str, text: str, space: SpaceName, elements: float
+) -> None:
+    assert node(SMALL, 4, f"blocks.0.{name}", text, space) == ITEM * elements
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "share"),
+    [("M4", "M4", 0), ("M4", "K4", 3 / 16), ("R4", "M4", 0), ("M4", "R4", 3 / 4),
+     ("M2,K2", "M4", 1 / 8), ("M2,R2", "M4", 0)],
+)  # fmt: skip
+def test_a_device_receives_what_it_lacks(source: str, target: str, share: float) -> None:
+    layouts = Layouts(Wires(TWO_LEVELS, 2))
+    numbers = [layouts.number(spread(text)) for text in (source, target)]
+    assert None not in numbers
+    here, there = (int(each or 0) for each in numbers)
+    assert layouts.received([here], [there]).tolist() == [[share]]
+
+
+def spread(text: str) -> Spread:
+    found = Spread.whole()
+    for each in parse_sequence(text, linear=False).elements:
+        found = found.then(element_spread(each, "O"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [("P2x2", {"I": 1 / 4, "W": 1 / 4, "O": 1 / 4, "dO": 1 / 4, "dI": 1 / 4, "dW": 1 / 4}),
+     ("S2x2", {"I": 1 / 2, "W": 1 / 2, "O": 1 / 4, "dO": 1 / 4, "dI": 1 / 4, "dW": 1 / 4}),
+     ("Ks4", {"I": 1, "W": 1 / 4, "O": 1 / 4, "dO": 1 / 4, "dI": 1, "dW": 1 / 4}),
+     ("Ns4", {"I": 1 / 4, "W": 1 / 4, "O": 1, "dO": 1, "dI": 1 / 4, "dW": 1 / 4})],
+)  # fmt: skip
+def test_what_a_device_works_on_is_its_blocks_and_those_of_others_that_it_uses(
+    text: str, shares: dict[str, float]
+) -> None:
+    (element,) = parse_sequence(text).elements
+    found: dict[str, float] = {}
+    for step in moving(element).working:
+        for tensor, share in step:
+            found[tensor] = max(share, found.get(tensor, 0.0))
+    assert found == shares
+
+
+def test_costs_are_multiples_of_a_tick() -> None:
+    for costs, found in (([0, 6, 4], 2), ([3.25], 0.25), ([2.0**33, 0], 2.0**33), ([0], 2.0**-16)):
+        assert tick(Graph({"a": np.array(costs, float)}, {})) == found
+
+
+MODELS_HERE = {"tied": SMALL, "untied": UNTIED, "bloom": BLOOM}
+
+
+@pytest.mark.parametrize("model", MODELS_HERE)
+@pytest.mark.parametrize(("devices", "space"), [(2, "paper"), (4, "paper"), (4, "all")])
+def test_both_solvers_find_the_same_of_a_model(model: str, devices: int, space: SpaceName) -> None:
+    made = planner(MODELS_HERE[model], devices, space)
+    programmed, searched = least(made), least_by_search(made)
+    assert programmed.found is not None
+    assert searched.found is not None
+    assert programmed.redundant == programmed.bound == searched.redundant
+    assert (programmed.proved, programmed.gap) == (True, 0)
+    assert programmed.found.seconds == pytest.approx(searched.found.seconds, rel=1e-6)
+    redundancy = Redundancy(made)
+    assert redundancy.by(programmed.found.choices) == programmed.redundant
+    assert programmed.found.plan.ranks == devices
+
+
+@pytest.mark.parametrize("name", ["opt-6.7b", "llama-2-70b", "bloom-176b"])
+@pytest.mark.parametrize("devices", [2, 8])
+def test_both_solvers_find_the_same_of_a_block(name: str, devices: int) -> None:
+    found = least_of_block(MODELS[name], load_cluster("v100-8x4"), devices, 8)
+    assert found.found is not None
+    assert found.proved
+    assert least_by_search(found.found.planner).redundant == found.redundant > 0
+
+
+class Few(Planner):
+    """A planner with two options of every operator, drawn by its name."""
+
+    def options(self, name: str) -> Options:
+        found = super().options(name)
+        random = np.random.default_rng(sum(map(ord, name)))
+        return found.only(random.choice(len(found), 2, replace=False).tolist())
+
+
+def every(graph: Graph) -> np.ndarray:
+    """Costs of all choices: one array with an axis for every node."""
+    names, shape = list(graph.nodes), [len(costs) for costs in graph.nodes.values()]
+    found = np.zeros(shape)
+    own = [((name,), costs) for name, costs in graph.nodes.items()]
+    for ends, costs in (*own, *graph.edges.items()):
+        found += costs.reshape([size if name in ends else 1
+                                for name, size in zip(names, shape, strict=True)])  # fmt: skip
+    return found.ravel()
+
+
+def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
+    model = replace(BLOOM, tied=False)
+    few = Few.of(model, TWO_LEVELS, 4, 8, None, "paper", tradeoffs=True, part="blocks")
+    redundancy = Redundancy(few)
+    redundant, seconds = every(redundancy.bytes), every(redundancy.seconds)
+    rest = np.zeros(redundant.shape)
+    for name, running in redundancy.running.items():
+        zeros = {each: np.zeros(2) for each in few.named}
+        rest = np.maximum(rest, every(Graph(zeros | {name: running}, {})))
+    memory = every(redundancy.kept) + rest
+    assert len(redundant) == 2**11
+    times, sizes = np.sort(seconds), np.sort(memory)
+    bounds = [Within(seconds=times[at]) for at in (0, 10, 100, 1000)]
+    bounds += [Within(memory=sizes[at]) for at in (0, 10, 100, 1000)]
+    bounds += [Within(times[at], sizes[-at - 1]) for at in (100, 500, 1000)]
+    some = set()
+    for within in bounds:
+        fitting = (seconds <= within.seconds + 1e-12) & (memory <= within.memory)
+        found = least(few, replace(within, seconds=within.seconds + 1e-12))
+        assert found.proved
+        assert found.redundant == redundant[fitting].min(initial=np.inf)
+        some.add(found.redundant)
+    assert len(some) > 4
+    nothing = least(few, Within(seconds=times[0] / 2))
+    assert (nothing.found, nothing.proved) == (None, True)
+
+
+def test_a_program_that_is_stopped_is_not_proved() -> None:
+    found = least(planner(SMALL, 8), timeout=1e-3)
+    assert not found.proved
+    assert found.found is None or found.gap > 0
+
+
+def test_the_account_of_a_plan_is_that_of_its_options() -> None:
+    found = least_by_search(planner(UNTIED, 4)).found
+    assert found is not None
+    account = Account.of("this plan", found)
+    redundancy = Redundancy(found.planner)
+    kept = sum(found.planner.options(name).kept[at] for name, at in found.choices.items())
+    alone = Redundancy(planner(UNTIED, 1)).kept
+    whole = sum(float(costs[0]) for costs in alone.nodes.values())
+    assert account.redundant == redundancy.bytes.cost(found.choices)
+    assert account.kept == kept - whole / 4
+    everything = redundancy.one_copy / 4 + account.redundant
+    assert account.copies == pytest.approx(4 * everything / redundancy.one_copy)
+    assert (account.seconds, account.memory) == (found.seconds, found.memory)
+
+
+def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
+    made = planner(SMALL, 8)
+    best = megatron(made)
+    assert best is not None
+    every = Every.of(SMALL, TWO_LEVELS, 8, 8, None, "paper")
+    known = {}
+    for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
+        found = every.find(ready_plan(name, SMALL, 8, 8))
+        assert found is not None
+        known[name] = Redundancy(every).bytes.cost(found.choices)
+    assert (best.plan, best.redundant) == min(known.items(), key=lambda each: each[1])
+    searched = least_by_search(made)
+    assert best.redundant > searched.redundant
+    assert every.find(ready_plan("summa", SMALL, 4, 8)) is None

@@ -1,0 +1,132 @@
+"""`primepar plan --objective redundancy`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import run
+
+from primepar.plan import cluster as cluster_module
+from primepar.plan import load_plan
+
+MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
+PLAN = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "4")
+LEAST = (*PLAN, "--objective", "redundancy")
+
+
+def test_both_solvers_find_the_same_and_tell_the_others_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    said = run(*LEAST, "-o", str(path))
+    assert said.code == 0
+    end = (
+        r"\nno plan of the space within the bounds has less redundant memory: proved by the "
+        r"integer program, [\d,]+ variables, gap 0\nwrote .*\n$"
+    )
+    assert re.search(end, said.out)
+    programmed, searched = (json.loads(run(*LEAST, "--solver", solver, "--json").out)
+                            for solver in ("ilp", "dp"))  # fmt: skip
+    told, other = programmed["redundancy"], searched["redundancy"]
+    assert [each["plan"] for each in told["plans"]] == ["this plan", "fastest plan", "M2,megatron"]
+    least, *others = told["plans"]
+    assert least["redundant"] == told["bound"] == other["bound"]
+    assert all(least["redundant"] < each["redundant"] for each in others)
+    assert (told["proved"], told["gap"], other["variables"]) == (True, 0, 0)
+    assert least["seconds"] == programmed["seconds"]
+    assert other["plans"][1:] == others
+    plan = load_plan(path)
+    sequences = {each["operator"]: each["sequence"] for each in programmed["choices"]}
+    assert plan.sequences["head"] == sequences["head"]
+    assert run("show", str(path)).code == 0
+
+
+def test_the_dynamic_program_says_so() -> None:
+    said = run(*LEAST, "--solver", "dp")
+    end = "\nno plan of the space has less redundant memory, by the dynamic program\n"
+    assert (said.code, said.out.endswith(end)) == (0, True)
+
+
+def test_the_least_within_a_bound_is_no_less() -> None:
+    two = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "2", "--objective", "redundancy")
+    free = json.loads(run(*two, "--json").out)
+    within = json.loads(run(*two, "--within", "0.001", "--json").out)
+    assert within["seconds"] <= 0.001 < free["seconds"]
+    assert within["redundancy"]["bound"] > free["redundancy"]["bound"]
+
+
+def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(*LEAST, "--timeout", "0.0001")
+    assert (said.code, said.out, said.err) == (
+        3, "", "primepar: error: expected a plan within the 0.0001 seconds of --timeout, got none "
+        "yet: give it more, or write --solver dp\n",
+    )  # fmt: skip
+    from primepar.plan.redundancy import least as module
+    from primepar.plan.redundancy.program import Answer, solve
+
+    def stopped(*arguments: object) -> Answer:
+        """As the solver says it where a plan is known, and a lower bound of half of it."""
+        found: Answer = solve(*arguments)  # type: ignore[arg-type]
+        return Answer(found.choices, found.cost, found.cost / 2, proved=False, columns=9)
+
+    monkeypatch.setattr(module, "solve", stopped)
+    said = run(*LEAST)
+    assert said.code == 3
+    assert re.search(r"\nnot proved to have the least redundant memory: stopped by --timeout, when "
+                     r"none had less than 0.4 MiB \(gap 50.00%\)\n$", said.out)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ((*PLAN, "--solver", "dp"),
+         "--solver: expected none beside --objective time, as it has one search of its own: leave "
+         "it out"),
+        ((*PLAN, "--timeout", "3"),
+         "--timeout: expected none beside --objective time, as it has one search of its own: leave "
+         "it out"),
+        ((*LEAST, "--solver", "dp", "--within", "1"),
+         "--within: expected none beside --solver dp, as only the integer program keeps to bounds, "
+         "or to a time: leave it out"),
+        ((*LEAST, "--solver", "dp", "--timeout", "1"),
+         "--timeout: expected none beside --solver dp, as only the integer program keeps to "
+         "bounds, or to a time: leave it out"),
+        ((*LEAST, "--timeout", "-1"), "--timeout: expected more than 0 seconds, got -1"),
+        ((*LEAST, "--alpha", "1"),
+         "--alpha: expected none beside --objective redundancy, as redundant bytes alone are "
+         "least: leave it out"),
+        ((*LEAST, "--pareto"),
+         "--objective redundancy: expected none beside --pareto, as it lists all plans that none "
+         "beats: leave it out"),
+        ((*LEAST, "--within", "0.0001"),
+         "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
+         "shortest takes 0.00147143 seconds, 0.0014 too many"),
+        ((*LEAST, "--memory", "1e6"),
+         "expected a plan within the 1,000,000 bytes of --memory, got none: the smallest takes "
+         "2,236,416 bytes, 1,236,416 too many: take more --devices or a smaller --batch"),
+        ((*LEAST, "--memory", "2300000", "--within", "0.0015"),
+         "expected a plan with a step within the 0.0015 seconds of --within and within the memory "
+         "of a device, got none: the fastest within the memory takes 0.00251167 seconds: give more "
+         "of one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused_in_one_line(
+    options: tuple[str, ...], error: str
+) -> None:
+    said = run(*options)
+    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+
+
+def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
+    shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
+    small = tmp_path / "small.toml"
+    small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 2.3e6", shipped.read_text()))
+    where = ("plan", MODEL, "--cluster", str(small), "--devices", "4", "--objective", "redundancy")
+    assert json.loads(run(*where, "--json").out)["memory"] <= 2.3e6
+    assert (said := run(*where, "--solver", "dp")).code == 2
+    assert said.err == (
+        "primepar: error: expected a plan within the 2,300,000 bytes of a device of the cluster 8 "
+        "x 4 V100, as in the PrimePar paper, got one that takes 2,506,752: leave --solver dp out, "
+        "as only the integer program keeps to bounds\n"
+    )
