@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from primepar.plan.search.segments import Choice, Matrix, Vector
 
 Ends = tuple[str, str]
 Choices = dict[str, int]
 Kept = dict[str, Choice]
-FEW: Final = 32
-"""Of so many options of a neighbour one is looked at first, to have fewer pairs for all."""
 CELLS: Final = 1 << 20
 """Costs that are compared at once."""
 
@@ -127,23 +124,33 @@ def _needed(
     if peak is not None:
         instead_BA &= peak[own][:, None] <= peak[own]
     for costs, edges in around:
-        rows = [costs[own][:, None]]
-        rows += [matrix[np.ix_(own, other)] if side == 0 else matrix[np.ix_(other, own)].T
-                 for matrix, side, other in edges]  # fmt: skip
-        for step in (FEW, 1):
-            B, A = np.nonzero(instead_BA)
-            instead_BA[B, A] = _never_more([each[:, ::step] for each in rows], B, A)
+        own_BA = costs[own][:, None] - costs[own]
+        rows = [matrix[np.ix_(own, other)] if side == 0 else matrix[np.ix_(other, own)].T
+                for matrix, side, other in edges]  # fmt: skip
+        instead_BA &= sum(map(_at_least_more, rows), own_BA) <= 0
+        B, A = np.nonzero(instead_BA)
+        instead_BA[B, A] = own_BA[B, A] + _most_more(rows, B, A) <= 0
     needed = np.ones(count, bool)
     for option in range(count):
         needed[option] = not (instead_BA[:, option] & needed).any()
     return np.flatnonzero(needed)
 
 
-def _never_more(rows: Several[Matrix], B: Choice, A: Choice) -> NDArray[np.bool_]:
-    """Whether of pairs of options the first costs no more: its own, and at worst on each edge."""
+def _at_least_more(costs_PQ: Matrix) -> Matrix:
+    """What each row costs more than each other one, where the one or the other is far from most."""
+    beyond = costs_PQ - np.median(costs_PQ, axis=0)
+    places, dear, cheap = np.arange(len(costs_PQ)), beyond.argmax(axis=1), beyond.argmin(axis=1)
+    found: Matrix = np.maximum(
+        costs_PQ[places, dear][:, None] - costs_PQ[:, dear].T,
+        costs_PQ[:, cheap] - costs_PQ[places, cheap],
+    )
+    return found
+
+
+def _most_more(rows: Iterable[Matrix], B: Choice, A: Choice) -> Vector:
+    """What one of each pair of rows costs more than the other, at most, on all edges together."""
     worst = np.zeros(len(B))
     for costs_PQ in rows:
         for pairs in np.array_split(np.arange(len(B)), len(B) * costs_PQ.shape[1] // CELLS + 1):
             worst[pairs] += (costs_PQ[B[pairs]] - costs_PQ[A[pairs]]).max(axis=1)
-    found: NDArray[np.bool_] = worst <= 0
-    return found
+    return worst
