@@ -27,11 +27,8 @@ class Given(Planner):
         """The plan with these sequences, of the model, cluster, batch and space of a planner."""
         own = cls(planner.model, planner.training, planner.space, planner.alpha,
                   part=planner.part, sequences=sequences)  # fmt: skip
-        own.catalogue, own.operators, own.named = (
-            planner.catalogue,
-            planner.operators,
-            planner.named,
-        )
+        own.catalogue = planner.catalogue
+        own.operators, own.named = planner.operators, planner.named
         return own
 
     @property

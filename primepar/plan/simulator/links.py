@@ -3,7 +3,8 @@
 A message goes through two ports of the innermost level that joins its devices, out of one and into
 the other. A port divides its bandwidth by the messages that are in it, up to what its link says of
 one stream, and a message goes as fast as the slower of its two shares; what it leaves of the other
-share nobody takes. All messages of one collective keep step. Shares change when a transfer begins or ends, and at no other time.
+share nobody takes. All messages of one collective keep step. Shares change when a transfer begins
+or ends, and at no other time.
 """
 
 from __future__ import annotations
