@@ -56,7 +56,7 @@ def test_every_number_of_a_ready_cluster_says_where_it_is_from() -> None:
         for before, line in pairwise(lines):
             key = line.partition(" = ")[0]
             if key in ("memory", "memory_bandwidth", "launch", "peak", "achieved", "latency",
-                       "bandwidth"):  # fmt: skip
+                       "bandwidth", "stream"):  # fmt: skip
                 assert "# " in line or before.startswith("# "), f"{path.stem}: {line}"
 
 
@@ -82,7 +82,7 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.links[0].latency: expected the seconds of a message, 0 or more, got nan: "
          "write latency = 1e-5"),
         ("latency = 1e-6", "latencey = 1e-6",
-         "$.links[0]: expected one of joins, latency, bandwidth, shared, got 'latencey': "
+         "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, got 'latencey': "
          "write latency"),
         ("nodes = 2", "nodes = 2.5",
          "$.nodes: expected a whole number of nodes, 1 or more, got 2.5: write nodes = 8"),
@@ -104,6 +104,9 @@ def test_the_sizes_of_a_cluster() -> None:
          "write [rates.float32]"),
         ("[rates.float32]\npeak = 2e12\nachieved = 1e12\n", "[rates]\n",
          "$.rates: expected a table for each data type, got none: write [rates.float32]"),
+        ("bandwidth = 1e9", "bandwidth = 1e9\nstream = 2e9",
+         "$.links[1].stream: expected bytes per second, above 0 and at most the bandwidth, got "
+         "2e+09 of 1e+09: write stream = 4.7e9"),
         ("joins = 4", "joins = 3",
          "$.links[1].joins: expected a multiple of the 2 devices that the level below joins, and "
          "more of them, got 3: write joins = 4"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from planner_cases import TWO_LEVELS, byte_a_second, cluster
 
 from primepar.partition.primepar import PrimePar
@@ -132,6 +133,14 @@ def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
     assert wires.all_reduce((0,), 1e6) == pytest.approx(2 * 5e-6 + 1e6 * 4 / 2e8)
     assert wires.all_reduce((2,), 1e6) == pytest.approx(2 * 1e-6 + 1e6 / 1e9)
     assert wires.all_reduce((), 1e6) == 0
+
+
+def test_a_ring_alone_goes_no_faster_than_one_stream() -> None:
+    inside, outside = TWO_LEVELS.links
+    slow = Wires(replace(TWO_LEVELS, links=(inside, replace(outside, stream=1.5e8))), 4)
+    assert slow.all_reduce((0, 2, 3), 1e6) == pytest.approx(14 * 5e-6 + 7 / 4 * 1e6 / 1.5e8)
+    two_share = 6 * 5e-6 + 3 / 2 * 1e6 * 2 / 2e8
+    assert slow.all_reduce((0, 2), 1e6) == pytest.approx(two_share)
 
 
 def mlp(cluster: Cluster, fc1: str, fc2: str) -> float:

@@ -43,6 +43,32 @@ def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
     assert {len(each["neighbours"]) for each in told["choices"]} == {0}
 
 
+def test_splits_are_listed_from_the_best_on() -> None:
+    rows = json.loads(run(*V100, "--devices", "4", "--pipeline", "--json").out)
+    assert {(row["stages"], row["replicas"], row["parts"]) for row in rows} == {
+        (1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)
+    }  # fmt: skip
+    assert all(row["microbatches"] * row["microbatch"] * row["replicas"] == 8 for row in rows)
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    said = run(*V100, "--devices", "4", "--pipeline").out.splitlines()
+    assert said[0].split() == [
+        "stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB"
+    ]  # fmt: skip
+    assert [line.split()[0] for line in said[1:]] == [str(row["stages"]) for row in rows]
+
+
+def test_what_no_split_fits_is_refused() -> None:
+    said = run("plan", "opt-175b", "--cluster", "v100-8x4", "--devices", "1", "--pipeline")
+    assert said.code == 2
+    assert re.fullmatch(
+        r"primepar: error: expected a split within the 34,359,738,368 bytes of a device of the "
+        r"cluster 8 x 4 V100, as in the PrimePar paper, got none: the smallest of their fastest "
+        r"plans takes [\d,]+ bytes, [\d,]+ too many: take more --devices or a smaller --batch\n",
+        said.err,
+    )
+
+
 def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
     found = Planner.of(
         load_config(Path(MODEL)), load_cluster("v100-8x4"), 4, 4, None, "paper"
@@ -79,6 +105,9 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
         (("--devices", "2", "--pareto", "--explain"),
          "--explain: expected none beside --pareto, as it lists all plans that none beats: leave "
          "it out"),
+        (("--devices", "2", "--pipeline", "--alpha", "1"),
+         "--alpha: expected none beside --pipeline, which lists all splits by their time, got 1.0: "
+         "leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.001"),
          "expected a plan with a step within the 0.001 seconds of --within, got none: the "
          "shortest takes 0.00147143 seconds, 0.00047 too many"),

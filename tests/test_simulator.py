@@ -189,6 +189,17 @@ def test_a_ring_over_two_nodes_leaves_each_once() -> None:
         assert sum(each.bytes for each in run.traffic if each.level == 1 and each.out) == 2 * 72
 
 
+def test_a_message_alone_goes_no_faster_than_one_stream() -> None:
+    """Two share the port, and need no more than it has; one alone reaches 5 of its 8."""
+    slow = replace(NODES, links=(INSIDE, replace(OUTSIDE, stream=5)))
+    both: list[list[Instruction]] = [
+        [Send(2, block="x[0]", tag=0)], [Send(3, block="y[0]", tag=0)],
+        [Recv(0, block="x[0]", tag=0)], [Recv(1, block="y[0]", tag=0)],
+    ]  # fmt: skip
+    run = exactly(program(*both, x=10, y=25), slow)
+    assert run.seconds == 3 + Fraction(2 * 40, 8) + Fraction(100 - 40, 5)
+
+
 # The emulator
 
 

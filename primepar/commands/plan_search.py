@@ -99,6 +99,12 @@ def plan(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the plan, plan.json."),
     ] = None,
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline", help="List all splits into stages, replicas and devices of a replica."
+        ),
+    ] = False,
     profile: Annotated[
         bool,
         typer.Option(
@@ -125,8 +131,8 @@ def plan(
     if profile:
         refuse_beside("beside --profile", "which measures this machine and plans nothing", {
             "MODEL": model, "--cluster": cluster, "--devices": devices, "--memory": memory,
-            "--within": within, "--pareto": pareto, "--explain": explain, "--json": json,
-            "--solver": solver, "--timeout": timeout,
+            "--within": within, "--pareto": pareto, "--explain": explain, "--pipeline": pipeline,
+            "--json": json, "--solver": solver, "--timeout": timeout,
         })  # fmt: skip
         raise typer.Exit(profiled(output, ranks, dtype, device))
     refuse_beside("without --profile", "which starts processes", {"--ranks": ranks})
@@ -140,6 +146,18 @@ def plan(
     asked.check(alpha, {"--explain": explain, "--output": output is not None})
     solving = Solving(asked, solver, timeout)
     solving.check()
+
+    if pipeline:
+        from primepar.commands.plan_pipeline import pipeline_words, pipelines
+
+        refuse_beside("beside --pipeline", "which lists all splits by their time", {
+            "--objective": objective != "time", "--alpha": alpha or None, "--memory": memory,
+            "--pareto": pareto, "--explain": explain, "--output": output, "--solver": solver,
+            "--timeout": timeout,
+        })  # fmt: skip
+        rows = pipelines(find_model(model), load_cluster(cluster), devices, batch, dtype, space)
+        typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
+        return
 
     def planner(tradeoffs: bool = False) -> Planner:
         return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype, space,

@@ -43,6 +43,7 @@ _EXPECTED: Final = {
     "latency": ("the seconds of a message, 0 or more", "1e-5"),
     "bandwidth": ("bytes per second one way, above 0", "2.5e10"),
     "shared": ("whether the devices of a group of the level below share it", "true"),
+    "stream": ("bytes per second, above 0 and at most the bandwidth", "4.7e9"),
 }
 
 
@@ -57,13 +58,20 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     """One level of links, which joins groups of the level below into groups of `joins` devices.
 
     `bandwidth` is one way, of each device, or of each group of the level below where it is `shared`
-    by its devices. A message takes `latency` and its bytes over the bandwidth.
+    by its devices. A message takes `latency` and its bytes over the bandwidth, or over `stream`
+    where that is given and it is alone.
     """
 
     joins: int
     latency: float
     bandwidth: float
     shared: bool
+    stream: float | None = None
+
+    @property
+    def alone(self) -> float:
+        """Bytes per second of one message at a time."""
+        return self.bandwidth if self.stream is None else self.stream
 
 
 class Passing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +171,7 @@ def read_cluster(text: str) -> Cluster:
         raise _wrong(place, got)
     _check_rates(cluster)
     _check_kinds(cluster)
+    _check_streams(cluster)
     _check_links(cluster)
     return cluster
 
@@ -251,6 +260,12 @@ def _check_kinds(cluster: Cluster) -> None:
                 f"$.operators: expected kinds out of {', '.join(KINDS)}, got {kind!r}: "
                 f"write [operators.{(get_close_matches(kind, KINDS, n=1) or ['norm'])[0]}]"
             )
+
+
+def _check_streams(cluster: Cluster) -> None:
+    for at, link in enumerate(cluster.links):
+        if not 0 < link.alone <= link.bandwidth:
+            raise _wrong(f"$.links[{at}].stream", f"{link.alone:g} of {link.bandwidth:g}")
 
 
 def _check_links(cluster: Cluster) -> None:

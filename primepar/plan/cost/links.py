@@ -71,7 +71,8 @@ class Wires:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
         link = self.links[level]
-        return turns * link.latency + sent * self.streams(bits, level) / link.bandwidth
+        share = min(link.bandwidth / self.streams(bits, level), link.alone)
+        return turns * link.latency + sent / share
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Rings over these bits that share a port of a level."""

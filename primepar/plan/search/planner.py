@@ -80,12 +80,15 @@ class Planner:
         """Whether the head shares the embedding's table, and both are planned."""
         return self.model.tied and self.part == "model"
 
+    def key(self, name: str) -> tuple[object, ...]:
+        """What operators have in common that share their options."""
+        return kind_of(self.named[name])
+
     def options(self, name: str) -> Options:
         """Options of an operator, of those with the same layouts the cheapest ones."""
-        operator = self.named[name]
-        key = kind_of(operator)
+        key = self.key(name)
         if key not in self._options:
-            found = self.catalogue.options(operator)
+            found = self.catalogue.options(self.named[name])
             if not len(found):
                 raise PlanError(
                     f"expected a sequence of {name} on {self.training.wires.devices} devices for "
@@ -104,7 +107,7 @@ class Planner:
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, forward and backward, by the options of both ends."""
-        key = kind_of(self.named[producer]), kind_of(self.named[consumer])
+        key = self.key(producer), self.key(consumer)
         if key not in self._edges:
             left, taken = self.options(producer), self.options(consumer)
             columns = self.named[producer].K
@@ -201,13 +204,15 @@ class Found:
     @property
     def plan(self) -> Plan:
         """The plan, as a file holds it."""
-        planner = self.planner
-        training = planner.training
-        sequences = {
-            name: planner.options(name).candidates[at].text for name, at in self.choices.items()
-        }
-        return Plan(model=planner.model, ranks=training.wires.devices, batch=training.batch,
-                    sequences=sequences)  # fmt: skip
+        model, training = self.planner.model, self.planner.training
+        return Plan(model=model, ranks=training.wires.devices, batch=training.batch,
+                    sequences=self.sequences)  # fmt: skip
+
+    @property
+    def sequences(self) -> dict[str, str]:
+        """The sequence of every operator."""
+        options = self.planner.options
+        return {name: options(name).candidates[at].text for name, at in self.choices.items()}
 
     @property
     def seconds(self) -> float:

@@ -1,9 +1,10 @@
 """Links while transfers run: the transfers through a port share its bandwidth evenly.
 
 A message goes through two ports of the innermost level that joins its devices, out of one and into
-the other. A port divides its bandwidth by the messages that are in it, and a message goes as fast
-as the slower of its two shares; what it leaves of the other share nobody takes. All messages of one
-collective keep step. Shares change when a transfer begins or ends, and at no other time.
+the other. A port divides its bandwidth by the messages that are in it, up to what its link says of
+one stream, and a message goes as fast as the slower of its two shares; what it leaves of the other
+share nobody takes. All messages of one collective keep step. Shares change when a transfer begins
+or ends, and at no other time.
 """
 
 from __future__ import annotations
@@ -54,13 +55,21 @@ class Hop(NamedTuple):
 class Port:
     """The way out of a device, or of a group that shares a link, or the way in."""
 
-    def __init__(self, level: int, owner: int, out: bool, bandwidth: Scalar) -> None:
-        self.level, self.owner, self.out, self.bandwidth = level, owner, out, bandwidth
+    def __init__(
+        self, level: int, owner: int, out: bool, bandwidth: Scalar, alone: Scalar
+    ) -> None:  # fmt: skip
+        self.level, self.owner, self.out = level, owner, out
+        self.bandwidth, self.alone = bandwidth, alone
         self.flows: dict[Flow, int] = {}
         self.messages = 0
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
         self._since: Scalar = 0
+
+    @property
+    def share(self) -> Scalar:
+        """Bytes per second of each message that is in it."""
+        return min(self.bandwidth / self.messages, self.alone)
 
     def enter(self, flow: Flow, now: Scalar) -> None:
         """Let one message of a flow in."""
@@ -91,10 +100,7 @@ class Flow:
 
     def share(self) -> Scalar:
         """The part of it that goes in a second, by what is in its ports now."""
-        return min(
-            min(out.bandwidth / out.messages, into.bandwidth / into.messages) / size
-            for out, into, size in self.paths
-        )
+        return min(min(out.share, into.share) / size for out, into, size in self.paths)
 
 
 class Network:
@@ -183,8 +189,8 @@ class Network:
         link = self._cluster.links[level]
         owner = device // self.devices_behind(level)
         if (level, owner, out) not in self._ports:
-            bandwidth = self._number(link.bandwidth)
-            self._ports[level, owner, out] = Port(level, owner, out, bandwidth)
+            bandwidth, alone = self._number(link.bandwidth), self._number(link.alone)
+            self._ports[level, owner, out] = Port(level, owner, out, bandwidth, alone)
         return self._ports[level, owner, out]
 
     def devices_behind(self, level: int) -> int:

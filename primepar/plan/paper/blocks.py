@@ -1,0 +1,69 @@
+"""Figures 7 and 8: throughput and peak memory of a block over Megatron's, by the planner.
+
+Megatron is the fastest of its plans over all degrees of data parallelism, costed by the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, log
+
+from primepar.plan.paper.printed import DEVICES, FIGURE_7, FIGURE_8
+from primepar.plan.paper.setting import SETTING, Setting, megatron
+from primepar.plan.search.space import SpaceName
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model on so many devices: ratios to the fastest Megatron, and the paper's."""
+
+    model: str
+    devices: int
+    copies: int
+    """Megatron's degree of data parallelism."""
+    seconds: float
+    megatron_seconds: float
+    memory: float
+    megatron_memory: float
+    sequences: dict[str, str]
+
+    @property
+    def speed(self) -> float:
+        """Throughput over Megatron's."""
+        return self.megatron_seconds / self.seconds
+
+    @property
+    def share(self) -> float:
+        """Peak memory over Megatron's."""
+        return self.memory / self.megatron_memory
+
+    @property
+    def printed_speed(self) -> float:
+        """That of the paper's figure 7."""
+        return FIGURE_7[self.model][DEVICES.index(self.devices)]
+
+    @property
+    def printed_share(self) -> float:
+        """That of the paper's figure 8."""
+        return FIGURE_8[self.model][DEVICES.index(self.devices)]
+
+
+def point(
+    model: str, devices: int, setting: Setting = SETTING, space: SpaceName = "paper"
+) -> Point:
+    """The best plan of a space beside the fastest Megatron."""
+    planner = setting.planner(model, devices, space)
+    found = planner.search()
+    plain = planner if space == "paper" else setting.planner(model, devices)
+    copies, other = min(megatron(plain).items(), key=lambda each: each[1].seconds)
+    return Point(
+        model, devices, copies, found.seconds, other.seconds, setting.memory(found),
+        setting.memory(other), found.sequences,
+    )  # fmt: skip
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of numbers above 0."""
+    logs = [log(each) for each in values]
+    return exp(sum(logs) / len(logs))

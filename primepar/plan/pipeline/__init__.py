@@ -1,0 +1,1 @@
+"""Pipeline stages by data-parallel replicas by tensor parallelism: the paper's (p, d, m)."""
