@@ -82,8 +82,19 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.links[0].latency: expected the seconds of a message, 0 or more, got nan: "
          "write latency = 1e-5"),
         ("latency = 1e-6", "latencey = 1e-6",
-         "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, got 'latencey': "
-         "write latency"),
+         "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, all_reduce, "
+         "all_gather, got 'latencey': write latency"),
+        ("[[links]]\njoins = 4", "[links.all_gather]\nlatency = 1\n[[links]]\njoins = 4",
+         "$.links[0].all_gather.bandwidth: expected bytes per second one way, above 0, got none: "
+         "write bandwidth = 2.5e10"),
+        ("[[links]]\njoins = 4",
+         "[links.all_reduce]\nlatency = -1\nbandwidth = 1\n[[links]]\njoins = 4",
+         "$.links[0].all_reduce.latency: expected the seconds of a message, 0 or more, got -1.0: "
+         "write latency = 1e-5"),
+        ("[[links]]\njoins = 4",
+         "[links.all_reduce]\nlatency = 1\nbandwidht = 1\n[[links]]\njoins = 4",
+         "$.links[0].all_reduce: expected one of latency, bandwidth, got 'bandwidht': write "
+         "bandwidth"),
         ("nodes = 2", "nodes = 2.5",
          "$.nodes: expected a whole number of nodes, 1 or more, got 2.5: write nodes = 8"),
         ("nodes = 2", "nodes = 0",

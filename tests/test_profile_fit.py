@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from primepar.models import ModelConfig, operators
-from primepar.plan.cluster import BYTES, Passing, read_cluster
+from primepar.plan.cluster import BYTES, Passing, Ring, read_cluster
 from primepar.plan.profile.counts import Counts, counts
 from primepar.plan.profile.fit import Sample, fit
 from primepar.plan.profile.text import Machine, cluster_text
 
 LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
+REDUCE, GATHER = Ring(4e-4, 5e8), Ring(6e-4, 3e8)
 SLOW = Passing(2e-4, 1e9)
 MODEL = ModelConfig.of("gpt", layers=1, hidden=64, heads=4, context=32, vocabulary=256)
 
@@ -35,7 +36,9 @@ def exact() -> list[Sample]:
                             bytes=1 / SLOW.memory_bandwidth))  # fmt: skip
         for members in (2, 4):
             counted = {"messages": 2.0 * members - 2, "bytes": 2.0 * size * (1 - 1 / members)}
-            found.append(sample("all-reduce", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
+            for what, ring in (("all-reduce", REDUCE), ("all-gather", GATHER)):
+                found.append(sample(what, size, counted, messages=ring.latency,
+                                    bytes=1 / ring.bandwidth))  # fmt: skip
         counted = {"messages": 1.0, "bytes": float(size)}
         found.append(sample("hop", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
     return sorted(found, key=lambda each: each.what)
@@ -54,6 +57,9 @@ def test_exact_times_give_the_coefficients_back() -> None:
     assert cluster.memory_bandwidth == pytest.approx(MEMORY, rel=1e-3)
     assert cluster.links[0].latency == pytest.approx(LATENCY, rel=1e-3)
     assert cluster.links[0].bandwidth == pytest.approx(BANDWIDTH, rel=1e-3)
+    for found, ring in ((cluster.links[0].ring("all_reduce"), REDUCE),
+                        (cluster.links[0].ring("all_gather"), GATHER)):  # fmt: skip
+        assert found == pytest.approx((ring.latency, ring.bandwidth, ring.bandwidth), rel=1e-3)
     assert cluster.passing("attention").launch == pytest.approx(SLOW.launch, rel=1e-3)
     assert cluster.passing("attention").memory_bandwidth == pytest.approx(1e9, rel=1e-3)
     assert cluster.passing("norm") == Passing(cluster.launch, cluster.memory_bandwidth)
@@ -66,7 +72,7 @@ def test_transfers_overlap_where_half_of_one_is_hidden(hidden: float, overlap: b
 
 def test_every_number_says_that_it_was_measured_and_how_well_it_fits() -> None:
     text = written(exact())
-    assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 4
+    assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 6
     numbers = [line for line in text.splitlines() if " = " in line and "measured" not in line]
     assert numbers == ['name = "four processes"', "nodes = 1", "devices_per_node = 4",
                        "joins = 4", "shared = false"]  # fmt: skip

@@ -78,7 +78,7 @@ def profile(asked: Profile) -> int:
             )
         check_installed("torch", "mpi4py")
         if launch.launcher == "alone":
-            line = mpirun_line(asked.ranks or RANKS, asked.arguments(), "plan")
+            line = mpirun_line(asked.ranks or RANKS, asked.arguments(), ("-m", "primepar", "plan"))
             print(line, flush=True)
             return run(line)
         check_ranks(launch.size)

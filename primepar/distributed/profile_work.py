@@ -6,7 +6,7 @@ redistribution, the all-reduces of the mesh. Legend: M rows, N and K columns of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, product
 from typing import Any
 
@@ -30,15 +30,16 @@ from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.program import IRecv, ISend
 
 Work = Callable[[], object]
+Takes = Callable[[int, int], dict[str, float]]
 Measured = tuple[str, str, dict[str, float], Work]
 """Sort of work, its size, what it takes, and the work itself."""
 PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (256, 256, 512), (512, 256, 256),
             (64, 512, 1024), (512, 512, 512))  # fmt: skip
-PASSES = (1 << 10, 1 << 14, 1 << 17, 1 << 20)
+PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
 MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
 """Rows and columns of the operators that are not linear."""
 UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
-TRANSFERS = (1 << 6, 1 << 12, 1 << 15, 1 << 18, 1 << 20)
+TRANSFERS = (1 << 6, 1 << 13, 1 << 17, 1 << 20)
 """Elements that each rank gives."""
 VOCABULARY = 256
 OVERLAPPED = 1 << 19
@@ -68,7 +69,7 @@ class Works:
         groups = len(self.groups)
         kinds = len({each.kind for each in operators(self._model(64, 64))} - {"linear"})
         return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES)
-                + 2 * groups * len(TRANSFERS) + OVERLAPS)  # fmt: skip
+                + 5 * groups * len(TRANSFERS) + OVERLAPS)  # fmt: skip
 
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
@@ -185,11 +186,15 @@ class Works:
         return found
 
     def transfers(self) -> Iterator[Measured]:
-        """Hops round a ring and all-reduces, over every group of device bits."""
-        for what, takes, make in (
+        """Hops round a ring, redistribution and collectives, over every group of device bits."""
+        sorts: tuple[tuple[str, Takes, Callable[[list[Ranks], int], Work]], ...] = (
             ("hop", _hop, self.hopping),
-            ("all-reduce", _ring, self.summing),
-        ):
+            ("hop to all", _spread, self.spreading),
+            ("all-reduce", _all_reduce, self.summing),
+            ("all-gather", _all_gather, self.gathering),
+            ("reduce-scatter", _all_gather, self.scattering),
+        )
+        for what, takes, make in sorts:
             for bits, groups in self.groups:
                 self.mesh.ensure_groups(("world", group) for group in groups)
                 for size in TRANSFERS:
@@ -199,28 +204,61 @@ class Works:
 
     def hopping(self, groups: list[Ranks], size: int) -> Work:
         """Every rank's block goes to the next one of its group."""
-        mesh = self.mesh
         before = {each: group[at - 1] for group in groups for at, each in enumerate(group)}
-        here = tuple(((rank, 0),) for rank in range(mesh.ranks))
-        there = tuple(((before[rank], 0),) for rank in range(mesh.ranks))
-        source, target = (Layout((mesh.ranks, 1), held) for held in (here, there))
+        return self._moving({rank: (before[rank],) for rank in before}, size)
+
+    def spreading(self, groups: list[Ranks], size: int) -> Work:
+        """Every rank's block goes to all of its group, as in a redistribution."""
+        return self._moving({rank: group for group in groups for rank in group}, size)
+
+    def _moving(self, gets: Mapping[int, Ranks], size: int) -> Work:
+        """Blocks of `size` elements, one on each rank, go to where they are gotten."""
+        mesh = self.mesh
+        held = [tuple((each, 0) for each in gets[rank]) for rank in range(mesh.ranks)]
+        own = tuple(((rank, 0),) for rank in range(mesh.ranks))
+        source, target = (Layout((mesh.ranks, 1), each) for each in (own, tuple(held)))
         way = Redistribution(mesh, source, target, "O", (mesh.ranks, size))
         block = self._random(1, size)
         return lambda: mesh.pool.release(way(block))
 
+    def _own(self, groups: list[Ranks]) -> Ranks:
+        return next(group for group in groups if self.mesh.rank in group)
+
+    def _zeros(self, size: int) -> torch.Tensor:
+        """What may be summed again and again."""
+        return torch.zeros(size, device=self.mesh.device, dtype=self.mesh.dtype)
+
     def summing(self, groups: list[Ranks], size: int) -> Work:
         """An all-reduce over every group."""
-        own = next(group for group in groups if self.mesh.rank in group)
-        tensor = torch.zeros(size, device=self.mesh.device, dtype=self.mesh.dtype)
+        own, tensor = self._own(groups), self._zeros(size)
         return lambda: self.mesh.all_reduce(tensor, own, "profile")
 
+    def gathering(self, groups: list[Ranks], size: int) -> Work:
+        """An all-gather over every group."""
+        own, tensor = self._own(groups), self._zeros(size)
+        return lambda: self.mesh.all_gather(tensor, own, "profile")
 
-def _hop(members: int, given: int) -> dict[str, float]:
+    def scattering(self, groups: list[Ranks], size: int) -> Work:
+        """A reduce-scatter over every group."""
+        own = self._own(groups)
+        parts = [self._zeros(size) for _ in own]
+        return lambda: self.mesh.reduce_scatter(parts, own, "profile")
+
+
+def _hop(_: int, given: int) -> dict[str, float]:
     return {"messages": 1.0, "bytes": float(given)}
 
 
-def _ring(members: int, given: int) -> dict[str, float]:
+def _spread(members: int, given: int) -> dict[str, float]:
+    return {"messages": 1.0, "bytes": float((members - 1) * given)}
+
+
+def _all_reduce(members: int, given: int) -> dict[str, float]:
     return {"messages": 2.0 * (members - 1), "bytes": 2 * (members - 1) / members * given}
+
+
+def _all_gather(members: int, given: int) -> dict[str, float]:
+    return {"messages": members - 1.0, "bytes": float((members - 1) * given)}
 
 
 def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:

@@ -37,8 +37,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def mpirun_line(ranks: int, arguments: list[str], command: str = "train") -> Line:
-    """The line that runs a command of primepar in `ranks` processes on this machine.
+def mpirun_line(
+    ranks: int, arguments: list[str], program: tuple[str, ...] = ("-m", "primepar", "train")
+) -> Line:
+    """The line that runs a program of Python's in `ranks` processes on this machine.
 
     As root, and on fewer cores than ranks, mpirun refuses unless told not to, and it would bind
     each process to one core; the threads of all together fill the cores once. Raises `LaunchError`
@@ -55,7 +57,7 @@ def mpirun_line(ranks: int, arguments: list[str], command: str = "train") -> Lin
     words = [str(mpirun), "-n", str(ranks), "--bind-to", "none"]
     words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     words += ["--oversubscribe"] if ranks > cores() else []
-    words += [sys.executable, "-m", "primepar", command, *arguments]
+    words += [sys.executable, *program, *arguments]
     return Line(tuple(words), {"OMP_NUM_THREADS": str(max(1, cores() // ranks))})
 
 

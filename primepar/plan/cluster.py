@@ -11,7 +11,7 @@ import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,8 @@ BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
 KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update")
 """Kinds of operators that a cluster may have times of; `update` is AdamW's, of each parameter."""
+Collective = Literal["all_reduce", "all_gather"]
+"""Collectives that may have times of their own; a reduce-scatter counts as an all-gather."""
 
 _EXPECTED: Final = {
     "name": ("a name", '"8 x H200"'),
@@ -42,6 +44,9 @@ _EXPECTED: Final = {
     "joins": ("a whole number of devices that this level joins, 1 or more", "4"),
     "latency": ("the seconds of a message, 0 or more", "1e-5"),
     "bandwidth": ("bytes per second one way, above 0", "2.5e10"),
+    **dict.fromkeys(
+        ("all_reduce", "all_gather"), ("a table with latency and bandwidth", "[links.all_reduce]")
+    ),
     "shared": ("whether the devices of a group of the level below share it", "true"),
     "stream": ("bytes per second, above 0 and at most the bandwidth", "4.7e9"),
 }
@@ -54,12 +59,20 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True):
     achieved: float
 
 
+class Ring(Struct, frozen=True, forbid_unknown_fields=True):
+    """What collectives reach on a level: the latency of each turn of a ring, and its bandwidth."""
+
+    latency: float
+    bandwidth: float
+
+
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
     """One level of links, which joins groups of the level below into groups of `joins` devices.
 
     `bandwidth` is one way, of each device, or of each group of the level below where it is `shared`
     by its devices. A message takes `latency` and its bytes over the bandwidth, or over `stream`
-    where that is given and it is alone.
+    where that is given and it is alone. All-reduces, and all-gathers with reduce-scatters, may have
+    numbers of their own.
     """
 
     joins: int
@@ -67,11 +80,20 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     bandwidth: float
     shared: bool
     stream: float | None = None
+    all_reduce: Ring | None = None
+    all_gather: Ring | None = None
 
     @property
     def alone(self) -> float:
         """Bytes per second of one message at a time."""
         return self.bandwidth if self.stream is None else self.stream
+
+    def ring(self, collective: Collective) -> tuple[float, float, float]:
+        """Latency of a turn of a collective, its bandwidth, and what one ring alone reaches."""
+        own: Ring | None = getattr(self, collective)
+        if own is None:
+            return self.latency, self.bandwidth, self.alone
+        return own.latency, own.bandwidth, own.bandwidth
 
 
 class Passing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,8 +214,7 @@ def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
         return _wrong(f"{place}.{missing[1]}", "none")
     unknown = re.match(r"Object contains unknown field `([^`]*)`", message)
     if unknown:
-        tables = {"rates": Rate, "operators": Passing, "links": Link}
-        fields = tables.get(re.findall(r"\w+|$", place)[0], Cluster).__struct_fields__
+        fields = _table(place).__struct_fields__
         near = get_close_matches(unknown[1], fields, n=1)
         write = f"write {near[0]}" if near else "leave it out"
         return ClusterError(
@@ -203,6 +224,13 @@ def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
     if isinstance(got, str):
         return _wrong(place, f"{got!r}, and numbers have no units here")
     return _wrong(place, repr(got))
+
+
+def _table(place: str) -> type[Struct]:
+    """What stands at a place."""
+    tables: dict[str, type[Struct]] = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate,
+                                       "operators": Passing, "links": Link}  # fmt: skip
+    return next((kind for name, kind in tables.items() if f".{name}" in place), Cluster)
 
 
 def _first_wrong(values: dict[str, Any], place: str) -> str:
@@ -233,9 +261,13 @@ def _out_of_range(cluster: Cluster) -> list[tuple[str, float]]:
         numbers += [(f"$.links[{at}].{key}", getattr(link, key)) for key in ("joins", "bandwidth")]
     for kind, own in cluster.operators.items():
         numbers.append((f"$.operators.{kind}.memory_bandwidth", own.memory_bandwidth))
+    rings = [(f"$.links[{at}].{name}", getattr(link, name))
+             for at, link in enumerate(cluster.links) for name in get_args(Collective)]  # fmt: skip
+    numbers += [(f"{place}.bandwidth", ring.bandwidth) for place, ring in rings if ring]
     least = [("$.launch", cluster.launch)]
     least += [(f"$.operators.{kind}.launch", own.launch) for kind, own in cluster.operators.items()]
     least += [(f"$.links[{at}].latency", link.latency) for at, link in enumerate(cluster.links)]
+    least += [(f"{place}.latency", ring.latency) for place, ring in rings if ring]
     wrong = [(place, got) for place, got in numbers if not 0 < got < float("inf")]
     return wrong + [(place, got) for place, got in least if not 0 <= got < float("inf")]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from primepar.errors import ClusterError
-from primepar.plan.cluster import Cluster, Link
+from primepar.plan.cluster import Cluster, Collective, Link
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Wires:
         link = self.links[level]
         return link.latency + load / link.bandwidth if load else 0.0
 
-    def ring(self, bits: Sequence[int], sent: float, turns: int) -> float:
+    def ring(self, bits: Sequence[int], sent: float, turns: int, collective: Collective) -> float:
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
         Every device sends `sent` bytes in so many `turns`. Where the slowest link is shared, all
@@ -70,9 +70,9 @@ class Wires:
         if not bits or turns < 1:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
-        link = self.links[level]
-        share = min(link.bandwidth / self.streams(bits, level), link.alone)
-        return turns * link.latency + sent / share
+        latency, bandwidth, alone = self.links[level].ring(collective)
+        share = min(bandwidth / self.streams(bits, level), alone)
+        return turns * latency + sent / share
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Rings over these bits that share a port of a level."""
@@ -84,9 +84,9 @@ class Wires:
     def all_reduce(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-reduce of `size` bytes on each device."""
         group = 1 << len(bits)
-        return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1))
+        return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-gather of `size` bytes from each device, or a reduce-scatter."""
         group = 1 << len(bits)
-        return self.ring(bits, (group - 1) * size, group - 1)
+        return self.ring(bits, (group - 1) * size, group - 1, "all_gather")

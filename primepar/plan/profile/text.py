@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 
 from primepar.plan.cluster import KINDS
 from primepar.plan.profile.fit import Fit, Sample, fit
 
-TRANSFERS = ("hop", "all-reduce")
-"""What tells how fast its links are."""
+RINGS = {"all_reduce": ("all-reduce",), "all_gather": ("all-gather", "reduce-scatter")}
+"""Collectives with numbers of their own -> what tells them."""
 HALF = 0.5
 """Transfers overlap products where at least this part of the shorter time is hidden."""
 
@@ -35,7 +36,6 @@ def cluster_text(machine: Machine, samples: Sequence[Sample], hidden: float) -> 
     """A TOML text for `read_cluster`; `hidden` is the part of a transfer that products hide."""
     passes = fit(_of(samples, ("pass",)))
     products = fit(_of(samples, ("product",)), {"bytes": passes.seconds["bytes"]})
-    links = fit(_of(samples, TRANSFERS))
     lines = [
         f"# Measured by `primepar plan --profile` on {machine.date}: {machine.where}.",
         "# All processes work at once: a rate is what each one has beside the others.",
@@ -52,7 +52,7 @@ def cluster_text(machine: Machine, samples: Sequence[Sample], hidden: float) -> 
         "",
         *_rates(machine, samples, products),
         "",
-        *_links(machine, samples, links),
+        *_links(machine, samples),
     ]
     for kind in KINDS:
         own = _of(samples, (kind,))
@@ -82,18 +82,33 @@ def _rates(machine: Machine, samples: Sequence[Sample], found: Fit) -> Iterator[
     yield f"achieved = {achieved}    # measured: the slope"
 
 
-def _links(machine: Machine, samples: Sequence[Sample], found: Fit) -> Iterator[str]:
-    transfers = _of(samples, TRANSFERS)
-    yield f"# measured: {_told(transfers, found)}"
-    for size, own in groupby(zip(transfers, found.errors, strict=True), key=_group):
-        errors = [error for _, error in own]
-        middle = sorted(errors)[len(errors) // 2]
-        yield f"#   {size}: {middle:+.0%}"
+def _links(machine: Machine, samples: Sequence[Sample]) -> Iterator[str]:
+    hops = _of(samples, ("hop", "hop to all"))
+    found = fit(hops)
+    yield from _by_group(hops, found)
     yield "[[links]]"
     yield f"joins = {machine.ranks}"
-    yield f"latency = {found.seconds['messages']:.4g}    # measured: the intercept"
-    yield f"bandwidth = {_rate(found, 'bytes', transfers)}    # measured: the slope"
+    yield from _line(hops, found)
     yield "shared = false"
+    for name, sorts in RINGS.items():
+        own = _of(samples, sorts)
+        found = fit(own)
+        yield ""
+        yield from _by_group(own, found)
+        yield f"[links.{name}]"
+        yield from _line(own, found)
+
+
+def _line(samples: Sequence[Sample], found: Fit) -> Iterator[str]:
+    yield f"latency = {found.seconds['messages']:.4g}    # measured: the intercept"
+    yield f"bandwidth = {_rate(found, 'bytes', samples)}    # measured: the slope"
+
+
+def _by_group(samples: Sequence[Sample], found: Fit) -> Iterator[str]:
+    """How far the times of each group of devices are off."""
+    yield f"# measured: {_told(samples, found)}"
+    for name, own in groupby(zip(samples, found.errors, strict=True), key=_group):
+        yield f"#   {name}: off by {median(error for _, error in own):+.0%}"
 
 
 def _group(measured: tuple[Sample, float]) -> str:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from primepar.plan.cluster import Cluster
+from primepar.plan.cluster import Cluster, Collective
 
 Scalar = Any
 """A float, or a fraction where the run is exact."""
@@ -118,19 +118,28 @@ class Network:
         used = (port for port in self._ports.values() if port.carried)
         return sorted(used, key=lambda port: (port.level, port.owner, not port.out))
 
-    def start(self, hops: Iterable[Hop], turns: int, done: Callable[[], None]) -> None:
+    def start(
+        self,
+        hops: Iterable[Hop],
+        turns: int,
+        done: Callable[[], None],
+        collective: Collective | None = None,
+    ) -> None:
         """Start a transfer that takes the longest latency of its hops `turns` times, and its bytes.
 
-        `done` is called at its end.
+        `done` is called at its end. A collective has the latency and the bandwidth of its own that
+        a level gives it.
         """
         latency, paths = self._number(0), []
         for source, target, size in hops:
             out, into, each = self._path(source, target)
-            latency = max(latency, each)
+            ring = collective and getattr(self._cluster.links[out.level], collective)
+            latency = max(latency, self._number(ring.latency) if ring else each)
             if size:
                 out.carried += size
                 into.carried += size
-                paths.append((out, into, self._number(size)))
+                slower = out.bandwidth / self._number(ring.bandwidth) if ring else 1
+                paths.append((out, into, self._number(size) * slower))
         flow = Flow(paths, done)
         self._clock.at(self._clock.now + turns * latency, self._open, flow)
 

@@ -15,7 +15,7 @@ from typing import Any
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
-from primepar.plan.simulator.wires import Message, Transfer, Wires, traffic
+from primepar.plan.simulator.wires import RINGS, Message, Transfer, Wires, traffic
 from primepar.plan.simulator.work import KINDS, Kind, Operations, Work, check_known, label
 from primepar.schedule.program import (
     Collective,
@@ -243,7 +243,8 @@ class _Run:
             del own.open[transfer]
             own.moving += 1
             own.sent += sent.get(member, 0)
-        self.network.start(hops, turns, lambda: self._end(transfer, sent))
+        ring = RINGS.get(type(next(iter(transfer.ends.values()))))
+        self.network.start(hops, turns, lambda: self._end(transfer, sent), ring)
 
     def _end(self, transfer: Transfer, sent: Mapping[int, Fraction | int]) -> None:
         """Note the end of a transfer, and let go on who waits for nothing else."""

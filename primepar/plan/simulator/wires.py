@@ -13,6 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from primepar.errors import MismatchError
+from primepar.plan.cluster import Collective as RingName
 from primepar.plan.simulator.links import Hop, Scalar
 from primepar.schedule.program import (
     AllGather,
@@ -21,6 +22,7 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Collective,
+    Instruction,
     IRecv,
     ISend,
     Recv,
@@ -34,6 +36,10 @@ Message = Send | Recv | ISend | IRecv
 MESSAGES = (Send, Recv, ISend, IRecv)
 """The same, of which instances are told faster."""
 Elements = Callable[[str], int]
+RINGS: dict[type[Instruction], RingName] = {
+    AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "all_gather"
+}  # fmt: skip
+"""Collectives that a level of links may have numbers of its own for."""
 
 
 class Transfer:
