@@ -157,9 +157,17 @@ class LinearOperator(Local):
         name, self.grid = operator.name, step.plan.sequence(operator.name).grid
         self.columns = step.vocabulary if name == "head" else operator.K
         shape = Linear(M=step.rows, N=operator.N, K=self.columns)
-        self.held = step.linear(name, shape)
         self.table = table_edge(step.plan) if name == "head" else None
+        self.held = step.linear(name, shape, self._is_copied)
         self.takes, self.bias = self._cells("M", "N"), f"{name}.bias" in step.parameters
+
+    @property
+    def _is_copied(self) -> bool:
+        """Whether the weight is a copy of a table that lies elsewhere, or in other blocks."""
+        if self.table is None:
+            return False
+        way, rests = self.table.forward, self.step.parameters["embedding.token"].cells
+        return way.source != way.target or rests != self._cells("K", "N")
 
     def _cells(self, *dims: str) -> Cells:
         return Cells.even([self.grid[dim] for dim in dims])

@@ -60,11 +60,10 @@ class Step:
             own = replace(own, cells=Cells.even((grid["N"], grid["K"])))
         return own
 
-    def linear(self, name: str, shape: Linear) -> Held:
+    def linear(self, name: str, shape: Linear, lent: bool) -> Held:
         """What a linear operator holds; one that is alike is looked at once."""
         key = shape, self.plan.sequences[name]
         if key not in self._known:
-            lent = f"{name}.weight" not in self.parameters
             self._known[key] = held(Movement(self.plan.sequence(name)), shape, lent)
         return self._known[key]
 
