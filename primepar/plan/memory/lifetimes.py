@@ -46,10 +46,12 @@ class Lies:
 class _Event(NamedTuple):
     """Something that is done, on blocks of so many elements, or else with `most_R` more."""
 
-    reads: tuple[Lies, ...]
-    writes: tuple[Lies, ...]
+    reads: tuple[Lies, ...] = ()
+    writes: tuple[Lies, ...] = ()
     block: int = 0
     most_R: Ints | None = None
+    times: int | None = None
+    """How often that which came and went since the last such event comes and goes again."""
 
 
 @dataclass
@@ -61,10 +63,18 @@ class Lifetimes:
     _events: list[_Event] = field(default_factory=list)
     _kept: set[int] = field(default_factory=set)
 
-    def begin(self, lies: Lies) -> Lies:
-        """Have a tensor there from the start."""
-        self._there.append(lies)
+    def begin(self, lies: Lies, times: int = 1) -> Lies:
+        """Have a tensor there from the start, and others like it, so many in all."""
+        self._there += [lies] * times
         return lies
+
+    def repeat(self, times: int = 0) -> None:
+        """Let what was done since the last call be done so many times more, with the same gain.
+
+        Each time the most is as much more as the last: the first and the last time have the most,
+        of which the last is yet to come.
+        """
+        self._events.append(_Event(times=times))
 
     def keep(self, lies: Lies) -> None:
         """Let a tensor stay to the end."""
@@ -110,8 +120,11 @@ class Lifetimes:
         """The most elements that are there at once."""
         ends = {id(each): at for at, event in enumerate(self._events) for each in event.reads}
         now_R = sum((each.own_R for each in self._there), np.zeros(self.ranks, np.int64))
-        peak_R = now_R.copy()
+        peak_R, last_R = now_R.copy(), now_R
         for at, event in enumerate(self._events):
+            if event.times is not None:
+                last_R = now_R = now_R + event.times * (now_R - last_R)
+                continue
             gone = {id(each): each.own_R for each in event.reads
                     if ends[id(each)] == at and id(each) not in self._kept}  # fmt: skip
             gone_R = sum(gone.values(), np.zeros_like(now_R))

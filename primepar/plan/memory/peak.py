@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
 
 from primepar.models.graph import Operator
 from primepar.plan.layouts import Edge, edges
@@ -23,7 +25,7 @@ from primepar.plan.memory.operators import (
     Loss,
     Norm,
 )
-from primepar.plan.memory.step import Step
+from primepar.plan.memory.step import Step, layer_of
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Cells
 
@@ -39,50 +41,84 @@ FOLLOWED: Mapping[str, Callable[[Step, Operator], Followed]] = {
 """`Operator.kind` -> what it makes and reads."""
 
 
+LIKE = 4
+"""Layers that are followed of several that are alike: the first two and the last two."""
+
+
 def peak(plan: Plan, batch: int, positions: int) -> Ints:
     """The most elements on every rank in a step of `batch` sequences of `positions` tokens.
 
     Raises `PlanError` for a batch that the plan does not divide.
     """
     plan.check_batch(batch, positions)
-    step = Step(plan, batch, positions)
+    plan, times = folded(plan)
+    step = Step(plan, batch, positions, times)
     parts = {each.name: FOLLOWED[each.kind](step, each) for each in plan.operators}
     ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
-    consumers = Counter(source for each in plan.operators for source in each.inputs)
-    _forward(step, parts, ways, consumers)
+    _forward(step, parts, ways)
     _backward(step, parts, ways)
-    for name in plan.model.parameter_shapes:
-        step.update(name)
+    for layer, names in groupby(plan.model.parameter_shapes, key=layer_of):
+        for name in names:
+            step.update(name)
+        step.events.repeat(times.get(layer, 0))
     return step.events.peak_R
+
+
+def folded(plan: Plan) -> tuple[Plan, dict[int, int]]:
+    """The plan with fewer layers, and for which layer of it how many like it were left out.
+
+    In a run of layers that are alike, what they hold grows or falls evenly from the second to the
+    last but one, so that the most is there in one of these if it is among them.
+    """
+    own: dict[int, dict[str, str]] = {}
+    for name, text in plan.sequences.items():
+        if layer_of(name) >= 0:
+            own.setdefault(layer_of(name), {})[name.split(".", 2)[2]] = text
+    stays: list[dict[str, str]] = []
+    times = {}
+    for _, run in groupby((own[layer] for layer in sorted(own)), key=dict.items):
+        alike = list(run)
+        if len(alike) > LIKE:
+            times[len(stays) + 1] = len(alike) - LIKE
+        stays += alike[:LIKE]
+    sequences = {name: text for name, text in plan.sequences.items() if layer_of(name) < 0}
+    for layer, texts in enumerate(stays):
+        sequences |= {f"blocks.{layer}.{each}": text for each, text in texts.items()}
+    model = replace(plan.model, layers=len(stays))
+    return Plan(model=model, ranks=plan.ranks, sequences=sequences), times
 
 
 Ways = Mapping[tuple[str, str], Edge]
 
 
-def _forward(
-    step: Step, parts: Mapping[str, Followed], ways: Ways, consumers: Mapping[str, int]
-) -> None:
+def _forward(step: Step, parts: Mapping[str, Followed], ways: Ways) -> None:
     made: dict[str, Lies] = {}
-    for operator in step.plan.operators:
-        name, part = operator.name, parts[operator.name]
-        inputs = [
-            step.events.moved(made[source], ways[source, name].forward, part.takes,
-                              shared=consumers[source] > 1)
-            for source in operator.inputs
-        ]  # fmt: skip
-        made[name] = part.forward(*inputs)
+    consumers = Counter(source for each in step.plan.operators for source in each.inputs)
+    for layer, operators in groupby(step.plan.operators, key=lambda each: layer_of(each.name)):
+        for operator in operators:
+            name, part = operator.name, parts[operator.name]
+            inputs = [
+                step.events.moved(made[source], ways[source, name].forward, part.takes,
+                                  shared=consumers[source] > 1)
+                for source in operator.inputs
+            ]  # fmt: skip
+            made[name] = part.forward(*inputs)
+        step.events.repeat(step.times.get(layer, 0))
     step.events.keep(made["loss"])
 
 
 def _backward(step: Step, parts: Mapping[str, Followed], ways: Ways) -> None:
     """In reverse; gradients of a tensor that went to several operators are added."""
     found: dict[str, list[Lies]] = {each.name: [] for each in step.plan.operators}
-    for operator in reversed(step.plan.operators):
-        own = found[operator.name]
-        dy = own[0] if own else None
-        if len(own) > 1:
-            dy = step.events.make(Lies(own[0].cells, own[0].size, own[0].own_R), *own)
-        for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):
-            edge = ways[source, operator.name].backward
-            cells = Cells.even(edge.target.grid)
-            found[source].append(step.events.moved(dx, edge, cells))
+    in_reverse = reversed(step.plan.operators)
+    for layer, operators in groupby(in_reverse, key=lambda each: layer_of(each.name)):
+        for operator in operators:
+            own = found[operator.name]
+            dy = own[0] if own else None
+            if len(own) > 1:
+                dy = step.events.make(replace(own[0]), *own)
+            for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):
+                way = ways[source, operator.name].backward
+                gradient = step.events.moved(dx, way, Cells.even(way.target.grid))
+                found[source].append(gradient)
+        step.events.repeat(step.times.get(layer - 1, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,13 +16,22 @@ from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Linear
 
 
+def layer_of(name: str) -> int:
+    """Layer of an operator or a parameter; -1 for those of none."""
+    return int(name.split(".")[1]) if name.startswith("blocks.") else -1
+
+
 @dataclass
 class Step:
-    """One training step: its parameters, and the gradients found so far."""
+    """One training step: its parameters, and the gradients found so far.
+
+    Layer `l` stands for `times[l]` layers more.
+    """
 
     plan: Plan
     batch: int
     positions: int
+    times: Mapping[int, int]
     parameters: dict[str, Lies] = field(default_factory=dict)
     gradients: dict[str, Lies] = field(default_factory=dict)
     _moments: dict[str, list[Lies]] = field(default_factory=dict)
@@ -30,9 +40,9 @@ class Step:
     def __post_init__(self) -> None:
         self.events = Lifetimes(self.plan.ranks)
         for name, shape in self.plan.model.parameter_shapes.items():
-            own = self._parameter(name, shape)
-            self.parameters[name] = self.events.begin(own)
-            self._moments[name] = [self.events.begin(replace(own)) for _ in range(2)]
+            own, times = self._parameter(name, shape), 1 + self.times.get(layer_of(name), 0)
+            self.parameters[name] = self.events.begin(own, times)
+            self._moments[name] = [self.events.begin(replace(own), times) for _ in range(2)]
 
     @property
     def rows(self) -> int:
