@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from itertools import groupby
 
 from primepar.models.graph import Operator
+from primepar.plan.cluster import BYTES
+from primepar.plan.cost.linear import MASTER, MOMENTS
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.memory.lifetimes import Ints, Lies
 from primepar.plan.memory.operators import (
@@ -45,14 +48,32 @@ LIKE = 4
 """Layers that are followed of several that are alike: the first two and the last two."""
 
 
-def peak(plan: Plan, batch: int, positions: int) -> Ints:
+def peak_bytes(plan: Plan, batch: int, positions: int, dtype: str) -> tuple[int, ...]:
+    """The most bytes on every rank, with moments of AdamW, and a copy of short types, in float32.
+
+    Raises `PlanError` for a batch that the plan does not divide.
+    """
+    item = BYTES[dtype]
+    copy = Fraction(MASTER if item < MASTER else 0, item)
+    found = peak(plan, batch, positions, Fraction(MOMENTS, 2 * item), copy)
+    return tuple(item * int(each) for each in found)
+
+
+def peak(
+    plan: Plan,
+    batch: int,
+    positions: int,
+    moment: Fraction = Fraction(1),
+    copy: Fraction = Fraction(0),
+) -> Ints:
     """The most elements on every rank in a step of `batch` sequences of `positions` tokens.
 
+    A moment of AdamW is `moment` elements for each of a parameter's, a further copy of it `copy`.
     Raises `PlanError` for a batch that the plan does not divide.
     """
     plan.check_batch(batch, positions)
     plan, times = folded(plan)
-    step = Step(plan, batch, positions, times)
+    step = Step(plan, batch, positions, times, moment, copy)
     parts = {each.name: FOLLOWED[each.kind](step, each) for each in plan.operators}
     ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
     _forward(step, parts, ways)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 
@@ -25,13 +26,16 @@ def layer_of(name: str) -> int:
 class Step:
     """One training step: its parameters, and the gradients found so far.
 
-    Layer `l` stands for `times[l]` layers more.
+    Layer `l` stands for `times[l]` layers more. A moment of AdamW takes `moment` elements of the
+    step's data type for each of a parameter's, and a copy of the parameter beside it `copy`.
     """
 
     plan: Plan
     batch: int
     positions: int
     times: Mapping[int, int]
+    moment: Fraction
+    copy: Fraction
     parameters: dict[str, Lies] = field(default_factory=dict)
     gradients: dict[str, Lies] = field(default_factory=dict)
     _moments: dict[str, list[Lies]] = field(default_factory=dict)
@@ -42,7 +46,14 @@ class Step:
         for name, shape in self.plan.model.parameter_shapes.items():
             own, times = self._parameter(name, shape), 1 + self.times.get(layer_of(name), 0)
             self.parameters[name] = self.events.begin(own, times)
-            self._moments[name] = [self.events.begin(replace(own), times) for _ in range(2)]
+            moments = [self._sized(own, self.moment) for _ in range(2)]
+            self._moments[name] = [self.events.begin(each, times) for each in moments]
+            self.events.begin(self._sized(own, self.copy), times)
+
+    @staticmethod
+    def _sized(own: Lies, each: Fraction) -> Lies:
+        own_R = own.own_R * each.numerator // each.denominator
+        return replace(own, size=int(own.size * each), own_R=own_R)
 
     @property
     def rows(self) -> int:
