@@ -14,6 +14,8 @@ import msgspec
 from partitioned_cases import SHAPES, drawn_batch, drawn_parameters
 
 from primepar.plan import Plan, lower_step, ready_plan
+from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator.work import Work
 from primepar.reference.blocks import Memory
 from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.partitioned_devices import Devices
@@ -139,6 +141,12 @@ def sent_by(everyone: list[list[Call]]) -> list[Fraction]:
     return [
         sum((_sent(call, rank) for call in own), Fraction(0)) for rank, own in enumerate(everyone)
     ]
+
+
+def held_by(program: Program) -> list[int]:
+    """Most elements that are there at once on every rank, as the simulator counts them."""
+    work = Work(program, load_cluster("v100-8x4"), "float32", {}, float)
+    return [work.peak(rank) for rank in range(program.ranks)]
 
 
 def spoilt(program: Program, spoil: Callable[[int, list[Instruction]], None]) -> Program:

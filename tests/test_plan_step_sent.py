@@ -1,4 +1,4 @@
-"""What the program of a step sends is what the emulated model sends, and what is predicted."""
+"""What the program of a step sends is what the emulated model sends; all is predicted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from step_cases import (
     SMALL,
     calls_of_model,
     calls_of_step,
+    held_by,
     lowered,
     merged,
     sent_by,
@@ -18,6 +19,7 @@ from step_cases import (
 
 from primepar.plan import Plan, lower_step, ready_plan
 from primepar.plan.cost.traffic import traffic
+from primepar.plan.memory.peak import peak
 from primepar.verify import verify_program
 
 RANDOM_PLANS = 6
@@ -35,9 +37,11 @@ def test_a_step_sends_what_the_emulated_model_sends_in_its_order(
 ) -> None:
     plan = ready_plan(name, SMALL[family], ranks)
     expected, counted = calls_of_model(plan, BATCH, POSITIONS)
-    got = calls_of_step(lowered(name, ranks, family))
+    program = lowered(name, ranks, family)
+    got = calls_of_step(program)
     assert got == expected
     assert sent_by(got) == counted == list(traffic(plan, BATCH, POSITIONS).total)
+    assert held_by(program) == peak(plan, BATCH, POSITIONS).tolist()
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch"), PARTS)
@@ -48,6 +52,7 @@ def test_attention_on_parts_of_a_sequence_sends_the_same(name: str, ranks: int, 
     got = calls_of_step(program)
     assert got == expected
     assert sent_by(got) == counted == list(traffic(plan, batch, POSITIONS).total)
+    assert held_by(program) == peak(plan, batch, POSITIONS).tolist()
     assert {"AllGather", "ReduceScatter"} <= {call.kind for own in got for call in own}
     assert verify_program(program).verdict == "proved"
 
@@ -59,6 +64,7 @@ def assert_same_together(plan: Plan, batch: int, positions: int) -> None:
     got = calls_of_step(program)
     assert merged(got) == merged(expected)
     assert sent_by(got) == counted == list(traffic(plan, batch, positions).total)
+    assert held_by(program) == peak(plan, batch, positions).tolist()
     assert verify_program(program).verdict == "proved"
 
 

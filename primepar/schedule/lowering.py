@@ -148,7 +148,7 @@ def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
         for phase in phases:
             returns = movement.moved(phase).returns[step]
             yield from go_home(returns, f"{phase[0].upper()}{step}")
-    yield from _frees(_used_up(movement, phases))
+    yield from _frees(used_up(movement, phases))
 
 
 def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> Dealt:
@@ -225,10 +225,10 @@ def _done_with(
     operands = dict.fromkeys(tensor for phase in phases for tensor in PRODUCTS[phase].reads)
     for tensor in operands:
         held = movement.held(reader[tensor], tensor, step)
-        yield tensor, less(held, _kept(movement, reader[tensor], tensor, step))
+        yield tensor, less(held, kept(movement, reader[tensor], tensor, step))
 
 
-def _kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
+def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     """Blocks of an operand that stay on every rank after a step."""
     resting, held = movement.resting(phase, tensor), movement.held(phase, tensor, step)
     if tensor in movement.sequence.keeps:
@@ -243,7 +243,7 @@ def _kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     return held
 
 
-def _used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
+def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
     """Blocks at home, or kept from forward, that no later phase reads."""
     if not movement.sequence.has_homes:
         return

@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from primepar.plan.cost.traffic import traffic
+from primepar.plan.memory.peak import peak_bytes
 from primepar.plan.search.planner import Found
 
 NEIGHBOURS = 3
@@ -42,7 +43,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan with its predicted time, memory and traffic, operator by operator."""
+    """A plan with its predicted time, memory and traffic, operator by operator.
+
+    `memory` is what the search adds up; `held` the most bytes that are on every device at once, and
+    `sent` the bytes that leave it.
+    """
 
     model: str
     cluster: str
@@ -54,8 +59,8 @@ class Explanation:
     seconds: float
     memory: float
     fits: bool
+    held: tuple[int, ...]
     sent: tuple[int, ...]
-    """Bytes that leave every device in a step."""
     choices: tuple[Choice, ...]
 
 
@@ -64,6 +69,8 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
     planner = found.planner
     training = planner.training
     choices = [_choice(found, name, neighbours) for name in found.choices]
+    plan, batch, positions = found.plan, training.batch, training.positions
+    held = peak_bytes(plan, batch, positions, training.dtype)
     return Explanation(
         model=planner.model.family,
         cluster=training.cluster.name,
@@ -74,8 +81,9 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
         space=planner.space,
         seconds=found.seconds,
         memory=found.memory,
-        fits=found.memory <= training.cluster.memory,
-        sent=traffic(found.plan, training.batch, training.positions).bytes(training.dtype),
+        fits=max(held) <= training.cluster.memory,
+        held=held,
+        sent=traffic(plan, batch, positions).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
 
@@ -143,12 +151,18 @@ def words(told: Explanation) -> str:
         numbers = [cell.rjust(size) for cell, size in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join((*texts, *numbers)))
         lines += [] if choice is None else map(_priced, choice.neighbours)
-    most = "" if len(set(told.sent)) == 1 else "at most "
-    lines += ["", f"a step of {1e3 * told.seconds:,.1f} ms, {_size(told.memory)} of each device, "
-                  f"which sends {most}{_size(max(told.sent))}"]  # fmt: skip
+    lines += [
+        "",
+        f"a step of {1e3 * told.seconds:,.1f} ms; a device holds {_most(told.held)} "
+        f"({_size(told.memory)} as the search adds up) and sends {_most(told.sent)}",
+    ]
     if not told.fits:
         lines.append("that is more memory than a device has")
     return "\n".join(lines) + "\n"
+
+
+def _most(amounts: tuple[int, ...]) -> str:
+    return ("" if len(set(amounts)) == 1 else "up to ") + _size(max(amounts))
 
 
 def _size(amount: float) -> str:
