@@ -49,15 +49,8 @@ class Exact:
     def of(cls, planner: Planner) -> Exact:
         """The search among the options that may be part of a plan as good as one that is known."""
         names = list(planner.named)
-        start, chain = planner.objective(names[0]), [_link(planner, *ends)
-                                                     for ends in pairwise(names)]  # fmt: skip
-        known = planner.cost(dict(zip(names, cheapest_way(start, chain), strict=True)))
-        among: dict[object, Numbers] = {}
-        for name, bound in zip(names, bounds(start, chain), strict=True):
-            key = kind_of(planner.named[name])
-            own = np.flatnonzero(bound <= known * (1 + SLACK))
-            among[key] = np.union1d(among[key], own) if key in among else own
-        return cls(planner, _with_stream(planner, among))
+        known = cheapest_way(*_chain(planner))
+        return cls(planner, promising(planner, planner.cost(dict(zip(names, known, strict=True)))))
 
     def search(self) -> tuple[float, dict[str, int]]:
         """The least cost, and an option of the planner for every operator that has it."""
@@ -151,9 +144,23 @@ class Exact:
         return start[one], own[one], tables
 
 
-def _link(planner: Planner, before: str, name: str) -> Link:
-    key = kind_of(planner.named[before]), kind_of(planner.named[name])
-    return Link(key, planner.edge(before, name), planner.objective(name))
+def promising(planner: Planner, most: float) -> dict[object, Numbers]:
+    """Options by kind of operator without those of which no plan costs at most so much."""
+    among: dict[object, Numbers] = {}
+    for operator, bound in zip(planner.operators, bounds(*_chain(planner)), strict=True):
+        own = np.flatnonzero(bound <= most * (1 + SLACK))
+        among[kind_of(operator)] = np.union1d(among.get(kind_of(operator), own), own)
+    return _with_stream(planner, among)
+
+
+def _chain(planner: Planner) -> tuple[Vector, list[Link]]:
+    """The cost of the first operator, and all others one after another."""
+    links = [
+        Link((kind_of(one), kind_of(other)), planner.edge(one.name, other.name),
+             planner.objective(other.name))
+        for one, other in pairwise(planner.operators)
+    ]  # fmt: skip
+    return planner.objective(planner.first), links
 
 
 def _with_stream(planner: Planner, among: dict[object, Numbers]) -> dict[object, Numbers]:

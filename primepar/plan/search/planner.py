@@ -17,13 +17,13 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
-from primepar.plan.cost.layouts import Ways
+from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.plan import Plan
-from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.space import Space, SpaceName
 
 Part = Literal["model", "blocks"]
 """What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
@@ -44,6 +44,8 @@ class Planner:
     alpha: float = 0.0
     tradeoffs: bool = False
     part: Part = "model"
+    candidates: Candidates | None = None
+    """Sequences to choose from; all of the space where it is None."""
     _options: dict[object, Options] = field(default_factory=dict)
     _ways: dict[object, Ways] = field(default_factory=dict)
     _edges: dict[object, Matrix] = field(default_factory=dict)
@@ -51,7 +53,9 @@ class Planner:
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
         self.named = {operator.name: operator for operator in self.operators}
-        self.catalogue = Catalogue(self.model, self.training, self.space)
+        wires = self.training.wires
+        candidates = self.candidates or Space.whole(self.space, wires.bits).of
+        self.catalogue = Catalogue(self.model, self.training, candidates, Layouts(wires))
 
     @classmethod
     def of(
@@ -127,9 +131,13 @@ class Planner:
                                    for each in (sources, targets))  # fmt: skip
         key = here.tobytes(), there.tobytes()
         if key not in self._ways:
-            self._ways[key] = self.catalogue.layouts.ways(here.tolist(), there.tolist())
+            self._ways[key] = self.ways(here.tolist(), there.tolist())
         found: Matrix = self._ways[key].seconds(size)[np.ix_(at, to)]
         return found
+
+    def ways(self, sources: list[int], targets: list[int]) -> Ways:
+        """What moves from each of some layouts to each of others."""
+        return self.catalogue.layouts.ways(sources, targets)
 
     def segments(self) -> list[list[Operator]]:
         """The chain of operators, cut where no edge passes by; segments share their ends."""
@@ -181,8 +189,11 @@ class Planner:
 
     def search(self) -> Found:
         """The plan with the least cost."""
+        from primepar.plan.search.classes import EXACT, near_best
         from primepar.plan.search.exact import Exact
 
+        if self.candidates is None and self.training.wires.devices > EXACT:
+            return near_best(self)
         return Found(self, *Exact.of(self).search())
 
 
