@@ -20,6 +20,7 @@ from primepar.plan.cost.links import Wires
 from primepar.plan.cost.spread import Digits, Slices, Spread
 
 Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
 AT_ONCE = 1 << 18
 """Numbers in an array of what is looked at together."""
 
@@ -156,7 +157,7 @@ class Boxes(NamedTuple):
             found[:, ~is_box] = self.only(~is_box)._near_by_one(other, joined)
         return found
 
-    def joined(self, count: int) -> tuple[Boxes, NDArray[np.bool_]]:
+    def joined(self, count: int) -> tuple[Boxes, Bools]:
         """The least boxes around those of groups of so many devices, and which hold no more."""
         groups = self.groups(count)
         apart_P = np.bitwise_or.reduce(groups ^ groups[:, :1], axis=(0, 1))
@@ -180,7 +181,7 @@ class Boxes(NamedTuple):
         """The same values by groups of so many devices, (G, count, P)."""
         return self.values_DP.reshape(-1, count, len(self.fixed_P))
 
-    def only(self, which: NDArray[np.bool_]) -> Boxes:
+    def only(self, which: Bools) -> Boxes:
         """Some of the layouts."""
         return Boxes(self.fixed_P[which], self.values_DP[:, which])
 

@@ -48,9 +48,10 @@ class Exact:
     @classmethod
     def of(cls, planner: Planner) -> Exact:
         """The search among the options that may be part of a plan as good as one that is known."""
-        names = list(planner.named)
         known = cheapest_way(*_chain(planner))
-        return cls(planner, promising(planner, planner.cost(dict(zip(names, known, strict=True)))))
+        most = planner.cost(dict(zip(planner.named, known, strict=True))) * (1 + SLACK)
+        least = least_with(planner).items()
+        return cls(planner, {kind: np.flatnonzero(bound <= most) for kind, bound in least})
 
     def search(self) -> tuple[float, dict[str, int]]:
         """The least cost, and an option of the planner for every operator that has it."""
@@ -97,19 +98,22 @@ class Exact:
         leaves: what follows depends on the layout alone, so that one table serves them all.
         """
         names = [operator.name for operator in operators]
-        begin = STREAM if len(names) > 2 else names[0]
+        begin = STREAM if len(names) > 2 and self._in_stream(names[0]) is not None else names[0]
         key = tuple(kind_of(self.planner.named[name]) for name in (begin, *names[1:]))
         if key not in self._tables:
             pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
             self._tables[key] = stretch(self._step(operator, before, begin)
                                         for operator, before in pairs)  # fmt: skip
-        found = self._tables[key]
-        return found if begin == names[0] else found.at(self._in_stream(names[0]))
+        found, at = self._tables[key], self._in_stream(names[0])
+        return found if begin == names[0] or at is None else found.at(at)
 
-    def _in_stream(self, name: str) -> Numbers:
-        """Option of the stream with the layout that each option of an operator leaves."""
+    def _in_stream(self, name: str) -> Numbers | None:
+        """Option of the stream with the layout that each option of an operator leaves, if all."""
+        if STREAM not in self.planner.named:
+            return None
         at = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
-        return np.array([at[layout] for layout in self._leaves(name)])
+        found = [at.get(layout) for layout in self._leaves(name)]
+        return None if None in found else np.array(found)
 
     def _leaves(self, name: str) -> list[int]:
         found: list[int] = self.planner.options(name).leaves[self._own(name)].tolist()
@@ -144,13 +148,13 @@ class Exact:
         return start[one], own[one], tables
 
 
-def promising(planner: Planner, most: float) -> dict[object, Numbers]:
-    """Options by kind of operator without those of which no plan costs at most so much."""
-    among: dict[object, Numbers] = {}
+def least_with(planner: Planner) -> dict[object, Vector]:
+    """What a plan with each option costs at least, by kind of operator."""
+    found: dict[object, Vector] = {}
     for operator, bound in zip(planner.operators, bounds(*_chain(planner)), strict=True):
-        own = np.flatnonzero(bound <= most * (1 + SLACK))
-        among[kind_of(operator)] = np.union1d(among.get(kind_of(operator), own), own)
-    return _with_stream(planner, among)
+        kind = kind_of(operator)
+        found[kind] = np.minimum(found.get(kind, bound), bound)
+    return found
 
 
 def _chain(planner: Planner) -> tuple[Vector, list[Link]]:
@@ -161,16 +165,3 @@ def _chain(planner: Planner) -> tuple[Vector, list[Link]]:
         for one, other in pairwise(planner.operators)
     ]  # fmt: skip
     return planner.objective(planner.first), links
-
-
-def _with_stream(planner: Planner, among: dict[object, Numbers]) -> dict[object, Numbers]:
-    """The same, where the stream may have every layout in which what leaves it is kept."""
-    if STREAM not in planner.named:
-        return among
-    firsts = [planner.named[segment[0].name] for segment in planner.segments() if len(segment) > 2]
-    kept = [planner.options(each.name).leaves[among[kind_of(each)]] for each in firsts]
-    stream = planner.options(STREAM).leaves
-    own = np.flatnonzero(np.isin(stream, np.concatenate(kept)))
-    return among | {
-        kind_of(planner.named[STREAM]): np.union1d(own, among[kind_of(planner.named[STREAM])])
-    }

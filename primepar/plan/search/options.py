@@ -157,12 +157,13 @@ class Catalogue:
         return Cost(cost.seconds + more, kept, cost.running)
 
     def _local(self, operator: Operator) -> Iterator[_Option]:
-        seen: set[int | None] = {None}
+        first: dict[int | None, Candidate] = {}
         for candidate, _, _, (number,) in self._places(operator):
-            if number not in seen and self._divides(operator, number):
+            first.setdefault(number, candidate)
+        for number, candidate in first.items():
+            if number is not None and self._divides(operator, number):
                 own = Local(self.training, self.model, self.layouts, operator, number)
                 yield _Option(candidate, own.cost, (number, number, number, 0))
-            seen.add(number)
 
     def _divides(self, operator: Operator, layout: int) -> bool:
         rows, columns = (self.layouts.slices(layout, dim) for dim in (0, 1))

@@ -8,7 +8,7 @@ shares the table, the table's way is an edge from the first node to the head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
+from primepar.plan.cost.least import LeastWays
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.plan import Plan
@@ -46,9 +47,10 @@ class Planner:
     part: Part = "model"
     candidates: Candidates | None = None
     """Sequences to choose from; all of the space where it is None."""
-    _options: dict[object, Options] = field(default_factory=dict)
-    _ways: dict[object, Ways] = field(default_factory=dict)
-    _edges: dict[object, Matrix] = field(default_factory=dict)
+    known: dict[object, Options] = field(default_factory=dict, init=False)
+    """Options by kind of operator, of the operators that were asked for."""
+    _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
+    _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
@@ -74,6 +76,12 @@ class Planner:
         training = Training(wires, dtype, batch, model.context)
         return cls(model, training, space, alpha, tradeoffs, part)
 
+    @classmethod
+    def like(cls, other: Planner, candidates: Candidates) -> Self:
+        """A planner of the same plans, out of these sequences."""
+        given = {each.name: getattr(other, each.name) for each in fields(Planner) if each.init}
+        return cls(**given | {"candidates": candidates})
+
     @property
     def first(self) -> str:
         """The first operator: the embedding, or the addition before the blocks."""
@@ -88,7 +96,7 @@ class Planner:
         """Options of an operator, of those with the same layouts the cheapest ones."""
         operator = self.named[name]
         key = kind_of(operator)
-        if key not in self._options:
+        if key not in self.known:
             found = self.catalogue.options(operator)
             if not len(found):
                 raise PlanError(
@@ -97,8 +105,8 @@ class Planner:
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
             least = found.undominated if self.tradeoffs else found.cheapest
-            self._options[key] = least(found.seconds + self.alpha * found.kept)
-        return self._options[key]
+            self.known[key] = least(found.seconds + self.alpha * found.kept)
+        return self.known[key]
 
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""
@@ -135,7 +143,7 @@ class Planner:
         found: Matrix = self._ways[key].seconds(size)[np.ix_(at, to)]
         return found
 
-    def ways(self, sources: list[int], targets: list[int]) -> Ways:
+    def ways(self, sources: list[int], targets: list[int]) -> Ways | LeastWays:
         """What moves from each of some layouts to each of others."""
         return self.catalogue.layouts.ways(sources, targets)
 

@@ -175,20 +175,19 @@ def _grown(
 
 def orders(candidate: Candidate, levels: Several[int]) -> Iterator[Candidate]:
     """The sequence with cuts that take bits of one level in one order of cuts, for every order."""
-    runs = [[element for element, _ in run]
-            for _, run in groupby(candidate.places, key=lambda each: _run(*each, levels))]  # fmt: skip
+
+    def level(place: tuple[Element, tuple[int, ...]]) -> int | None:
+        element, bits = place
+        return levels[bits[0]] if moving(element).is_cut else None
+
+    runs = [[each for each, _ in run] for _, run in groupby(candidate.places, key=level)]
     cuts = dict.fromkeys(each for run in runs for each in run if moving(each).is_cut)
-    found = {
+    found = dict.fromkeys(
         tuple(each for run in runs for each in (sorted(run, key=order.index) if run[1:] else run))
         for order in permutations(cuts)
-    }
+    )
     for elements in found:
         yield reduce(Candidate.then, elements, whole(*candidate.spread))
-
-
-def _run(element: Element, bits: tuple[int, ...], levels: Several[int]) -> int | None:
-    """The level of a cut, none for what moves."""
-    return levels[bits[0]] if moving(element).is_cut else None
 
 
 @lru_cache(maxsize=64)
