@@ -10,6 +10,7 @@ import typer
 from primepar.commands.options import JsonOption, json_text
 from primepar.commands.plan_objective import Goal, Objective, front_words
 from primepar.commands.profile import need, profiled, refuse_beside
+from primepar.commands.progress import progress
 from primepar.distributed.settings import DeviceChoice
 from primepar.errors import ConfigError
 from primepar.plan.cluster import ready_clusters
@@ -115,18 +116,23 @@ def plan(
     asked = Objective(objective, memory, within, pareto)
     asked.check(alpha, {"--explain": explain, "--output": output is not None})
 
-    def planner(tradeoffs: bool = False) -> Planner:
-        return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype, space,
-                          alpha / 2**30, tradeoffs)  # fmt: skip
+    with progress() as tick:
 
+        def planner(tradeoffs: bool = False) -> Planner:
+            return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype,
+                              space, alpha / 2**30, tradeoffs, tick=tick)  # fmt: skip
+
+        if pareto:
+            front = asked.front(planner(tradeoffs=True))
+        else:
+            found = asked.best(planner)
+            tick("what every device sends")
+            told = explained(found, neighbours=explain)
     if pareto:
-        front = asked.front(planner(tradeoffs=True))
         typer.echo(json_text(front) if json else front_words(front), nl=False)
         return
-    found = asked.best(planner)
     if output is not None:
         save_plan(found.plan, output)
-    told = explained(found, neighbours=explain)
     typer.echo(json_text(told) if json else words(told), nl=False)
     if output is not None and not json:
         typer.echo(f"wrote {output}")

@@ -118,6 +118,12 @@ class Layouts:
             loads.append(through.max(axis=0))
         return Ways(self.wires, tuple(loads), moved_PQ)
 
+    def received(self, sources: Several[int], targets: Several[int]) -> Floats:
+        """From each of some layouts to each of others: the most that a device lacks, as a share."""
+        there = self.boxes(targets)
+        found: Floats = (there.sizes_P - self.boxes(sources).shared_with(there)).max(axis=0)
+        return found
+
     def boxes(self, numbers: Several[int]) -> Boxes:
         """The boxes of some layouts."""
         fixed_P = np.array([self._fixed[each] for each in numbers], np.uint32)

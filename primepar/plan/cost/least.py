@@ -117,18 +117,12 @@ class LeastWays:
     def of(cls, layouts: Layouts, sources: Several[int], targets: Several[int]) -> LeastWays:
         """Bounds for the classes of these layouts."""
         wires = layouts.wires
-        here, there = (
-            [_held(layouts, numbers, 1 << wires.below(level)) for level in range(len(wires.links))]
-            for numbers in (sources, targets)
-        )
-        need_Q = there[0].sizes_P
-        mean = (
-            need_Q - one.common(other) / one.count for one, other in zip(here, there, strict=True)
-        )
-        whole = (
-            np.where(one.apart(other), need_Q, np.float32(0))
-            for one, other in zip(here, there, strict=True)
-        )
+        counts = [1 << wires.below(level) for level in range(len(wires.links))]
+        here, there = ([_held(layouts, numbers, count) for count in counts]
+                       for numbers in (sources, targets))  # fmt: skip
+        pairs, need_Q = list(zip(here, there, strict=True)), there[0].sizes_P
+        mean = ((need_Q - one.common(other) / one.count).astype(np.float32) for one, other in pairs)
+        whole = (np.where(one.apart(other), need_Q, np.float32(0)) for one, other in pairs)
         near = [one.near(there[0]) for one in here[1:]]
         every = np.broadcast_to(need_Q, (len(sources), len(targets)))
         return cls(wires, tuple(mean), tuple(whole), (*near, every))

@@ -14,11 +14,13 @@ from typing import Final
 import numpy as np
 
 from primepar.models.graph import Operator
+from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import Wires
 from primepar.plan.redundancy.graph import Graph
 from primepar.plan.search.options import Catalogue, Numbers, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Matrix, Vector
+from primepar.plan.search.space import Space
 
 FINEST: Final = 2.0**-16
 """Bytes; costs are whole multiples of a power of two, of no smaller one."""
@@ -38,7 +40,8 @@ class Redundancy:
         wires = planner.training.wires
         alone = replace(planner.training, wires=Wires(wires.cluster, 0))
         self.devices = wires.devices
-        self._alone = Catalogue(planner.model, alone, "paper")
+        space = Space.whole("paper", alone.wires.bits)
+        self._alone = Catalogue(planner.model, alone, space.of, Layouts(alone.wires))
         self._taken = {each for operator in planner.operators for each in operator.inputs}
         self._known: dict[Hashable, Matrix] = {}
 

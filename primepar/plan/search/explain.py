@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
 
 import numpy as np
 
@@ -54,6 +55,8 @@ class Explanation:
     seconds: float
     memory: float
     fits: bool
+    gap: float
+    """By how much the plan may be above the best at most, as a share of that."""
     sent: tuple[int, ...]
     """Bytes that leave every device in a step."""
     choices: tuple[Choice, ...]
@@ -75,6 +78,7 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
         seconds=found.seconds,
         memory=found.memory,
         fits=found.memory <= training.cluster.memory,
+        gap=found.gap,
         sent=traffic(found.plan, training.batch, training.positions).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
@@ -146,6 +150,8 @@ def words(told: Explanation) -> str:
     most = "" if len(set(told.sent)) == 1 else "at most "
     lines += ["", f"a step of {1e3 * told.seconds:,.1f} ms, {_size(told.memory)} of each device, "
                   f"which sends {most}{_size(max(told.sent))}"]  # fmt: skip
+    if told.gap > 0:
+        lines.append(f"at most {ceil(1e4 * told.gap) / 100:.2f}% above the best plan, certified")
     if not told.fits:
         lines.append("that is more memory than a device has")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ shares the table, the table's way is an edge from the first node to the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
@@ -47,6 +47,8 @@ class Planner:
     part: Part = "model"
     candidates: Candidates | None = None
     """Sequences to choose from; all of the space where it is None."""
+    tick: Callable[[str], object] = field(default=str, repr=False)
+    """Called with what is found out next; does nothing unless given."""
     known: dict[object, Options] = field(default_factory=dict, init=False)
     """Options by kind of operator, of the operators that were asked for."""
     _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
@@ -63,7 +65,7 @@ class Planner:
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
         space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
-        part: Part = "model",
+        part: Part = "model", tick: Callable[[str], object] = str,
     ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context.
 
@@ -74,7 +76,7 @@ class Planner:
         cluster.rate(dtype)
         wires = Wires(cluster, devices.bit_length() - 1)
         training = Training(wires, dtype, batch, model.context)
-        return cls(model, training, space, alpha, tradeoffs, part)
+        return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
 
     @classmethod
     def like(cls, other: Planner, candidates: Candidates) -> Self:
@@ -97,6 +99,7 @@ class Planner:
         operator = self.named[name]
         key = kind_of(operator)
         if key not in self.known:
+            self.tick(f"sequences of {name}")
             found = self.catalogue.options(operator)
             if not len(found):
                 raise PlanError(
@@ -118,6 +121,7 @@ class Planner:
         """Seconds of redistribution, forward and backward, by the options of both ends."""
         key = kind_of(self.named[producer]), kind_of(self.named[consumer])
         if key not in self._edges:
+            self.tick(f"from {producer} to {consumer}")
             left, taken = self.options(producer), self.options(consumer)
             columns = self.named[producer].K
             size = float(self.training.rows * columns * self.training.item)

@@ -140,12 +140,13 @@ class Space:
     @cached_property
     def summed(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is summed over a dim, as the embedding's vocabulary."""
-        return tuple(_grown(self.levels, (*_plain(), Element(ByInput(), (2,))), (), whole("O")))
+        return tuple(_grown(self.levels, _plain(ByInput), (), whole("O")))
 
 
-@lru_cache(maxsize=1)
-def _plain() -> tuple[Element, ...]:
-    return tuple(Element(kind(), (2,)) for kind in (BySequence, ByOutput, Replicated))
+@lru_cache(maxsize=2)
+def _plain(*others: type[Primitive]) -> tuple[Element, ...]:
+    kinds: list[type[Primitive]] = [BySequence, ByOutput, Replicated, *others]
+    return tuple(Element(kind(), (2,)) for kind in kinds)
 
 
 def _lies(element: Element) -> bool:
