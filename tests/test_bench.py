@@ -1,4 +1,4 @@
-"""`primepar bench verify` measures what it says, and its table, JSON and plot tell it."""
+"""`primepar bench` measures what it says, and its tables, JSON and plot tell it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from command import run
 from mutants import mutant
 
-from primepar.commands import bench_cases, bench_measure
+from primepar.commands import bench_cases, bench_measure, bench_plan
 from primepar.commands.bench import plot
 from primepar.commands.bench_cases import Case, cannon, cases
 from primepar.commands.bench_measure import ProgramRow, measure_programs, measurements
 from primepar.partition import ByOutput, PrimePar
+from primepar.plan.cluster import load_cluster
 from primepar.schedule.program import Compute, Group
 from primepar.verify import verify_program
 from primepar.verify.program.plain_order import ends
@@ -27,6 +28,7 @@ TWO = {"by-output": ByOutput, "primepar": PrimePar}
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_measure, "PRIMITIVES", TWO)
     monkeypatch.setattr(bench_measure, "REPEATS", 2)
+    monkeypatch.setattr(bench_plan, "REPEATS", 1)
     monkeypatch.setattr(bench_cases, "LARGEST_STEP", 4)
 
 
@@ -154,3 +156,62 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
     assert (x2 - x1) / decade == pytest.approx((y1 - y2) / up, abs=0.01)
     x, y = places[1]
     assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.1)
+
+
+def test_the_search_stands_beside_the_paper_s_times() -> None:
+    done = run("bench", "plan", "--devices", "4")
+    assert (done.code, done.err) == (0, "")
+    assert re.sub(r"(?<=4  ) {1,2}\d+\.\d{3}", "  0.000", done.out) == (
+        "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
+        "opt-175b           4    0.000       0.0853   3,261.5       3,261.5  0.00%\n"
+        "llama-2-70b        4    0.000       0.0865   3,248.3       3,248.3  0.00%\n"
+        "bloom-176b         4    0.000       0.0854   4,398.0       4,398.0  0.00%\n"
+    )
+
+
+def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
+    rows = json.loads(run("bench", "plan", "--devices", "64", "--json").out)["plans"]
+    assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
+        ("opt-175b", 64, None), ("llama-2-70b", 64, None), ("bloom-176b", 64, None),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["step"] == pytest.approx(row["bound"] * (1 + row["gap"]))
+        assert 0 <= row["gap"] <= 0.01
+
+
+def test_a_larger_cluster_than_the_paper_s_has_more_nodes_of_the_same() -> None:
+    assert bench_plan.cluster_of(32) == load_cluster("v100-8x4")
+    larger = bench_plan.cluster_of(64)
+    assert (larger.devices, larger.nodes, larger.devices_per_node) == (64, 16, 4)
+    assert [link.joins for link in larger.links] == [4, 64]
+
+
+def test_every_search_is_ticked() -> None:
+    ticks: list[str] = []
+    bench_plan.measure_plans([4], ticks.append)
+    assert len(ticks) == bench_plan.plan_measurements([4])
+
+
+@pytest.mark.parametrize("given", ["6", "2", "2048", "x", "4,"])
+def test_devices_that_are_no_powers_of_two_are_refused(given: str) -> None:
+    wrong = next(part for part in given.split(",") if part != "4")
+    done = run("bench", "plan", f"--devices={given}")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"primepar: error: --devices: expected powers of two from 4 to 1024, got {wrong!r}: "
+        "write --devices 4,8,16\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "option", "value"),
+    [("plan", "--ranks", "4"), ("plan", "--timeout", "1.0"), ("plan", "--output", "a.svg"),
+     ("verify", "--devices", "4")],
+)  # fmt: skip
+def test_options_of_the_other_measurement_are_refused(what: str, option: str, value: str) -> None:
+    done = run("bench", what, option, value)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"primepar: error: {option}: expected none beside bench {what}, which has no such thing, "
+        f"got {value}: leave it out\n"
+    )

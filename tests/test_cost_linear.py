@@ -11,7 +11,7 @@ from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
 from primepar.plan.cost.links import Wires
-from primepar.plan.search.space import Candidate, linear_candidates, whole
+from primepar.plan.search.space import Candidate, Space, whole
 from primepar.schedule.operators import Linear
 from primepar.schedule.sequence import Element
 
@@ -118,11 +118,11 @@ def test_a_primitive_that_nobody_registered_is_costed_by_its_map() -> None:
 def test_sequences_that_are_told_alike_cost_the_same() -> None:
     training = Training(Wires(TWO_LEVELS, 3), "float32", 4, 8)
     costs: dict[object, set[Cost]] = {}
-    for each in linear_candidates(3, "all"):
+    for each in Space.whole("all", 3).linear:
         key = alike(training.wires, each)
         costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, each))
     assert {len(found) for found in costs.values()} == {1}
-    assert len(costs) < len(linear_candidates(3, "all"))
+    assert len(costs) < len(Space.whole("all", 3).linear)
 
 
 def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
@@ -154,7 +154,7 @@ def mlp(cluster: Cluster, fc1: str, fc2: str) -> float:
 def test_the_paper_s_mlp_on_eight_devices_of_its_cluster() -> None:
     """Figure 9: OPT-175B, batch 8; PrimePar's plan takes 0.71 of Megatron's time."""
     v100 = load_cluster("v100-8x4")
-    texts = [each.text for each in linear_candidates(3, "paper")]
+    texts = [each.text for each in Space.whole("paper", 3).linear]
     assert min(texts, key=lambda text: mlp(v100, text, "K8")) == "K2,P2x2"
     assert min(texts, key=lambda text: mlp(v100, "K8", text)) == "N2,P2x2"
     ratio = mlp(v100, "K2,P2x2", "N2,P2x2") / mlp(v100, "M2,K4", "M2,N4")

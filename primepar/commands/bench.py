@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from math import isqrt
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,13 @@ from primepar.commands.bench_cases import cases
 from primepar.commands.bench_measure import (
     PrimitiveRow,
     ProgramRow,
-    Tick,
     measure_primitives,
     measure_programs,
     measurements,
 )
 from primepar.commands.bench_plan import measure_plans, plan_lines, plan_measurements
 from primepar.commands.options import MOST_DEVICES, JsonOption, json_text
+from primepar.commands.progress import progress
 from primepar.commands.verify import EXIT_CODES, LONGEST
 from primepar.errors import ConfigError
 from primepar.files import write_text
@@ -29,7 +29,6 @@ RANKS = "4,16,64,256,1024"
 TIMEOUT = 60.0
 DEVICES = "4,8,16,32"
 MOST_PLANNED = 1024
-Rows = TypeVar("Rows")
 
 
 class Measured(StrEnum):
@@ -98,7 +97,8 @@ def _refuse(what: Measured, options: Mapping[str, object]) -> None:
 
 def _bench_plan(devices: str, json: bool) -> None:
     counts = _devices(devices)
-    rows = _measured(plan_measurements(counts), lambda tick: measure_plans(counts, tick))
+    with progress(plan_measurements(counts)) as tick:
+        rows = measure_plans(counts, tick)
     typer.echo(json_text({"plans": rows}) if json else "\n".join(plan_lines(rows)), nl=not json)
 
 
@@ -123,10 +123,9 @@ def _bench_verify(ranks: str, timeout: float, output: Path | None, json: bool) -
     if output is not None and output.suffix != ".svg":
         raise ConfigError(f"--output: expected a name that ends with .svg, got {output}")
     chosen = [case for size in sizes for case in cases(size)]
-    programs, primitives = _measured(
-        measurements(len(chosen)),
-        lambda tick: (measure_programs(chosen, timeout, tick), measure_primitives(tick)),
-    )
+    with progress(measurements(len(chosen))) as tick:
+        programs = measure_programs(chosen, timeout, tick)
+        primitives = measure_primitives(tick)
     if output is not None:
         write_text(output, plot(programs, timeout))
     if json:
@@ -150,19 +149,6 @@ def _sizes(text: str) -> list[int]:
                 "write --ranks 4,16,64"
             )
     return [int(part) for part in parts]
-
-
-def _measured(total: int, measure: Callable[[Tick], Rows]) -> Rows:
-    """Measure all, under one progress bar where people look on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal,
-                  transient=True) as bar:  # fmt: skip
-        task = bar.add_task("", total=total)
-        return measure(lambda name: bar.update(task, advance=1, description=name))
 
 
 def _program_lines(rows: list[ProgramRow], timeout: float) -> Iterator[str]:

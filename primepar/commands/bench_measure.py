@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
@@ -12,14 +12,12 @@ from time import perf_counter
 from msgspec import Struct
 
 from primepar.commands.bench_cases import Case, cannon
+from primepar.commands.progress import Tick
 from primepar.partition import PRIMITIVES
 
 REPEATS = 3
 CHEAP = 1.0
 """Seconds; what takes longer is measured once."""
-
-Tick = Callable[[str], None]
-"""Called with what comes next, before each measurement."""
 
 
 class ProgramRow(Struct, frozen=True):

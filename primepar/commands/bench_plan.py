@@ -15,7 +15,8 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.commands.bench_measure import CHEAP, REPEATS, Tick
+from primepar.commands.bench_measure import CHEAP, REPEATS
+from primepar.commands.progress import Tick
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import Cluster, load_cluster
 

@@ -74,10 +74,20 @@ class Objective:
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
+        from primepar.plan.search.classes import EXACT
+
         found = planner(False).search()
         cluster = found.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        return found if found.memory <= bound else self.fastest(planner(True), bound)
+        if found.memory <= bound:
+            return found
+        if found.planner.training.wires.devices > EXACT:
+            raise PlanError(
+                f"expected a plan within {bound:,.0f} bytes of a device, got one of "
+                f"{ceil(found.memory):,} bytes: on so many devices only the fastest is searched: "
+                "take more --devices, a smaller --batch, or --alpha for less memory"
+            )
+        return self.fastest(planner(True), bound)
 
     def fastest(self, planner: Planner, bound: float) -> Found:
         """The fastest plan within so many bytes. Raises `PlanError`."""

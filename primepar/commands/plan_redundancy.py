@@ -58,12 +58,14 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison]:
-        """The plan with the least redundancy within the bounds, and others beside it.
+    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison | None]:
+        """The best plan within the bounds; of the least redundancy, others beside it.
 
         `planner` makes one that keeps what costs more and takes less memory. Raises `PlanError`
         where no plan is within the bounds, `UndecidedError` if none was found in time.
         """
+        if self.objective.goal != "redundancy":
+            return self.objective.best(planner), None
         made = planner(True)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
         if least.found is None:

@@ -7,18 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from primepar.commands.options import JsonOption, json_text
-from primepar.commands.plan_objective import Goal, Objective, front_words
-from primepar.commands.plan_redundancy import (
-    Comparison,
-    Solver,
-    Solving,
-    comparison_words,
-    with_comparison,
-)
+from primepar.commands.options import JsonOption
+from primepar.commands.plan_objective import Goal, Objective
+from primepar.commands.plan_redundancy import Solver, Solving
+from primepar.commands.plan_run import Question, choose, list_front, list_pipelines
 from primepar.commands.profile import need, profiled, refuse_beside
 from primepar.distributed.settings import DeviceChoice
-from primepar.errors import ConfigError, UndecidedError
 from primepar.plan.cluster import ready_clusters
 
 Space = Literal["paper", "all"]
@@ -121,13 +115,6 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Find the plan with the shortest training step, or the least memory, by the cost model."""
-    from primepar.models.sizes import find_model
-    from primepar.plan.cluster import load_cluster
-    from primepar.plan.plan import save_plan
-    from primepar.plan.search.explain import explain as explained
-    from primepar.plan.search.explain import words
-    from primepar.plan.search.planner import Planner
-
     if profile:
         refuse_beside("beside --profile", "which measures this machine and plans nothing", {
             "MODEL": model, "--cluster": cluster, "--devices": devices, "--memory": memory,
@@ -140,46 +127,19 @@ def plan(
     assert model is not None
     assert cluster is not None
     assert devices is not None
-    if not 0 <= alpha < float("inf"):
-        raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {alpha}")
+    question = Question(model, cluster, devices, batch, dtype, space, alpha)
     asked = Objective(objective, memory, within, pareto)
     asked.check(alpha, {"--explain": explain, "--output": output is not None})
     solving = Solving(asked, solver, timeout)
     solving.check()
-
     if pipeline:
-        from primepar.commands.plan_pipeline import pipeline_words, pipelines
-
         refuse_beside("beside --pipeline", "which lists all splits by their time", {
             "--objective": objective != "time", "--alpha": alpha or None, "--memory": memory,
             "--pareto": pareto, "--explain": explain, "--output": output, "--solver": solver,
             "--timeout": timeout,
         })  # fmt: skip
-        rows = pipelines(find_model(model), load_cluster(cluster), devices, batch, dtype, space)
-        typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
-        return
-
-    def planner(tradeoffs: bool = False) -> Planner:
-        return Planner.of(find_model(model), load_cluster(cluster), devices, batch, dtype, space,
-                          alpha / 2**30, tradeoffs)  # fmt: skip
-
-    if pareto:
-        front = asked.front(planner(tradeoffs=True))
-        typer.echo(json_text(front) if json else front_words(front), nl=False)
-        return
-    beside: Comparison | None = None
-    if objective == "redundancy":
-        found, beside = solving.best(planner)
+        list_pipelines(question, json)
+    elif pareto:
+        list_front(question, asked, json)
     else:
-        found = asked.best(planner)
-    if output is not None:
-        save_plan(found.plan, output)
-    told = explained(found, neighbours=explain)
-    if json:
-        typer.echo(json_text(told if beside is None else with_comparison(told, beside)), nl=False)
-    else:
-        typer.echo(words(told) + (comparison_words(beside) if beside else ""), nl=False)
-        if output is not None:
-            typer.echo(f"wrote {output}")
-    if beside is not None and not beside.proved:
-        raise typer.Exit(UndecidedError.exit_code)
+        raise typer.Exit(choose(question, solving, explain, output, json))

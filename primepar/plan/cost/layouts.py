@@ -20,6 +20,7 @@ from primepar.plan.cost.links import Wires
 from primepar.plan.cost.spread import Digits, Slices, Spread
 
 Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
 AT_ONCE = 1 << 18
 """Numbers in an array of what is looked at together."""
 
@@ -91,9 +92,9 @@ class Layouts:
 
     def ways(self, sources: Several[int], targets: Several[int]) -> Ways:
         """What redistribution from each of some layouts to each of others loads the links with."""
-        there = self._boxes(targets)
+        there = self.boxes(targets)
         at_once = max(1, AT_ONCE // (len(targets) * self.wires.devices))
-        found = [self._ways(self._boxes(sources[first : first + at_once]), there)
+        found = [self._ways(self.boxes(sources[first : first + at_once]), there)
                  for first in range(0, len(sources), at_once)]  # fmt: skip
         loads = tuple(np.concatenate(each) for each in zip(*(each.loads for each in found),
                                                            strict=True))  # fmt: skip
@@ -101,14 +102,14 @@ class Layouts:
 
     def _ways(self, here: Boxes, there: Boxes) -> Ways:
         devices = self.wires.devices
-        left_DPQ = there.sizes - here.shared_with(there)
+        left_DPQ = there.sizes_P - here.shared_with(there)
         moved_PQ = left_DPQ.sum(axis=0)
         loads = []
         for level, link in enumerate(self.wires.links):
             joined = 1 << sum(each <= level for each in self.wires.levels)
             through = left_DPQ
             if joined < devices:
-                outer_DPQ = there.sizes - here.near(there, joined)
+                outer_DPQ = there.sizes_P - here.near(there, joined)
                 through = left_DPQ - outer_DPQ
                 left_DPQ = outer_DPQ
             below = 1 << self.wires.below(level)
@@ -119,11 +120,12 @@ class Layouts:
 
     def received(self, sources: Several[int], targets: Several[int]) -> Floats:
         """From each of some layouts to each of others: the most that a device lacks, as a share."""
-        there = self._boxes(targets)
-        found: Floats = (there.sizes - self._boxes(sources).shared_with(there)).max(axis=0)
+        there = self.boxes(targets)
+        found: Floats = (there.sizes_P - self.boxes(sources).shared_with(there)).max(axis=0)
         return found
 
-    def _boxes(self, numbers: Several[int]) -> Boxes:
+    def boxes(self, numbers: Several[int]) -> Boxes:
+        """The boxes of some layouts."""
         fixed_P = np.array([self._fixed[each] for each in numbers], np.uint32)
         return Boxes(fixed_P, np.stack([self._values[each] for each in numbers], axis=1))
 
@@ -143,15 +145,15 @@ class Boxes(NamedTuple):
     values_DP: Digits
 
     @property
-    def sizes(self) -> Floats:
+    def sizes_P(self) -> Floats:
         """Share of the tensor in a box of each layout."""
-        return _sizes(self.fixed_P)
+        return sizes(self.fixed_P)
 
     def shared_with(self, other: Boxes) -> Floats:
         """Share of the tensor that each device has in both layouts, (D, P, Q)."""
         apart = self.values_DP[:, :, None] ^ other.values_DP[:, None]
         apart &= self.fixed_P[:, None] & other.fixed_P
-        return np.where(apart == 0, _sizes(self.fixed_P[:, None] | other.fixed_P), np.float32(0))
+        return np.where(apart == 0, sizes(self.fixed_P[:, None] | other.fixed_P), np.float32(0))
 
     def near(self, other: Boxes, joined: int) -> Floats:
         """Share of what each device has there that its group of so many holds here, (D, P, Q)."""
@@ -161,18 +163,18 @@ class Boxes(NamedTuple):
             found[:, ~is_box] = self.only(~is_box)._near_by_one(other, joined)
         return found
 
-    def joined(self, count: int) -> tuple[Boxes, NDArray[np.bool_]]:
+    def joined(self, count: int) -> tuple[Boxes, Bools]:
         """The least boxes around those of groups of so many devices, and which hold no more."""
-        groups = self._groups(count)
+        groups = self.groups(count)
         apart_P = np.bitwise_or.reduce(groups ^ groups[:, :1], axis=(0, 1))
         distinct = 1 + (np.diff(np.sort(groups, axis=1), axis=1) > 0).sum(axis=1)
         values = np.repeat(groups[:, 0] & ~apart_P, count, axis=0)
-        is_box_P = (distinct * _sizes(apart_P) == 1).all(axis=0)
+        is_box_P = (distinct * sizes(apart_P) == 1).all(axis=0)
         return Boxes(self.fixed_P & ~apart_P, values), is_box_P
 
     def _near_by_one(self, other: Boxes, joined: int) -> Floats:
         """The same, of one device of the group after another, each box once."""
-        groups = self._groups(joined)
+        groups = self.groups(joined)
         found = np.zeros((*self.values_DP.shape, len(other.fixed_P)), np.float32)
         for place in range(joined):
             own = groups[:, place]
@@ -181,15 +183,16 @@ class Boxes(NamedTuple):
             found += boxes.shared_with(other) * np.repeat(is_new, joined, axis=0)[:, :, None]
         return found
 
-    def _groups(self, count: int) -> Digits:
+    def groups(self, count: int) -> Digits:
+        """The same values by groups of so many devices, (G, count, P)."""
         return self.values_DP.reshape(-1, count, len(self.fixed_P))
 
-    def only(self, which: NDArray[np.bool_]) -> Boxes:
+    def only(self, which: Bools) -> Boxes:
         """Some of the layouts."""
         return Boxes(self.fixed_P[which], self.values_DP[:, which])
 
 
-def _sizes(fixed: Digits) -> Floats:
+def sizes(fixed: Digits) -> Floats:
     """1 / 2^k for k digits that are fixed, counted in pairs, fours, eights and all 32."""
     found = fixed - (fixed >> np.uint32(1) & np.uint32(0x55555555))
     found = (found & np.uint32(0x33333333)) + (found >> np.uint32(2) & np.uint32(0x33333333))

@@ -50,14 +50,14 @@ class Group:
     @cached_property
     def catalogue(self) -> Catalogue:
         """Options of the operators."""
-        return Catalogue(self.model, self.training, self.space)
+        return Catalogue.whole(self.model, self.training, self.space)
 
     @cached_property
     def stashes(self) -> Catalogue:
         """The same where parameters take no memory."""
         own = self.training
         training = _Stashing(own.wires, own.dtype, own.batch, own.positions)
-        return Catalogue(self.model, training, self.space)
+        return Catalogue.whole(self.model, training, self.space)
 
     def planner(self, place: Place, summing: float = 0.0) -> Planner:
         """The planner of a stage; a parameter on a device costs `summing` seconds on top."""
@@ -94,12 +94,12 @@ class _Layers(Planner):
     def options(self, name: str) -> Options:
         """Options of an operator, with the time that summing its parameters takes."""
         key = self.key(name)
-        if self.summing and key not in self._options:
+        if self.summing and key not in self.known:
             every, bare = (each.options(self.named[name])
                            for each in (self.catalogue, self.group.stashes))  # fmt: skip
             parameters = (every.kept - bare.kept) / self.training.kept
             seconds = every.seconds + self.summing * parameters
-            self._options[key] = replace(every, seconds=seconds).cheapest(seconds)
+            self.known[key] = replace(every, seconds=seconds).cheapest(seconds)
         return super().options(name)
 
 

@@ -41,7 +41,7 @@ class Redundancy:
         wires = planner.training.wires
         alone = replace(planner.training, wires=Wires(wires.cluster, 0))
         self.devices = wires.devices
-        self._alone = Catalogue(planner.model, alone, "paper")
+        self._alone = Catalogue.whole(planner.model, alone, "paper")
         self._known: dict[Hashable, Matrix] = {}
 
     @property

@@ -48,16 +48,10 @@ class Exact:
     @classmethod
     def of(cls, planner: Planner) -> Exact:
         """The search among the options that may be part of a plan as good as one that is known."""
-        names = list(planner.named)
-        start, chain = planner.objective(names[0]), [_link(planner, *ends)
-                                                     for ends in pairwise(names)]  # fmt: skip
-        known = planner.cost(dict(zip(names, cheapest_way(start, chain), strict=True)))
-        among: dict[object, Numbers] = {}
-        for name, bound in zip(names, bounds(start, chain), strict=True):
-            key = kind_of(planner.named[name])
-            own = np.flatnonzero(bound <= known * (1 + SLACK))
-            among[key] = np.union1d(among[key], own) if key in among else own
-        return cls(planner, _with_stream(planner, among))
+        known = cheapest_way(*_chain(planner))
+        most = planner.cost(dict(zip(planner.named, known, strict=True))) * (1 + SLACK)
+        least = least_with(planner).items()
+        return cls(planner, {kind: np.flatnonzero(bound <= most) for kind, bound in least})
 
     def search(self) -> tuple[float, dict[str, int]]:
         """The least cost, and an option of the planner for every operator that has it."""
@@ -104,19 +98,22 @@ class Exact:
         leaves: what follows depends on the layout alone, so that one table serves them all.
         """
         names = [operator.name for operator in operators]
-        begin = STREAM if len(names) > 2 else names[0]
+        begin = STREAM if len(names) > 2 and self._in_stream(names[0]) is not None else names[0]
         key = tuple(kind_of(self.planner.named[name]) for name in (begin, *names[1:]))
         if key not in self._tables:
             pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
             self._tables[key] = stretch(self._step(operator, before, begin)
                                         for operator, before in pairs)  # fmt: skip
-        found = self._tables[key]
-        return found if begin == names[0] else found.at(self._in_stream(names[0]))
+        found, at = self._tables[key], self._in_stream(names[0])
+        return found if begin == names[0] or at is None else found.at(at)
 
-    def _in_stream(self, name: str) -> Numbers:
-        """Option of the stream with the layout that each option of an operator leaves."""
+    def _in_stream(self, name: str) -> Numbers | None:
+        """Option of the stream with the layout that each option of an operator leaves, if all."""
+        if STREAM not in self.planner.named:
+            return None
         at = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
-        return np.array([at[layout] for layout in self._leaves(name)])
+        found = [at.get(layout) for layout in self._leaves(name)]
+        return None if None in found else np.array(found)
 
     def _leaves(self, name: str) -> list[int]:
         found: list[int] = self.planner.options(name).leaves[self._own(name)].tolist()
@@ -151,19 +148,20 @@ class Exact:
         return start[one], own[one], tables
 
 
-def _link(planner: Planner, before: str, name: str) -> Link:
-    key = kind_of(planner.named[before]), kind_of(planner.named[name])
-    return Link(key, planner.edge(before, name), planner.objective(name))
+def least_with(planner: Planner) -> dict[object, Vector]:
+    """What a plan with each option costs at least, by kind of operator."""
+    found: dict[object, Vector] = {}
+    for operator, bound in zip(planner.operators, bounds(*_chain(planner)), strict=True):
+        kind = kind_of(operator)
+        found[kind] = np.minimum(found.get(kind, bound), bound)
+    return found
 
 
-def _with_stream(planner: Planner, among: dict[object, Numbers]) -> dict[object, Numbers]:
-    """The same, where the stream may have every layout in which what leaves it is kept."""
-    if STREAM not in planner.named:
-        return among
-    firsts = [planner.named[segment[0].name] for segment in planner.segments() if len(segment) > 2]
-    kept = [planner.options(each.name).leaves[among[kind_of(each)]] for each in firsts]
-    stream = planner.options(STREAM).leaves
-    own = np.flatnonzero(np.isin(stream, np.concatenate(kept)))
-    return among | {
-        kind_of(planner.named[STREAM]): np.union1d(own, among[kind_of(planner.named[STREAM])])
-    }
+def _chain(planner: Planner) -> tuple[Vector, list[Link]]:
+    """The cost of the first operator, and all others one after another."""
+    links = [
+        Link((kind_of(one), kind_of(other)), planner.edge(one.name, other.name),
+             planner.objective(other.name))
+        for one, other in pairwise(planner.operators)
+    ]  # fmt: skip
+    return planner.objective(planner.first), links

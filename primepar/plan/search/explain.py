@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Explanation:
     memory: float
     fits: bool
     held: tuple[int, ...]
+    gap: float
+    """By how much the plan may be above the best at most, as a share of that."""
     sent: tuple[int, ...]
     choices: tuple[Choice, ...]
 
@@ -83,6 +86,7 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
         memory=found.memory,
         fits=max(held) <= training.cluster.memory,
         held=held,
+        gap=found.gap,
         sent=traffic(plan, batch, positions).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
@@ -156,6 +160,8 @@ def words(told: Explanation) -> str:
         f"a step of {1e3 * told.seconds:,.1f} ms; a device holds {_most(told.held)} "
         f"({_size(told.memory)} as the search adds up) and sends {_most(told.sent)}",
     ]
+    if told.gap > 0:
+        lines.append(f"at most {ceil(1e4 * told.gap) / 100:.2f}% above the best plan, certified")
     if not told.fits:
         lines.append("that is more memory than a device has")
     return "\n".join(lines) + "\n"

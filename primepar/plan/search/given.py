@@ -40,7 +40,7 @@ class Given(Planner):
     def options(self, name: str) -> Options:
         """The one option of an operator."""
         key = self.key(name)
-        if key not in self._options:
+        if key not in self.known:
             every, text = self.catalogue.options(self.named[name]), self.sequences[name]
             at = [at for at, each in enumerate(every.candidates) if each.text == text]
             if not at:
@@ -49,8 +49,8 @@ class Given(Planner):
                     f"the space {self.space} that its sizes allow, got {text}"
                 )
             cost = every.seconds[at] + self.alpha * every.kept[at]
-            self._options[key] = every.only([at[int(np.argmin(cost))]])
-        return self._options[key]
+            self.known[key] = every.only([at[int(np.argmin(cost))]])
+        return self.known[key]
 
     def key(self, name: str) -> tuple[object, ...]:
         """What operators have in common that share their option: their sequence too."""

@@ -6,10 +6,11 @@ than one of two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,14 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
 from primepar.plan.cost.local import Local, embedding_cost
 from primepar.plan.cost.spread import Spread, element_spread
-from primepar.plan.search.space import Candidate, SpaceName, linear_candidates, local_candidates
+from primepar.plan.search.space import Candidate, Space, SpaceName
 from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import Primitive
 
 Numbers = NDArray[np.int64]
 Vector = NDArray[np.float64]
+Candidates: TypeAlias = Callable[[Operator], Several[Candidate]]
+"""Sequences to choose from, of each operator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +97,20 @@ class Options:
 
 @dataclass
 class Catalogue:
-    """Options of the operators of a model."""
+    """Options of the operators of a model, out of the sequences that `candidates` has of each."""
 
     model: ModelConfig
     training: Training
-    space: SpaceName
-    layouts: Layouts = field(init=False)
+    candidates: Candidates
+    layouts: Layouts
     _known: dict[object, Options] = field(default_factory=dict)
+    _placed: dict[Candidate, _Placed] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.layouts = Layouts(self.training.wires)
+    @classmethod
+    def whole(cls, model: ModelConfig, training: Training, space: SpaceName) -> Self:
+        """The catalogue of all sequences of a space."""
+        wires = training.wires
+        return cls(model, training, Space.whole(space, wires.bits).of, Layouts(wires))
 
     def options(self, operator: Operator) -> Options:
         """Options of an operator: the sequences that its sizes and the batch allow."""
@@ -114,34 +121,27 @@ class Catalogue:
             self._known[key] = _options(found)
         return self._known[key]
 
-    @cached_property
-    def _local_candidates(self) -> list[tuple[Candidate, int]]:
-        """One sequence for each layout."""
-        found: dict[int, Candidate] = {}
-        for candidate in local_candidates(self.training.wires.bits, self.space):
-            number = self.layouts.number(candidate.spread["O"])
-            if number is not None:
-                found.setdefault(number, candidate)
-        return [(candidate, number) for number, candidate in found.items()]
+    def _places(self, operator: Operator) -> Iterator[_Placed]:
+        """Sequences of an operator with what does not depend on its sizes, found out once."""
+        for candidate in self.candidates(operator):
+            if candidate not in self._placed:
+                self._placed[candidate] = self._place(candidate)
+            yield self._placed[candidate]
 
-    @cached_property
-    def _linear_candidates(self) -> list[_Placed]:
-        """Sequences of linear operators, with what of them costs alike and their layouts."""
-        found = []
-        for candidate in linear_candidates(self.training.wires.bits, self.space):
-            spread = candidate.spread
-            numbers = [self.layouts.number(spread[tensor]) for tensor in ("I", "O", "dI")]
-            (rows, inputs), columns = spread["I"].grid, spread["O"].grid[1]
-            key = alike(self.training.wires, candidate)
-            found.append(_Placed(candidate, key, (rows, inputs, columns), tuple(numbers)))
-        return found
+    def _place(self, candidate: Candidate) -> _Placed:
+        spread = candidate.spread
+        ends = [each for each in ("I", "O", "dI") if each in spread]
+        numbers = [self.layouts.number(spread[each]) for each in ends]
+        rows, inputs = spread[ends[0]].grid
+        key = alike(self.training.wires, candidate)
+        return _Placed(candidate, key, (rows, inputs, spread["O"].grid[1]), tuple(numbers))
 
     def _linear(self, operator: Operator) -> Iterator[_Option]:
         head, training = operator.name == "head", self.training
         shape = Linear(M=training.rows, N=operator.N, K=operator.K)
         biased = f"{operator.name}.bias" in self.model.parameter_shapes
         costs: dict[object, Cost] = {}
-        for candidate, key, (rows, inputs, columns), numbers in self._linear_candidates:
+        for candidate, key, (rows, inputs, columns), numbers in self._places(operator):
             if training.rows % rows or operator.N % inputs or (operator.K % columns and not head):
                 continue
             if key not in costs:
@@ -163,8 +163,11 @@ class Catalogue:
         return Cost(cost.seconds + more, kept, cost.running)
 
     def _local(self, operator: Operator) -> Iterator[_Option]:
-        for candidate, number in self._local_candidates:
-            if self._divides(operator, number):
+        first: dict[int | None, Candidate] = {}
+        for candidate, _, _, (number,) in self._places(operator):
+            first.setdefault(number, candidate)
+        for number, candidate in first.items():
+            if number is not None and self._divides(operator, number):
                 own = Local(self.training, self.model, self.layouts, operator, number)
                 yield _Option(candidate, own.cost, (number, number, number, 0))
 
@@ -180,9 +183,7 @@ class Catalogue:
         return whole and self.training.rows % rows == 0 and not any(n % columns for n in cut)
 
     def _embedding(self, operator: Operator) -> Iterator[_Option]:
-        candidates = local_candidates(self.training.wires.bits, self.space, summed=True)
-        for candidate in candidates:
-            leaves = self.layouts.number(candidate.spread["O"])
+        for candidate, _, _, (leaves,) in self._places(operator):
             table = self.layouts.number(_table(candidate))
             if leaves is None or not self._divides(operator, leaves):
                 continue

@@ -7,8 +7,8 @@ shares the table, the table's way is an edge from the first node to the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 import numpy as np
@@ -17,13 +17,14 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
-from primepar.plan.cost.layouts import Ways
+from primepar.plan.cost.layouts import Layouts, Ways
+from primepar.plan.cost.least import LeastWays
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.plan import Plan
-from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.space import Space, SpaceName
 
 Part = Literal["model", "blocks"]
 """What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
@@ -44,20 +45,27 @@ class Planner:
     alpha: float = 0.0
     tradeoffs: bool = False
     part: Part = "model"
-    _options: dict[object, Options] = field(default_factory=dict)
-    _ways: dict[object, Ways] = field(default_factory=dict)
-    _edges: dict[object, Matrix] = field(default_factory=dict)
+    candidates: Candidates | None = None
+    """Sequences to choose from; all of the space where it is None."""
+    tick: Callable[[str], object] = field(default=str, repr=False)
+    """Called with what is found out next; does nothing unless given."""
+    known: dict[object, Options] = field(default_factory=dict, init=False)
+    """Options by kind of operator, of the operators that were asked for."""
+    _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
+    _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
         self.named = {operator.name: operator for operator in self.operators}
-        self.catalogue = Catalogue(self.model, self.training, self.space)
+        wires = self.training.wires
+        candidates = self.candidates or Space.whole(self.space, wires.bits).of
+        self.catalogue = Catalogue(self.model, self.training, candidates, Layouts(wires))
 
     @classmethod
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
         space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
-        part: Part = "model",
+        part: Part = "model", tick: Callable[[str], object] = str,
     ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context.
 
@@ -68,7 +76,13 @@ class Planner:
         cluster.rate(dtype)
         wires = Wires(cluster, devices.bit_length() - 1)
         training = Training(wires, dtype, batch, model.context)
-        return cls(model, training, space, alpha, tradeoffs, part)
+        return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
+
+    @classmethod
+    def like(cls, other: Planner, candidates: Candidates) -> Self:
+        """A planner of the same plans, out of these sequences."""
+        given = {each.name: getattr(other, each.name) for each in fields(Planner) if each.init}
+        return cls(**given | {"candidates": candidates})
 
     @property
     def first(self) -> str:
@@ -87,7 +101,8 @@ class Planner:
     def options(self, name: str) -> Options:
         """Options of an operator, of those with the same layouts the cheapest ones."""
         key = self.key(name)
-        if key not in self._options:
+        if key not in self.known:
+            self.tick(f"sequences of {name}")
             found = self.catalogue.options(self.named[name])
             if not len(found):
                 raise PlanError(
@@ -96,8 +111,8 @@ class Planner:
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
             least = found.undominated if self.tradeoffs else found.cheapest
-            self._options[key] = least(found.seconds + self.alpha * found.kept)
-        return self._options[key]
+            self.known[key] = least(found.seconds + self.alpha * found.kept)
+        return self.known[key]
 
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""
@@ -109,6 +124,7 @@ class Planner:
         """Seconds of redistribution, forward and backward, by the options of both ends."""
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
+            self.tick(f"from {producer} to {consumer}")
             left, taken = self.options(producer), self.options(consumer)
             columns = self.named[producer].K
             size = float(self.training.rows * columns * self.training.item)
@@ -130,9 +146,13 @@ class Planner:
                                    for each in (sources, targets))  # fmt: skip
         key = here.tobytes(), there.tobytes()
         if key not in self._ways:
-            self._ways[key] = self.catalogue.layouts.ways(here.tolist(), there.tolist())
+            self._ways[key] = self.ways(here.tolist(), there.tolist())
         found: Matrix = self._ways[key].seconds(size)[np.ix_(at, to)]
         return found
+
+    def ways(self, sources: list[int], targets: list[int]) -> Ways | LeastWays:
+        """What moves from each of some layouts to each of others."""
+        return self.catalogue.layouts.ways(sources, targets)
 
     def segments(self) -> list[list[Operator]]:
         """The chain of operators, cut where no edge passes by; segments share their ends."""
@@ -184,8 +204,11 @@ class Planner:
 
     def search(self) -> Found:
         """The plan with the least cost."""
+        from primepar.plan.search.classes import EXACT, near_best
         from primepar.plan.search.exact import Exact
 
+        if self.candidates is None and self.training.wires.devices > EXACT:
+            return near_best(self)
         return Found(self, *Exact.of(self).search())
 
 

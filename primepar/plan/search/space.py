@@ -10,13 +10,15 @@ bit; in `all` they may also lie as a moving primitive leaves O.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import product
+from functools import cached_property, lru_cache, reduce
+from itertools import groupby, permutations, product
 from math import prod
 from typing import Final, Literal
 
 from primepar.errors import PrimitiveError, SequenceError
+from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import PRIMITIVES, parse_sequence
@@ -95,28 +97,56 @@ def whole(*tensors: str) -> Candidate:
     return Candidate((), tuple((each, Spread.whole()) for each in tensors or LINEAR))
 
 
-def linear_candidates(bits: int, space: SpaceName) -> tuple[Candidate, ...]:
-    """Sequences of a linear operator over 2^`bits` devices."""
-    kinds = PAPER if space == "paper" else tuple(PRIMITIVES.values())
-    elements = [each for k in range(1, bits + 1) for each in _elements(kinds, k)]
-    cuts = [each for each in elements if moving(each).is_cut and _bits(each) == 1]
-    movers = [each for each in elements if not moving(each).is_cut]
-    return tuple(_grown(bits, cuts, movers, whole()))
+@dataclass(frozen=True)
+class Space:
+    """Sequences over 2^n devices, of which bits of one of the `levels` may change places.
 
-
-def local_candidates(bits: int, space: SpaceName, summed: bool = False) -> tuple[Candidate, ...]:
-    """Sequences of an operator that is not linear, one for each layout.
-
-    One that is `summed` over a dim, as the embedding over the vocabulary, may cut that too.
+    Of sequences whose cuts differ in that alone there is one. Where all levels are different, these
+    are all sequences.
     """
-    kinds: list[type[Primitive]] = [BySequence, ByOutput, Replicated]
-    cuts = [Element(kind(), (2,)) for kind in (*kinds, *([ByInput] if summed else []))]
-    movers = []
-    if space == "all" and not summed:
-        known = tuple(PRIMITIVES.values())
-        elements = (each for k in range(1, bits + 1) for each in _elements(known, k))
-        movers = [each for each in elements if not moving(each).is_cut and _lies(each)]
-    return tuple(_grown(bits, cuts, movers, whole("O")))
+
+    name: SpaceName
+    levels: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, name: SpaceName, bits: int) -> Space:
+        """All sequences over 2^`bits` devices."""
+        return cls(name, tuple(range(bits)))
+
+    def of(self, operator: Operator) -> tuple[Candidate, ...]:
+        """Sequences of an operator."""
+        return {"linear": self.linear, "embedding": self.summed}.get(operator.kind) or self.local
+
+    @cached_property
+    def linear(self) -> tuple[Candidate, ...]:
+        """Sequences of a linear operator."""
+        kinds = PAPER if self.name == "paper" else tuple(PRIMITIVES.values())
+        elements = [each for k in range(1, len(self.levels) + 1) for each in _elements(kinds, k)]
+        cuts = [each for each in elements if moving(each).is_cut and _bits(each) == 1]
+        movers = [each for each in elements if not moving(each).is_cut]
+        return tuple(_grown(self.levels, cuts, movers, whole()))
+
+    @cached_property
+    def local(self) -> tuple[Candidate, ...]:
+        """Sequences of an operator that is not linear, one for each layout."""
+        movers = []
+        if self.name == "all":
+            known = tuple(PRIMITIVES.values())
+            elements = (each for k in range(1, len(self.levels) + 1)
+                        for each in _elements(known, k))  # fmt: skip
+            movers = [each for each in elements if not moving(each).is_cut and _lies(each)]
+        return tuple(_grown(self.levels, _plain(), movers, whole("O")))
+
+    @cached_property
+    def summed(self) -> tuple[Candidate, ...]:
+        """Sequences of an operator that is summed over a dim, as the embedding's vocabulary."""
+        return tuple(_grown(self.levels, _plain(ByInput), (), whole("O")))
+
+
+@lru_cache(maxsize=2)
+def _plain(*others: type[Primitive]) -> tuple[Element, ...]:
+    kinds: list[type[Primitive]] = [BySequence, ByOutput, Replicated, *others]
+    return tuple(Element(kind(), (2,)) for kind in kinds)
 
 
 def _lies(element: Element) -> bool:
@@ -125,17 +155,40 @@ def _lies(element: Element) -> bool:
 
 
 def _grown(
-    bits: int, cuts: Iterable[Element], movers: Iterable[Element], start: Candidate
-) -> Iterator[Candidate]:
-    """Every sequence of cuts with at most one mover, by their prefixes."""
-    if bits == 0:
+    levels: tuple[int, ...], cuts: Several[Element], movers: Iterable[Element], start: Candidate,
+    first: int = 0,
+) -> Iterator[Candidate]:  # fmt: skip
+    """Every sequence of cuts with at most one mover, by their prefixes.
+
+    Cuts side by side that take bits of one level are in the order of `cuts`.
+    """
+    if not levels:
         yield start
         return
-    for element in cuts:
-        yield from _grown(bits - 1, cuts, movers, start.then(element))
+    alike = levels[:1] == levels[1:2]
+    for at, element in enumerate(cuts[first:], first):
+        after = at if alike else 0
+        yield from _grown(levels[1:], cuts, movers, start.then(element), after)
     for element in movers:
-        if _bits(element) <= bits:
-            yield from _grown(bits - _bits(element), cuts, (), start.then(element))
+        if _bits(element) <= len(levels):
+            yield from _grown(levels[_bits(element) :], cuts, (), start.then(element))
+
+
+def orders(candidate: Candidate, levels: Several[int]) -> Iterator[Candidate]:
+    """The sequence with cuts that take bits of one level in one order of cuts, for every order."""
+
+    def level(place: tuple[Element, tuple[int, ...]]) -> int | None:
+        element, bits = place
+        return levels[bits[0]] if moving(element).is_cut else None
+
+    runs = [[each for each, _ in run] for _, run in groupby(candidate.places, key=level)]
+    cuts = dict.fromkeys(each for run in runs for each in run if moving(each).is_cut)
+    found = dict.fromkeys(
+        tuple(each for run in runs for each in (sorted(run, key=order.index) if run[1:] else run))
+        for order in permutations(cuts)
+    )
+    for elements in found:
+        yield reduce(Candidate.then, elements, whole(*candidate.spread))
 
 
 @lru_cache(maxsize=64)

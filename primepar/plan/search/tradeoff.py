@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from primepar.errors import PlanError
+from primepar.plan.search.classes import EXACT
 from primepar.plan.search.front import Box, Chain, Node, Point, unbeaten
 from primepar.plan.search.planner import Found, Planner
 from primepar.plan.search.segments import Choice, Matrix
@@ -25,6 +27,12 @@ class Tradeoff:
     """
 
     def __init__(self, planner: Planner) -> None:
+        devices = planner.training.wires.devices
+        if devices > EXACT:
+            raise PlanError(
+                f"expected at most {EXACT} devices where memory and time are both bounded or "
+                f"listed, got {devices}: take --devices {EXACT}, or --alpha for less memory"
+            )
         self.planner = planner
 
     def fastest(self, memory: float) -> Found | None:

@@ -1,0 +1,161 @@
+"""Classes of sequences: what their bounds say of every sequence, and plans near the best."""
+
+from __future__ import annotations
+
+from itertools import groupby, product
+from random import Random
+
+import numpy as np
+import pytest
+from command import run
+from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
+from test_plan_command import V100
+
+from primepar.errors import PlanError
+from primepar.models.config import ModelConfig
+from primepar.plan.cluster import Link
+from primepar.plan.cost.layouts import Layouts
+from primepar.plan.cost.least import LeastWays
+from primepar.plan.cost.links import Wires
+from primepar.plan.cost.moving import moving
+from primepar.plan.search import classes
+from primepar.plan.search.classes import Classes, near_best
+from primepar.plan.search.exact import Exact
+from primepar.plan.search.options import Numbers, kind_of
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.space import Candidate, Space, SpaceName, orders
+from primepar.plan.search.tradeoff import Tradeoff
+from primepar.schedule.sequence import Element
+
+THREE_LEVELS = cluster(
+    Link(2, 1e-6, 4e9, False), Link(4, 2e-6, 2e9, True), Link(16, 5e-6, 1e9, False)
+)
+WIRES = {"4 x 4": Wires(TWO_LEVELS, 4), "2 x 4": Wires(TWO_LEVELS, 3),
+         "three levels": Wires(THREE_LEVELS, 4)}  # fmt: skip
+ENDS = ("I", "O", "dI")
+
+
+def class_of(candidate: Candidate, levels: tuple[int, ...]) -> tuple[object, ...]:
+    """Elements of a sequence, those of cuts by level of bits in any order."""
+
+    def run_of(place: tuple[Element, tuple[int, ...]]) -> object:
+        element, bits = place
+        return levels[bits[0]] if moving(element).is_cut else None
+
+    runs = ([element for element, _ in run] for _, run in groupby(candidate.places, key=run_of))
+    return tuple(tuple(sorted(run, key=repr)) for run in runs)
+
+
+@pytest.mark.parametrize("levels", [(1, 1, 0, 0), (2, 2, 1, 0), (0, 0, 0, 0)])
+def test_every_sequence_is_of_the_class_of_one(levels: tuple[int, ...]) -> None:
+    every = {class_of(each, levels) for each in Space.whole("all", 4).linear}
+    ones = [class_of(each, levels) for each in Space("all", levels).linear]
+    assert len(ones) == len(set(ones))
+    assert set(ones) == every
+
+
+def test_orders_are_sequences_of_the_class() -> None:
+    levels = (1, 1, 1, 0, 0)
+    texts = {each.text for each in Space.whole("paper", 5).linear}
+    for one in Space("paper", levels).linear:
+        found = list(orders(one, levels))
+        assert one.text in {each.text for each in found} <= texts
+        assert {class_of(each, levels) for each in found} == {class_of(one, levels)}
+        assert len({each.text for each in found}) == len(found)
+
+
+@pytest.mark.parametrize("of", WIRES)
+def test_no_sequence_moves_less_than_its_class(of: str) -> None:
+    wires = WIRES[of]
+    layouts, chosen = Layouts(wires), Random(3)
+    ones = {class_of(each, wires.levels): each for each in Space("all", wires.levels).linear}
+    every = Space.whole("all", wires.bits).linear
+    sample = chosen.sample(every, min(len(every), 150))
+    of_class = [ones[class_of(each, wires.levels)] for each in sample]
+    for end, other in product(ENDS, ENDS):
+        ways, least = ([(layouts.number(one.spread[end]), layouts.number(one.spread[other]))
+                        for one in some] for some in (sample, of_class))  # fmt: skip
+        keep = [at for at, pair in enumerate(ways) if None not in pair]
+        here, there = ([pair[side] or 0 for pair in (ways[at] for at in keep)] for side in (0, 1))
+        own = [[pair[side] or 0 for pair in (least[at] for at in keep)] for side in (0, 1)]
+        took = layouts.ways(here, there).seconds(1e9)
+        bound = LeastWays.of(layouts, own[0], own[1]).seconds(1e9)
+        assert (bound <= took * (1 + 1e-6)).all()
+        assert (bound > 0.9 * took).mean() > 0.2
+
+
+@pytest.mark.parametrize("model", [SMALL, UNTIED, BLOOM], ids=["tied", "untied", "one layer"])
+@pytest.mark.parametrize(("devices", "space"), [(4, "all"), (8, "paper"), (16, "paper")])
+def test_a_plan_is_between_the_bound_and_the_best(
+    model: ModelConfig, devices: int, space: SpaceName
+) -> None:
+    planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
+    best = planner.search().cost
+    found = near_best(planner)
+    assert found.planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
+    bound = found.cost / (1 + found.gap)
+    assert bound <= best * (1 + 1e-9)
+    assert best <= found.cost * (1 + 1e-9)
+    assert found.cost <= best * 1.02
+    assert found.plan.ranks == devices
+
+
+def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
+    planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
+    levels = planner.training.wires.levels
+    ones = Classes.like(planner, Space("paper", levels).of)
+    for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
+        every, few = (each.catalogue.options(each.named[name]) for each in (planner, ones))
+        costs = {
+            class_of(each, levels): cost
+            for each, cost in zip(
+                few.candidates, zip(few.seconds, few.kept, few.running, strict=True), strict=True
+            )
+        }
+        for at, each in enumerate(every.candidates):
+            cost = every.seconds[at], every.kept[at], every.running[at]
+            assert cost == pytest.approx(costs[class_of(each, levels)], rel=1e-12)
+
+
+def test_many_devices_are_planned_by_classes_and_the_gap_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(classes, "EXACT", 2)
+    said = run(*V100, "--devices", "8")
+    assert said.code == 0
+    assert "% above the best plan, certified\n" in said.out
+
+
+def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classes, "EXACT", 2)
+    said = run(*V100, "--devices", "4", "--memory", "1e6")
+    assert said.code == 2
+    assert said.err.startswith(
+        "primepar: error: expected a plan within 1,000,000 bytes of a device, got one of "
+    )
+    assert said.err.endswith(
+        " bytes: on so many devices only the fastest is searched: take more --devices, a smaller "
+        "--batch, or --alpha for less memory\n"
+    )
+
+
+def test_weighing_memory_takes_few_devices() -> None:
+    planner = Planner.of(SMALL, cluster(Link(64, 0.0, 1.0, False)), 64, 4, None, "paper")
+    with pytest.raises(PlanError) as caught:
+        Tradeoff(planner)
+    assert str(caught.value) == (
+        "expected at most 32 devices where memory and time are both bounded or listed, got 64: "
+        "take --devices 32, or --alpha for less memory"
+    )
+
+
+def test_a_search_that_leaves_out_options_finds_what_all_of_them_have() -> None:
+    planner = Planner.of(SMALL, TWO_LEVELS, 8, 4, None, "paper")
+    every: dict[object, Numbers] = {
+        kind_of(planner.named[name]): np.arange(len(planner.options(name)))
+        for name in planner.named
+    }
+    whole = Exact(planner, every)
+    few = Exact.of(planner)
+    assert sum(map(len, few.among.values())) < sum(map(len, every.values()))
+    assert few.search()[0] == pytest.approx(whole.search()[0], rel=1e-12)
