@@ -9,6 +9,7 @@ Legend: D devices, P, Q layouts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -93,9 +94,7 @@ class Layouts:
     def ways(self, sources: Several[int], targets: Several[int]) -> Ways:
         """What redistribution from each of some layouts to each of others loads the links with."""
         there = self.boxes(targets)
-        at_once = max(1, AT_ONCE // (len(targets) * self.wires.devices))
-        found = [self._ways(self.boxes(sources[first : first + at_once]), there)
-                 for first in range(0, len(sources), at_once)]  # fmt: skip
+        found = [self._ways(here, there) for here in self._in_parts(sources, targets)]
         loads = tuple(np.concatenate(each) for each in zip(*(each.loads for each in found),
                                                            strict=True))  # fmt: skip
         return Ways(self.wires, loads, np.concatenate([each.moved_PQ for each in found]))
@@ -121,8 +120,15 @@ class Layouts:
     def received(self, sources: Several[int], targets: Several[int]) -> Floats:
         """From each of some layouts to each of others: the most that a device lacks, as a share."""
         there = self.boxes(targets)
-        found: Floats = (there.sizes_P - self.boxes(sources).shared_with(there)).max(axis=0)
-        return found
+        found = [(there.sizes_P - here.shared_with(there)).max(axis=0)
+                 for here in self._in_parts(sources, targets)]  # fmt: skip
+        return np.concatenate(found)
+
+    def _in_parts(self, sources: Several[int], targets: Several[int]) -> Iterator[Boxes]:
+        """The sources, so many at once as memory takes beside the targets."""
+        at_once = max(1, AT_ONCE // (len(targets) * self.wires.devices))
+        for first in range(0, len(sources), at_once):
+            yield self.boxes(sources[first : first + at_once])
 
     def boxes(self, numbers: Several[int]) -> Boxes:
         """The boxes of some layouts."""

@@ -7,6 +7,7 @@ its own sums are all-reduced over the device bits of all cuts that sum: the pape
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -144,30 +145,30 @@ class _Linear:
     @property
     def cost(self) -> Cost:
         """Time and memory."""
-        item = self.training.item
-        at_rest = self.moving.share("forward", "W") * self.elements["W"]
-        stash = self.moving.share("gradient", "I") * self.elements["I"]
+        item, rest = self.training.item, self._resting
         weight = 2 * item if self.tied else self.training.kept
-        kept = at_rest * weight + stash * item
-        counted = {"W": at_rest, "dW": at_rest, "I": stash}
-        running = max(
-            sum(max(0.0, self._size(((tensor, share),)) - counted.get(tensor, 0.0))
-                for tensor, share in alive)
-            for alive in self.moving.alive
-        )  # fmt: skip
-        update = 0.0 if self.tied else self.training.update(at_rest)
-        return Cost(self._seconds() + update, kept, running * item)
+        kept = rest["W"] * weight + rest["I"] * item
+        update = 0.0 if self.tied else self.training.update(rest["W"])
+        return Cost(self._seconds() + update, kept, self._besides(self.moving.alive))
 
     @property
     def working(self) -> float:
-        """Bytes besides those kept, at the busiest step."""
-        rest = {"W": self.moving.share("forward", "W") * self.elements["W"],
-                "I": self.moving.share("gradient", "I") * self.elements["I"]}  # fmt: skip
-        rest["dW"] = rest["W"]
+        """Bytes besides those kept, at the busiest step, without those in flight."""
+        return self._besides(self.moving.working)
+
+    @cached_property
+    def _resting(self) -> dict[str, float]:
+        """Elements of a device that are kept through the step, its gradient with a weight."""
+        weight = self.moving.share("forward", "W") * self.elements["W"]
+        stash = self.moving.share("gradient", "I") * self.elements["I"]
+        return {"W": weight, "dW": weight, "I": stash}
+
+    def _besides(self, steps: Iterable[Shares]) -> float:
+        """Bytes of tensors beyond those kept, at the busiest of some steps."""
         return self.training.item * max(
-            sum(max(0.0, self._size(((tensor, share),)) - rest.get(tensor, 0.0))
+            sum(max(0.0, self._size(((tensor, share),)) - self._resting.get(tensor, 0.0))
                 for tensor, share in shares)
-            for shares in self.moving.working
+            for shares in steps
         )  # fmt: skip
 
     def _seconds(self) -> float:

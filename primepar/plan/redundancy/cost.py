@@ -136,13 +136,10 @@ class Redundancy:
             return options.running
         training = self.planner.training
         shape = Linear(M=training.rows, N=operator.N, K=operator.K)
-        known: dict[object, float] = {}
-        for candidate in options.candidates:
-            key = alike(training.wires, candidate)
-            if key not in known:
-                known[key] = linear_working(training, shape, candidate)
-        found = [known[alike(training.wires, each)] for each in options.candidates]
-        return np.array(found)
+        keys = [alike(training.wires, each) for each in options.candidates]
+        one_of = dict(zip(keys, options.candidates, strict=True))
+        known = {key: linear_working(training, shape, each) for key, each in one_of.items()}
+        return np.array([known[key] for key in keys])
 
     def _edge(self, producer: str, consumer: str) -> Matrix:
         key = kind_of(self.planner.named[producer]), kind_of(self.planner.named[consumer])
