@@ -77,6 +77,17 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
                      r"none had less than 0.4 MiB \(gap 50.00%\)\n$", said.out)  # fmt: skip
 
 
+def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    from primepar.plan.redundancy import program
+
+    monkeypatch.setattr(program, "MOST_COLUMNS", 100)
+    said = run(*LEAST)
+    assert (said.code, said.out, said.err) == (
+        3, "", "primepar: error: expected an integer program of at most 100 variables, got 748: "
+        "plan fewer devices or layers, or leave the bounds out and write --solver dp\n",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

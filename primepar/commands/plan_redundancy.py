@@ -69,7 +69,7 @@ class Solving:
         made = planner(True)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
         if least.found is None:
-            raise self._none(planner, least.proved)
+            raise self._none(planner, least)
         return least.found, self._comparison(least, least.found, planner)
 
     def _by_search(self, planner: Planner) -> Least:
@@ -96,10 +96,18 @@ class Solving:
             return least(planner, replace(within, memory=device), timeout)
         return found
 
-    def _none(self, planner: Callable[[bool], Planner], proved: bool) -> PlanError | UndecidedError:
+    def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
+        from primepar.plan.redundancy.program import MOST_COLUMNS
+
         asked = self.objective
-        if not proved:
+        if least.columns > MOST_COLUMNS:
+            return UndecidedError(
+                f"expected an integer program of at most {MOST_COLUMNS:,} variables, got "
+                f"{least.columns:,}: plan fewer devices or layers, or leave the bounds out and "
+                "write --solver dp"
+            )
+        if not least.proved:
             return UndecidedError(
                 f"expected a plan within the {self.timeout or TIMEOUT:g} seconds of --timeout, got "
                 "none yet: give it more, or write --solver dp"

@@ -15,13 +15,15 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from primepar.plan.redundancy.graph import Choices, Graph, Kept
 from primepar.plan.search.segments import Choice, Vector
 
+MOST_COLUMNS: Final = 1 << 20
+"""Variables of the largest program that is tried, as the solver prepares it without a limit."""
 OPTIMAL: Final = 0
 INFEASIBLE: Final = 2
 """What `milp` says of how the solver ended."""
@@ -68,16 +70,24 @@ class Answer:
     proved: bool
     columns: int
 
+    @classmethod
+    def none(cls, columns: int) -> Self:
+        """Of a program that is not tried."""
+        return cls(None, inf, -inf, proved=False, columns=columns)
+
 
 def solve(
     graph: Graph, bounds: Several[Bound] = (), seconds: float = inf, unit: float = 1.0
 ) -> Answer:
     """The choice with the least cost within the bounds, for at most so many seconds.
 
-    The solver stops at a choice within a millionth of `unit` of the optimum.
-    The solver takes a sum for bounded that is more than its bound by a millionth or less. Such a
-    choice is ruled out, and the rest solved again.
+    A program of more than `MOST_COLUMNS` variables is not tried. The solver stops at a choice
+    within a millionth of `unit` of the optimum. It takes a sum for bounded that is more than its
+    bound by a millionth or less; such a choice is ruled out, and the rest solved again.
     """
+    size = sum(costs.size for costs in (*graph.nodes.values(), *graph.edges.values()))
+    if size > MOST_COLUMNS:
+        return Answer.none(size)
     program, end = _Program(graph, bounds, unit), monotonic() + seconds
     while True:
         found = program.solve(max(0.0, end - monotonic()))
