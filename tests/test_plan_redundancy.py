@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
+from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 
+from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS
 from primepar.partition.registry import parse_sequence
-from primepar.plan.cluster import load_cluster
+from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import Wires
 from primepar.plan.cost.moving import moving
@@ -21,6 +23,7 @@ from primepar.plan.redundancy.compare import Account, Every, megatron
 from primepar.plan.redundancy.cost import Redundancy, tick
 from primepar.plan.redundancy.graph import Graph
 from primepar.plan.redundancy.least import (
+    Least,
     Within,
     least,
     least_by_search,
@@ -205,6 +208,17 @@ def test_a_program_that_is_stopped_is_not_proved() -> None:
     found = least(planner(SMALL, 8), timeout=1e-3)
     assert not found.proved
     assert found.found is None or found.gap > 0
+
+
+@pytest.mark.parametrize("solver", [least, least_by_search])
+def test_more_devices_than_are_looked_at_are_refused(solver: Callable[[Planner], Least]) -> None:
+    many = cluster(Link(128, 0.0, 1.0, False))
+    with pytest.raises(PlanError) as refused:
+        solver(Planner.of(SMALL, many, 128, 8, None, "paper", tradeoffs=True))
+    assert str(refused.value) == (
+        "expected at most 64 devices for a plan with the least redundancy, got 128: plan fewer, "
+        "or for the least time"
+    )
 
 
 def test_the_account_of_a_plan_is_that_of_its_options() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Literal
 
+from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
 from primepar.plan.redundancy.cost import Redundancy, tick
@@ -14,7 +14,8 @@ from primepar.plan.redundancy.graph import Graph, undominated
 from primepar.plan.redundancy.program import Bound, solve
 from primepar.plan.search.planner import Found, Planner
 
-Solver = Literal["ilp", "dp"]
+MOST_DEVICES = 64
+"""Most devices for which all sequences of the operators are looked at, pair by pair."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
     """The least redundancy within the bounds by the integer program, in `timeout` seconds at most.
 
     The planner is made with `tradeoffs`. Options that others make needless are left out first.
+    Raises `PlanError` for too many devices.
     """
-    redundancy, within = Redundancy(planner), within or Within()
+    redundancy, within = _of(planner), within or Within()
     graph, unit = _with_time(redundancy)
     graphs, bounds, peaks = [graph], list[Bound](), None
     if within.seconds < inf:
@@ -73,7 +75,7 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
 
 def least_by_search(planner: Planner) -> Least:
     """The least redundancy by the segmented dynamic program; the planner is made so too."""
-    redundancy = Redundancy(planner)
+    redundancy = _of(planner)
     graph, _ = _with_time(redundancy)
     choices = cheapest_choices(graph, redundancy.tied)
     redundant = redundancy.bytes.cost(choices)
@@ -88,6 +90,16 @@ def least_of_block(
     planner = Planner.of(block, cluster, devices, batch, dtype, "paper", tradeoffs=True,
                          part="blocks")  # fmt: skip
     return least(planner)
+
+
+def _of(planner: Planner) -> Redundancy:
+    devices = planner.training.wires.devices
+    if devices > MOST_DEVICES:
+        raise PlanError(
+            f"expected at most {MOST_DEVICES} devices for a plan with the least redundancy, got "
+            f"{devices}: plan fewer, or for the least time"
+        )
+    return Redundancy(planner)
 
 
 def _with_time(redundancy: Redundancy) -> tuple[Graph, float]:
