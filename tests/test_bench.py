@@ -11,7 +11,7 @@ import pytest
 from command import run
 from mutants import mutant
 
-from primepar.commands import bench_cases, bench_measure, bench_plan
+from primepar.commands import bench_cases, bench_measure, bench_plan, bench_redundancy
 from primepar.commands.bench import plot
 from primepar.commands.bench_cases import Case, cannon, cases
 from primepar.commands.bench_measure import ProgramRow, measure_programs, measurements
@@ -166,11 +166,18 @@ def test_the_search_stands_beside_the_paper_s_times() -> None:
         "opt-175b           4    0.000       0.0853   3,261.5       3,261.5  0.00%\n"
         "llama-2-70b        4    0.000       0.0865   3,248.3       3,248.3  0.00%\n"
         "bloom-176b         4    0.000       0.0854   4,398.0       4,398.0  0.00%\n"
+        "\n"
+        "block        devices  seconds  variables  MiB redundant  proved    gap\n"
+        "opt-175b           4    0.000        132        2,688.6     yes  0.00%\n"
+        "llama-2-70b        4    0.000        186        2,688.2     yes  0.00%\n"
+        "bloom-176b         4    0.000        132        3,136.7     yes  0.00%\n"
     )
 
 
 def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
-    rows = json.loads(run("bench", "plan", "--devices", "64", "--json").out)["plans"]
+    told = json.loads(run("bench", "plan", "--devices", "64", "--json").out)
+    rows, programs = told["plans"], told["redundancy"]
+    assert programs == []
     assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
         ("opt-175b", 64, None), ("llama-2-70b", 64, None), ("bloom-176b", 64, None),
     ]  # fmt: skip
@@ -190,6 +197,8 @@ def test_every_search_is_ticked() -> None:
     ticks: list[str] = []
     bench_plan.measure_plans([4], ticks.append)
     assert len(ticks) == bench_plan.plan_measurements([4])
+    bench_redundancy.measure_redundancy([4], ticks.append)
+    assert len(ticks) == 2 * bench_plan.plan_measurements([4])
 
 
 @pytest.mark.parametrize("given", ["6", "2", "2048", "x", "4,"])

@@ -19,6 +19,7 @@ from primepar.commands.bench_measure import (
     measurements,
 )
 from primepar.commands.bench_plan import measure_plans, plan_lines, plan_measurements
+from primepar.commands.bench_redundancy import MOST, measure_redundancy, redundancy_lines
 from primepar.commands.options import MOST_DEVICES, JsonOption, json_text
 from primepar.commands.progress import progress
 from primepar.commands.verify import EXIT_CODES, LONGEST
@@ -76,7 +77,7 @@ def bench(
     verify: of programs of growing size, and of each primitive for every side; beside each program
     stands the plain encoding in Z3, one integer per instruction, which decides deadlock-freedom
     alone. Ends with 0 if all is proved. plan: the search for a block of the models of PrimePar's
-    paper, with the paper's times beside it.
+    paper, with the paper's times beside it, and the integer program for its redundant memory.
     """
     if what is Measured.plan:
         _refuse(what, {"--ranks": ranks, "--timeout": timeout, "--output": output})
@@ -97,9 +98,15 @@ def _refuse(what: Measured, options: Mapping[str, object]) -> None:
 
 def _bench_plan(devices: str, json: bool) -> None:
     counts = _devices(devices)
-    with progress(plan_measurements(counts)) as tick:
-        rows = measure_plans(counts, tick)
-    typer.echo(json_text({"plans": rows}) if json else "\n".join(plan_lines(rows)), nl=not json)
+    few = [each for each in counts if each <= MOST]
+    with progress(plan_measurements([*counts, *few])) as tick:
+        plans, programs = measure_plans(counts, tick), measure_redundancy(few, tick)
+    if json:
+        typer.echo(json_text({"plans": plans, "redundancy": programs}), nl=False)
+    else:
+        beside = ["", *redundancy_lines(programs)] if programs else []
+        typer.echo("\n".join([*plan_lines(plans), *beside]))
+    raise typer.Exit(EXIT_CODES["proved" if all(row.proved for row in programs) else "unknown"])
 
 
 def _devices(text: str) -> list[int]:

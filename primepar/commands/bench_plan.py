@@ -6,11 +6,12 @@ larger ones of its evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace as resized
 from statistics import median
 from time import perf_counter
 from types import MappingProxyType
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from primepar.commands.progress import Tick
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import Cluster, load_cluster
 
+Row = TypeVar("Row")
 CLUSTER = "v100-8x4"
 BATCH = 8
 PAPER = MappingProxyType(
@@ -54,21 +56,31 @@ def measure_plans(devices: list[int], tick: Tick) -> list[PlanRow]:
 
     Every search starts with a planner of its own. What takes long is measured once.
     """
-    seconds: dict[tuple[str, int], list[float]] = {}
-    rows: dict[tuple[str, int], PlanRow] = {}
     cases = [(model, count) for count in devices for model in PAPER]
+    taken = in_rounds(cases, _search, tick)
+    return [replace(row, seconds=seconds) for row, seconds in taken.values()]
+
+
+def in_rounds(
+    cases: list[tuple[str, int]],
+    measure: Callable[[str, int], tuple[Row, float]],
+    tick: Tick,
+) -> dict[tuple[str, int], tuple[Row, float]]:
+    """What is measured of every case, with the median of its seconds."""
+    seconds: dict[tuple[str, int], list[float]] = {}
+    rows: dict[tuple[str, int], Row] = {}
     for turn in range(REPEATS):
-        for model, count in cases:
-            tick(f"{model}, {count} devices")
-            taken = seconds.setdefault((model, count), [])
+        for case in cases:
+            tick("{}, {} devices".format(*case))
+            taken = seconds.setdefault(case, [])
             if turn == 0 or taken[0] < CHEAP:
-                rows[model, count], own = _search(model, count)
+                rows[case], own = measure(*case)
                 taken.append(own)
-    return [replace(rows[case], seconds=median(seconds[case])) for case in cases]
+    return {case: (rows[case], median(seconds[case])) for case in cases}
 
 
 def plan_measurements(devices: list[int]) -> int:
-    """How often `measure_plans` ticks."""
+    """How often `measure_plans` ticks, and `measure_redundancy`."""
     return REPEATS * len(PAPER) * len(devices)
 
 
