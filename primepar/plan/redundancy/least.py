@@ -61,8 +61,10 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
     if within.memory < inf:
         peaks = redundancy.running
         bounds.append(Bound(redundancy.kept, within.memory, peaks))
+    planner.tick("options that others make needless")
     kept = undominated([*graphs, *(each.graph for each in bounds)], peaks)
     few = [each.only(kept) for each in bounds]
+    planner.tick("integer program")
     answer = solve(graph.only(kept), few, timeout, unit)
     if answer.choices is None:
         return Least(None, inf, max(0.0, answer.bound), answer.proved, answer.columns)
