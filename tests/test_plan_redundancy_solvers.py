@@ -76,7 +76,7 @@ def test_they_do_so_where_the_first_node_is_tied_to_a_late_one(first: int) -> No
         assert solve(graph).cost == graph.cost(cheapest_choices(graph, last)) == least
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_no_optimum_is_lost_with_the_options_that_are_left_out(first: int) -> None:
     fewer = 0
     for seed in range(first, first + 20):
@@ -92,7 +92,7 @@ def test_no_optimum_is_lost_with_the_options_that_are_left_out(first: int) -> No
     assert fewer > 20
 
 
-@pytest.mark.parametrize("first", range(0, 100, 20))
+@pytest.mark.parametrize("first", range(0, 60, 20))
 def test_the_best_within_bounds_is_that_of_trying_every_choice(first: int) -> None:
     some = 0
     for seed in range(first, first + 20):
