@@ -154,8 +154,8 @@ print(f"             counted   {run.peak}")
 # Bytes are predicted to the last one. Time is not: in a model as small as this one a step is
 # mostly *starting* things, and the cost model counts one start where the program makes several,
 # and leaves out the updates of the weights. In a large model products and transfers are what
-# counts, and the two come close. In the picture, forward goes to the middle, backward and gradient
-# take the rest, and the updates stand at the end.
+# counts, and the two come close. In the picture forward comes first, then backward and gradient by
+# turns, and at the end the updates, grey as everything that is no product of two matrices.
 #
 # ## Train it
 #

@@ -7,7 +7,7 @@
 # transfers may move at once; a second in which two move is one second.
 
 # %%
-from itertools import product
+from itertools import pairwise, product
 
 from primepar.partition import parse_sequence
 from primepar.plan.cluster import Cluster, Link, Rate
@@ -42,7 +42,7 @@ def lengths(events):
     transfers = [e for e in events if e.track == "communication" and e.op != "wait"]
     times = sorted({time for each in events for time in (each.start, each.end)})
     moving = both = 0.0
-    for begin, end in zip(times, times[1:], strict=False):
+    for begin, end in pairwise(times):
         now = [each for each in events if each.start <= begin and each.end >= end]
         if any(each in transfers for each in now):
             moving += end - begin
