@@ -110,7 +110,7 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
          "leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.001"),
          "expected a plan with a step within the 0.001 seconds of --within, got none: the "
-         "shortest takes 0.00147143 seconds, 0.00047 too many"),
+         "shortest takes 0.00148514 seconds, 0.00049 too many"),
         (("--devices", "2", "--alpha", "-1"),
          "--alpha: expected 0 or more seconds for a GiB, got -1.0"),
     ],
@@ -135,12 +135,22 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
     assert (said.code, said.err) == (
         2,
         f"primepar: error: expected a plan within the 1,000,000 bytes of {whose}, got none: the "
-        "smallest takes 2,236,416 bytes, 1,236,416 too many: take more --devices or a smaller "
+        "smallest takes 1,984,132 bytes, 984,132 too many: take more --devices or a smaller "
         "--batch\n",
     )
     assert not path.exists()
-    exact = run(*V100, "--devices", "4", "--memory", "2236416", "--json")
-    assert json.loads(exact.out)["memory"] == 2236416
+    exact = run(*V100, "--devices", "4", "--memory", "1984132", "--json")
+    told = json.loads(exact.out)
+    assert max(told["held"]) == 1984132 < told["memory"]
+    assert run(*V100, "--devices", "4", "--memory", "1984131").code == 2
+
+
+def test_a_plan_that_the_search_adds_up_to_more_is_taken_where_a_device_holds_less() -> None:
+    fastest = json.loads(run(*V100, "--devices", "4", "--json").out)
+    between = (max(fastest["held"]) + fastest["memory"]) / 2
+    assert max(fastest["held"]) < between < fastest["memory"]
+    bounded = run(*V100, "--devices", "4", "--memory", str(between), "--json")
+    assert json.loads(bounded.out) == fastest
 
 
 def test_the_front_begins_with_the_fastest_plan_and_memory_falls_along_it() -> None:

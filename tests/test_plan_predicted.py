@@ -6,18 +6,19 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from math import prod
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner_cases import TWO_LEVELS
+from planner_cases import TWO_LEVELS, cluster
 from step_cases import calls_of_step, held_by, sent_by
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.plan import Plan, lower_step, ready_plan
-from primepar.plan.cluster import load_cluster
+from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.traffic import Traffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
 from primepar.plan.search.planner import Found, Planner
@@ -101,6 +102,23 @@ def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
     for dtype, kept, item in (("float32", 16, 4), ("bfloat16", 16, 2), ("float64", 24, 8)):
         (got,) = peak_bytes(plan, 1, 1, dtype)
         assert got == kept * parameters + 4 * table + item * loss
+
+
+@pytest.mark.parametrize("family", ["opt", "bloom"])
+@pytest.mark.parametrize(("devices", "batch"), [(2, 8), (4, 2), (8, 8), (8, 2)])
+def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
+    family: str, devices: int, batch: int
+) -> None:
+    """Where a byte takes a second and all else nothing, and cuts divide the vocabulary."""
+    on = cluster(Link(8, 0.0, 1.0, False))
+    planner = Planner.of(MODELS[family], on, devices, batch, "float32", "paper")
+    random = Random(devices + batch)
+    for _ in range(4):
+        choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
+        sent = traffic(Found(planner, 0.0, choices).plan, batch, 4).operators
+        for name, at in choices.items():
+            seconds = planner.options(name).seconds[at]
+            assert seconds == pytest.approx(4 * float(max(sent[name])), rel=1e-12), name
 
 
 def test_emulated_devices_send_and_hold_it() -> None:

@@ -81,6 +81,17 @@ WRONG = [
      "2 stages, 2 micro-batches, deadlock-freedom: ranks 0 and 1 wait for one another in a circle: "
      "start both directions of an exchange together, in a group or by isend and irecv before the "
      "waits"),
+    ("09", "def hidden(events):\n    moving = sum(each.end - each.start for each in events\n"
+           "                 if each.track == 'communication' and each.op != 'wait')\n"
+           "    return moving, moving\n",
+     "P2x2: for 128 seconds something moves, got 448"),
+    ("09", "def hidden(events):\n"
+           "    moves = [each for each in events if each.op not in ('wait', 'compute')]\n"
+           "    times = sorted({time for each in moves for time in (each.start, each.end)})\n"
+           "    moving = sum(b - a for a, b in zip(times, times[1:])\n"
+           "                 if any(each.start <= a < each.end for each in moves))\n"
+           "    return moving, moving\n",
+     "P2x2, without overlap: for 0 seconds it also multiplies, got 128"),
 ]  # fmt: skip
 
 
@@ -107,7 +118,7 @@ def run(script: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_every_tutorial_has_an_exercise_and_every_exercise_a_solution() -> None:
     numbers = [path.name[:2] for path in TUTORIALS]
-    assert numbers == ["01", "02", "03", "04", "05", "06", "07", "08"]
+    assert numbers == ["01", "02", "03", "04", "05", "06", "07", "08", "09"]
     assert [path.name[:2] for path in EXERCISES] == numbers
     names = [path.name for path in EXERCISES]
     assert [path.name for path in sorted(SOLUTIONS.glob("*.py"))] == names

@@ -79,7 +79,7 @@ class Objective:
         found = planner(False).search()
         cluster = found.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        if found.memory <= bound:
+        if found.memory <= bound or max(found.held) <= bound:
             return found
         if found.planner.training.wires.devices > EXACT:
             raise PlanError(
@@ -90,21 +90,24 @@ class Objective:
         return self.fastest(planner(True), bound)
 
     def fastest(self, planner: Planner, bound: float) -> Found:
-        """The fastest plan within so many bytes. Raises `PlanError`."""
+        """The fastest plan within so many bytes, as the search adds them up.
+
+        Where there is none, the smallest, if a device holds no more at once. Raises `PlanError`.
+        """
         from primepar.plan.search.tradeoff import Tradeoff
 
         tradeoff = Tradeoff(planner)
-        least = ceil(tradeoff.least_memory())
-        if least > bound:
+        least = tradeoff.least_memory()
+        found = tradeoff.fastest(max(bound, least))
+        assert found is not None, "the smallest plan is within the bound"
+        if least > bound and (held := max(found.held)) > bound:
             whose = f"a device of the cluster {planner.training.cluster.name}"
             raise PlanError(
                 f"expected a plan within the {bound:,.0f} bytes of "
                 f"{whose if self.memory is None else '--memory'}, got none: the smallest takes "
-                f"{least:,} bytes, {least - bound:,.0f} too many: take more --devices or a "
+                f"{held:,} bytes, {held - bound:,.0f} too many: take more --devices or a "
                 "smaller --batch"
             )
-        found = tradeoff.fastest(bound)
-        assert found is not None, "the smallest plan is within the bound"
         return found
 
     @staticmethod

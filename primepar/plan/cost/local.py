@@ -91,9 +91,16 @@ class Local:
         return Cost(seconds, kept, (read + 2 * made + gathered) * training.item)
 
     def _loss(self) -> Cost:
-        own = self._own(self.operator.N)
+        """Three numbers of each row go over its devices, and one, the mean, over the rows'."""
+        own = self._own(padded(self.operator.N, self.layouts.slices(self.layout, 1)))
         seconds = self._passes(4 * own) + 3 * self._all_reduce(1, self._own_rows)
+        seconds += self._all_reduce(0, 1)
         return Cost(seconds, 0.0, 2 * own * self.training.item)
+
+
+def padded(vocabulary: int, slices: int) -> int:
+    """The vocabulary with what makes it a multiple of its slices."""
+    return -(-vocabulary // slices) * slices
 
 
 def embedding_cost(
@@ -102,7 +109,8 @@ def embedding_cost(
     """Cost of the embedding, whose vocabulary is cut over some device bits and summed over them."""
     rows, columns = (layouts.slices(layout, dim) for dim in (0, 1))
     own = training.rows / rows * model.hidden / columns
-    table = model.vocabulary / (1 << len(bits)) * model.hidden / columns
+    parts = 1 << len(bits)
+    table = padded(model.vocabulary, parts) / parts * model.hidden / columns
     positions = model.context * model.hidden / columns if model.positions == "learned" else 0.0
     line = layouts.line(layout, 0)
     seconds = sum(training.seconds(0, each, "embedding") for each in (2 * own, 2 * own + table))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import groupby
 
+from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
 from primepar.plan.cost.linear import MASTER, MOMENTS
@@ -102,10 +103,13 @@ def folded(plan: Plan) -> tuple[Plan, dict[int, int]]:
         if len(alike) > LIKE:
             times[len(stays) + 1] = len(alike) - LIKE
         stays += alike[:LIKE]
+    if not times:
+        return plan, times
     sequences = {name: text for name, text in plan.sequences.items() if layer_of(name) < 0}
     for layer, texts in enumerate(stays):
         sequences |= {f"blocks.{layer}.{each}": text for each, text in texts.items()}
-    model = replace(plan.model, layers=len(stays))
+    own_fields = {each.name: getattr(plan.model, each.name) for each in fields(ModelConfig)}
+    model = ModelConfig(**own_fields | {"layers": len(stays)})
     return Plan(model=model, ranks=plan.ranks, sequences=sequences), times
 
 

@@ -10,7 +10,6 @@ from math import ceil
 import numpy as np
 
 from primepar.plan.cost.traffic import traffic
-from primepar.plan.memory.peak import peak_bytes
 from primepar.plan.search.planner import Found
 
 NEIGHBOURS = 3
@@ -73,7 +72,7 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
     training = planner.training
     choices = [_choice(found, name, neighbours) for name in found.choices]
     plan, batch, positions = found.plan, training.batch, training.positions
-    held = peak_bytes(plan, batch, positions, training.dtype)
+    held = found.held
     return Explanation(
         model=planner.model.family,
         cluster=training.cluster.name,

@@ -20,7 +20,7 @@ from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput, ByOutput
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
-from primepar.plan.cost.local import Local, embedding_cost
+from primepar.plan.cost.local import Local, embedding_cost, padded
 from primepar.plan.cost.spread import Spread, element_spread
 from primepar.plan.search.space import Candidate, Space, SpaceName
 from primepar.schedule.operators import Linear
@@ -138,7 +138,6 @@ class Catalogue:
 
     def _linear(self, operator: Operator) -> Iterator[_Option]:
         head, training = operator.name == "head", self.training
-        shape = Linear(M=training.rows, N=operator.N, K=operator.K)
         biased = f"{operator.name}.bias" in self.model.parameter_shapes
         costs: dict[object, Cost] = {}
         for candidate, key, (rows, inputs, columns), numbers in self._places(operator):
@@ -146,6 +145,7 @@ class Catalogue:
                 continue
             if key not in costs:
                 tied = head and self.model.tied
+                shape = Linear(M=training.rows, N=operator.N, K=padded(operator.K, columns))
                 costs[key] = linear_cost(training, shape, candidate, tied)
             weight = self.layouts.number(candidate.spread["W"].turned()) if head else 0
             cost = self._biased(operator.K, costs[key], numbers[1]) if biased else costs[key]

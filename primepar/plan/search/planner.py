@@ -21,6 +21,7 @@ from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.least import LeastWays
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
+from primepar.plan.memory.peak import peak_bytes
 from primepar.plan.plan import Plan
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
@@ -243,6 +244,12 @@ class Found:
         planner, choices = self.planner, self.choices
         own = sum(float(planner.options(name).seconds[at]) for name, at in choices.items())
         return own + sum(planner.between(name, choices) for name in choices)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The most bytes on every device at once, as emulated devices count them."""
+        training = self.planner.training
+        return peak_bytes(self.plan, training.batch, training.positions, training.dtype)
 
     @property
     def memory(self) -> float:
