@@ -28,7 +28,7 @@ from primepar.files import write_text
 
 RANKS = "4,16,64,256,1024"
 TIMEOUT = 60.0
-DEVICES = "4,8,16,32"
+DEVICES = "4,8,16,32,64,256,1024"
 MOST_PLANNED = 1024
 
 

@@ -49,6 +49,11 @@ class Slices:
         """Slices of the dim."""
         return 1 << self.digits
 
+    @property
+    def each(self) -> int:
+        """Slices of one device."""
+        return 1 << self.digits - self.fixed.bit_count()
+
     def then(self, inner: Slices) -> Slices:
         """Every slice cut again, on the devices of the next element."""
         values = (self.values_D[:, None] << np.uint32(inner.digits)) | inner.values_D
@@ -99,10 +104,9 @@ def element_spread(element: Element, tensor: str) -> Spread:
     first, second = tensor_dims(tensor)[-2:]
     spread = Spread(*(_slices(found, named.index(dim)) if dim in named
                       else Slices.whole(found.ranks) for dim in (first, second)))  # fmt: skip
-    blocks = [len(spread.rows.held(rank)) * len(spread.columns.held(rank))
-              for rank in range(found.ranks)]  # fmt: skip
+    blocks = spread.rows.each * spread.columns.each
     cut = [count for count in spread.grid if count > 1]
-    if [len(own) for own in found.held] != blocks or [c for c in found.grid if c > 1] != cut:
+    if {len(own) for own in found.held} != {blocks} or [c for c in found.grid if c > 1] != cut:
         raise SequenceError(
             f"expected slices of {first} by slices of {second} of {tensor} on every device, got "
             f"other blocks for {element.primitive.text(element.sides)}: this is not planned"

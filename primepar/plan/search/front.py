@@ -1,7 +1,7 @@
 """Plans that none beats both in cost and in memory, of a chain whose segments have edges that pass.
 
 Labels go along the chain: cost and bytes so far, the largest rest, and the choices that later edges
-need. Of labels with the same choices and rest only those stay that no other beats. A label is
+need. Of labels with the same choices only those stay that no other beats in all three. A label is
 dropped too where no way on leads into the box (cost, memory) that is looked for: for some weights,
 the least weighed sum of what lies ahead says so. This is ours; the paper has one objective.
 
@@ -132,31 +132,37 @@ class _Labels:
         return _Labels(*(each[which] for each in vars(self).values()))
 
     def over(self, node: Node) -> _Labels:
-        """Every label with every choice of the next node."""
+        """Every label with every choice of the next node, (N, Q)."""
         cost_NQ = self.cost_N[:, None] + node.edge[self.last_N] + node.cost
         if node.first is not None:
             cost_NQ += node.first[self.first_N]
-        shape = cost_NQ.shape
-        before_NQ, last_NQ = np.indices(shape)
-        return _Labels(*(np.broadcast_to(each, shape).ravel() for each in (
-            self.first_N[:, None], last_NQ, cost_NQ, self.kept_N[:, None] + node.kept,
-            np.maximum(self.rest_N[:, None], node.rest), before_NQ,
-        )))  # fmt: skip
+        kept_NQ = self.kept_N[:, None] + node.kept
+        rest_NQ = np.maximum(self.rest_N[:, None], node.rest)
+        before_N, last_Q = (np.arange(count) for count in cost_NQ.shape)
+        return _Labels(self.first_N[:, None], last_Q[None], cost_NQ, kept_NQ, rest_NQ,
+                       before_N[:, None])  # fmt: skip
+
+    def where(self, which: Bools) -> _Labels:
+        """Some of the labels that `over` has made."""
+        before_N, last_N = np.nonzero(which)
+        return _Labels(self.first_N[before_N, 0], last_N, self.cost_N[which], self.kept_N[which],
+                       self.rest_N[which], before_N)  # fmt: skip
 
     def undominated(self) -> _Labels:
-        """Of labels with the same choices and rest those that no other beats."""
-        order = np.lexsort((self.cost_N, self.kept_N, self.rest_N, self.last_N, self.first_N))
-        found = self.only(order)
-        keys = found.first_N, found.last_N, found.rest_N
-        new_N = np.zeros(len(order), bool)
-        new_N[:1] = True
-        for key in keys:
-            new_N[1:] |= key[1:] != key[:-1]
+        """Of labels with the same choices those that no other beats in cost, sum and rest."""
+        rests, rest_N = np.unique(self.rest_N, return_inverse=True)
+        order = np.lexsort((rest_N, self.cost_N, self.kept_N, self.last_N, self.first_N))
+        found, rest_N = self.only(order), rest_N[order]
+        new_N = np.diff(found.first_N, prepend=-1) != 0
+        new_N |= np.diff(found.last_N, prepend=-1) != 0
         _, rank_N = np.unique(found.cost_N, return_inverse=True)
-        falling_N = rank_N - np.cumsum(new_N) * (len(order) + 1)
-        least_N = np.minimum.accumulate(falling_N)
-        better_N = np.ones(len(order), bool)
-        better_N[1:] = falling_N[1:] < least_N[:-1]
+        highest_N = len(order) - np.cumsum(new_N) * (len(order) + 1)
+        falling_N = highest_N - len(order) + rank_N
+        better_N = new_N.copy()
+        for rest in range(len(rests)):
+            own_N = np.where(rest_N <= rest, falling_N, highest_N)
+            least_N = np.minimum.accumulate(own_N)[:-1]
+            better_N[1:] |= (rest_N[1:] == rest) & (falling_N[1:] < least_N)
         return found.only(better_N)
 
 
@@ -199,9 +205,10 @@ class Chain:
         none, nothing = np.zeros(1, int), np.zeros(1)
         labels, ways = _Labels(none, none, nothing, nothing, rest, none), []
         for at, node in enumerate(self.nodes):
-            labels = labels.over(node)
-            for each in ahead:
-                labels = labels.only(each.leads(at, labels, box))
+            every = labels.over(node)
+            labels = every.where(ahead[0].leads(at, every, box))
+            leads = (each.leads(at, labels, box) for each in ahead[1:])
+            labels = labels.only(np.logical_and.reduce([np.ones(len(labels.last_N), bool), *leads]))
             if node.ends:
                 labels = replace(labels, first_N=np.zeros_like(labels.last_N))
             labels = labels.undominated()
