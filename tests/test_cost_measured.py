@@ -7,12 +7,15 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 
-from primepar.models import ModelConfig
+from primepar.models import ModelConfig, operators
 from primepar.partition import parse_sequence
-from primepar.plan.cluster import Cluster, Link, Passing, Rate, Ring
+from primepar.plan import Plan
+from primepar.plan.cluster import KINDS, Cluster, Link, Passing, Rate, Ring
 from primepar.plan.cost.links import Wires
 from primepar.plan.search.planner import Planner
+from primepar.plan.simulator.kinds import kind_of
 from primepar.plan.simulator.run import simulate
+from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Linear, lower
 
 FREE = Link(4, 0.0, 1e30, False)
@@ -49,6 +52,24 @@ def test_every_kind_of_operator_takes_its_own_time() -> None:
     for kind, count in starts.items():
         slow = replace(one, operators={kind: Passing(1.0, inf)})
         assert seconds(slow) == pytest.approx(count)
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_both_models_take_the_same_time_of_a_kind_on_one_device(kind: str) -> None:
+    slow = replace(CLUSTER, links=(FREE,), operators={kind: Passing(1.0, 4.0)})
+    plan = Plan(model=MODEL, ranks=1,
+                sequences={each.name: "" for each in operators(MODEL)})  # fmt: skip
+    found = simulate_step(plan, 2, MODEL.context, slow, "float32").seconds
+    assert found == pytest.approx(seconds(slow), rel=1e-9)
+
+
+def test_a_phase_is_of_the_operator_with_the_longest_name() -> None:
+    bloom = ModelConfig.of("bloom", layers=1, hidden=16, heads=4, context=8, vocabulary=64)
+    known = operators(bloom)
+    assert kind_of("embedding.norm.weight.gradient", known) == "norm"
+    assert kind_of("embedding.token.gradient", known) == "embedding"
+    assert kind_of("embedding.token.m.update", known) == "update"
+    assert kind_of("blocks.0.qkv.bias.gradient", known) == "linear"
 
 
 def test_an_update_is_counted_for_every_parameter_where_it_is_known() -> None:
