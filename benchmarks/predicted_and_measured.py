@@ -67,15 +67,16 @@ class Roles(Struct, frozen=True):
 
 
 WRITTEN = {
-    "columns": Roles("K4", "K4", "R4", "K4", "K4"),
     "2 x megatron": Roles("M2,K2", "M2,N2", "M2,R2", "M2,K2", "M2,N2"),
     "primepar": Roles("P2x2", "P2x2", "M2,K2", "M2,K2", "M2,K2"),
-    "summa": Roles("S2x2", "S2x2", "M2,K2", "M2,K2", "M2,K2"),
     "data": Roles("M4", "M4", "M4", "M4", "M4"),
+    "data, K inside": Roles("M4", "M4", "M4", "K4", "M4"),
+    "data, K around": Roles("M4", "M4", "K4", "K4", "K4"),
 }
-"""Name -> plan, as the search spells sequences; by the cost model each is well apart from others.
+"""Name -> plan, as the search spells sequences; the last two redistribute more and more.
 
-Megatron's own plan is not among them: it is within a tenth of the planner's, which is noise here.
+Neighbours are to be told apart: Megatron's own plan is within a tenth of the planner's, and SUMMA's
+within a fifth of PrimePar's, which is noise where processes share cores.
 """
 
 

@@ -18,6 +18,7 @@ from primepar.distributed.mesh import Mesh
 from primepar.distributed.profile import Profile, profile_here
 from primepar.distributed.profile_clock import Stopwatch
 from primepar.distributed.stopping import Stopping
+from primepar.errors import LaunchError
 from primepar.partition import parse_sequence
 
 
@@ -49,6 +50,26 @@ def clocked() -> tuple[float, int]:
     return watch(lambda: done.append(1)), len(done)
 
 
-def both(folder: Path) -> tuple[int, int, tuple[float, int]]:
-    """A whole profile, one that is stopped, and the clock."""
-    return profile(folder, asked=False), profile(folder, asked=True), clocked()
+def apart(folder: Path) -> str:
+    """What is said where every rank is on a machine of its own; "" where another rank says it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    world = World(rank, size, device("cpu"), FileStore(str(folder / "apart"), size))
+    asked = Profile(output=str(folder / "apart.toml"))
+    launch = Launch("torchrun", rank, size)
+    with (
+        patch("platform.node", return_value=f"host{rank}"),
+        Stopping(killed=False) as stopping,
+    ):
+        try:
+            profile_here(asked, launch, world, stopping)
+        except LaunchError as error:
+            return str(error)
+        except SystemExit:
+            return ""
+    return "it was measured"
+
+
+def all_cases(folder: Path) -> tuple[int, int, tuple[float, int], str]:
+    """A whole profile, one that is stopped, the clock, and one on two machines."""
+    whole, stopped = profile(folder, asked=False), profile(folder, asked=True)
+    return whole, stopped, clocked(), apart(folder)

@@ -18,7 +18,7 @@ CONFIG = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "con
 
 
 def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) -> None:
-    answers = on_ranks(2, cases.both, tmp_path)
+    answers = on_ranks(2, cases.all_cases, tmp_path)
     assert [each[:2] for each in answers] == [(0, 128 + signal.SIGTERM)] * 2
     cluster = load_cluster(str(tmp_path / "whole.toml"))
     assert (cluster.devices, list(cluster.operators)) == (2, list(KINDS))
@@ -27,9 +27,13 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
     assert "#   all-reduce over bits 0: " in text
     said = run("plan", CONFIG, "--cluster", str(tmp_path / "whole.toml"), "--devices", "2")
     assert (said.code, said.err) == (0, "")
-    assert [each.name for each in tmp_path.iterdir()] == ["whole.toml"]
+    assert [each.name for each in tmp_path.glob("*.toml")] == ["whole.toml"]
     # The slower clock of the two counts, once for each of the runs that the median is of.
     assert {each[2] for each in answers} == {(2.0, 2 + profile_clock.REPEATS)}
+    assert [each[3] for each in answers] == [
+        "--profile: expected processes on one machine, got host0, host1: measure each on its own, "
+        "and write the links between them into the file", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def profile(asked: Profile) -> int:
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
                 f"{launch.launcher} started: leave --ranks out"
             )
-        check_installed("torch", "mpi4py")
+        check_installed("torch", *(["mpi4py"] if launch.launcher != "torchrun" else []))
         if launch.launcher == "alone":
             line = mpirun_line(asked.ranks or RANKS, asked.arguments(), ("-m", "primepar", "plan"))
             print(line, flush=True)
@@ -101,12 +101,15 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
     sequence = parse_sequence(f"M{world.size}")
     mesh = Mesh(sequence, world.device, getattr(torch, asked.dtype))
     works = Works(mesh, GPU_SCALE if world.device.type == "cuda" else 1)
-    console.print(f"measuring {machine(asked, world).where}", markup=False)
+    with world.agreement("machine"):
+        _check_one_machine(world)
+    about = machine(asked, world)
+    console.print(f"measuring {about.where}", markup=False)
     with _bar(console, works.count) as done:
         watch = Stopwatch(mesh, lambda: stopping.signal, done)
         try:
             samples = list(measure(works, watch))
-            text = cluster_text(machine(asked, world), samples, hidden(works, watch))
+            text = cluster_text(about, samples, hidden(works, watch))
         except Stopped as stopped:
             console.print("stopped before all was measured: nothing is written", markup=False)
             return exit_code(stopped.signal)
@@ -115,6 +118,17 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
             write_text(Path(asked.output), text, ConfigError)
     console.print(f"wrote {asked.output}", markup=False)
     return 0
+
+
+def _check_one_machine(world: World) -> None:
+    """Raise `LaunchError` where they are several: what is written has one level of links."""
+    world.store.set(f"host/{world.rank}", platform.node())
+    hosts = {world.store.get(f"host/{rank}").decode() for rank in range(world.size)}
+    if len(hosts) > 1:
+        raise LaunchError(
+            f"--profile: expected processes on one machine, got {', '.join(sorted(hosts))}: "
+            "measure each on its own, and write the links between them into the file"
+        )
 
 
 @contextmanager
@@ -139,7 +153,8 @@ def machine(asked: Profile, world: World) -> Machine:
         name = f"{ranks} on {count} core{'s' * (count > 1)}"
         where = f"{_processor()}, gloo"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // world.size
-    where = f"{name}, {where}, {asked.dtype}, torch {torch.__version__}"
+    busy = f"load {os.getloadavg()[0]:.1f} before"
+    where = f"{name}, {where}, {asked.dtype}, torch {torch.__version__}, {busy}"
     return Machine(name, where, f"{date.today():%Y-%m-%d}", world.size, memory, asked.dtype)
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError
-from primepar.plan.cluster import Cluster
+from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
 from primepar.plan.simulator.wires import RINGS, Message, Transfer, Wires, traffic
 from primepar.plan.simulator.work import KINDS, Kind, Operations, Work, check_known, label
@@ -69,11 +69,13 @@ def simulate(
     dtype: str,
     operations: Mapping[str, Fraction] | None = None,
     fractions: bool = False,
+    passing: Mapping[str, Passing] | None = None,
 ) -> Simulation:
     """Run a program on the first devices of a cluster; every block is of one data type.
 
-    `operations` tells those of phases that are no products, for each element that they write. With
-    `fractions` times are exact. What the blocks hold is not looked at: `verify` does. Raises
+    `operations` tells those of phases that are no products, for each element that they write, and
+    `passing` the start and the bytes per second of phases that have their own. With `fractions`
+    times are exact. What the blocks hold is not looked at: `verify` does. Raises
     `ClusterError` for too small a cluster, `ProgramError` for blocks of unknown size,
     `DeadlockError` with the ranks that wait, and `MismatchError` for ends that do not agree.
     """
@@ -83,7 +85,8 @@ def simulate(
             f"{program.ranks} ranks: take a larger cluster"
         )
     check_known(program)
-    return _Run(program, cluster, dtype, operations or {}, exact if fractions else float).result()
+    number = exact if fractions else float
+    return _Run(program, cluster, dtype, operations or {}, number, passing or {}).result()
 
 
 class _Rank:
@@ -116,9 +119,10 @@ class _Run:
         dtype: str,
         operations: Operations,
         number: Callable[[float | Fraction], Scalar],
+        passing: Mapping[str, Passing],
     ) -> None:
         self.program, self.overlap = program, cluster.overlap
-        self.work = Work(program, cluster, dtype, operations, number)
+        self.work = Work(program, cluster, dtype, operations, number, passing)
         self.clock, self.wires = Clock(), Wires()
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]

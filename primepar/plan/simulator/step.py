@@ -7,6 +7,7 @@ from fractions import Fraction
 from primepar.plan.cluster import Cluster
 from primepar.plan.layouts import ends, sequence_lines
 from primepar.plan.plan import Plan
+from primepar.plan.simulator.kinds import phases_passing
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.plan.step.lowering import lower_step
 
@@ -20,7 +21,8 @@ def simulate_step(
     """
     program = lower_step(plan, batch, positions)
     operations = attention_operations(plan, batch, positions)
-    return simulate(program, cluster, dtype, operations, fractions)
+    passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
+    return simulate(program, cluster, dtype, operations, fractions, passing)
 
 
 def attention_operations(plan: Plan, batch: int, positions: int) -> dict[str, Fraction]:

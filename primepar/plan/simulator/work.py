@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from fractions import Fraction
 from math import isqrt, prod
+from types import MappingProxyType
 from typing import Any, get_args
 
 from primepar.errors import ProgramError
-from primepar.plan.cluster import BYTES, Cluster
+from primepar.plan.cluster import BYTES, Cluster, Passing
 from primepar.plan.simulator.links import Scalar
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
@@ -72,6 +73,7 @@ class Work:
         dtype: str,
         operations: Operations,
         number: Callable[[Any], Scalar],
+        passing: Mapping[str, Passing] = MappingProxyType({}),
     ) -> None:
         self.program, self.item = program, BYTES[dtype]
         self._operations = operations
@@ -80,7 +82,11 @@ class Work:
         self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
         self._rate = number(cluster.rate(dtype).achieved)
-        self._memory, self._launch = number(cluster.memory_bandwidth), number(cluster.launch)
+        self._passing = {
+            phase: (number(each.launch), number(each.memory_bandwidth))
+            for phase, each in passing.items()
+        }
+        self._others = number(cluster.launch), number(cluster.memory_bandwidth)
         self._number = number
 
     def elements(self, block: str) -> int:
@@ -117,14 +123,18 @@ class Work:
             self._products[phase] = two and set(dims.values()) <= {2}
         return self._products[phase]
 
-    def seconds(self, node: Compute | Cut | Join) -> Scalar:
-        """The start of an operation, its operations and its bytes, one after the other."""
+    def touched(self, node: Compute | Cut | Join) -> int:
+        """Bytes of every block that an instruction names."""
         names = (
             (*node.reads, node.accumulates) if isinstance(node, Compute)
             else (*node.blocks, node.block)
         )  # fmt: skip
-        touched = sum(map(self.elements, names)) * self.item
-        passing = self._launch + self._number(touched) / self._memory
+        return sum(map(self.elements, names)) * self.item
+
+    def seconds(self, node: Compute | Cut | Join) -> Scalar:
+        """The start of an operation, its operations and its bytes, one after the other."""
+        launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
+        passing = launch + self._number(self.touched(node)) / memory
         operations = self.operations(node)
         return passing + self._number(operations) / self._rate if operations else passing
 
