@@ -88,10 +88,10 @@ def words(text: str) -> str:
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table, the first column to the left and the others to the right."""
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]], align: str = "--:") -> str:
+    """A table, the first column to the left and the others, which are numbers, to the right."""
     heads = list(heads)
-    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
+    lines = [heads, ["---", *[align] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -372,7 +372,7 @@ def main() -> None:
     told("figure 10")
     stacks = [stacked(model) for model in NAMES]
     draw(found, stacks)
-    assumed = table(["what", "choice", "why"], ASSUMED)
+    assumed = table(["what", "choice", "why"], ASSUMED, "---")
     parts = [HEAD, assumed, AFTER, *figures_7_and_8(found), *figure_9(), *figure_10(stacks)]
     parts += [*table_2(), *choices(found), *causes(found), *family()]
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -30,7 +30,7 @@ def row(cells: list[str]) -> str:
 
 
 def test_the_page_begins_as_the_script_does(script: ModuleType) -> None:
-    assumed = script.table(["what", "choice", "why"], script.ASSUMED)
+    assumed = script.table(["what", "choice", "why"], script.ASSUMED, "---")
     assert PAGE.startswith("\n\n".join([script.HEAD, assumed, script.AFTER])), ANEW
 
 
