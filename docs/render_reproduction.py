@@ -206,12 +206,17 @@ def figure_10(found: list[Stack]) -> Iterator[str]:
     )
     yield table(["model", "plan", "bars", *(f"{tuple(split)}" for split in SPLITS), "best two"],
                 [row for each in found for row in split_rows(each)])  # fmt: skip
-    same = [sum(set(best_two(ours)) == set(best_two(printed)) for ours, printed in plans)
-            for plans in zip(*map(pairs, found), strict=True)]  # fmt: skip
+    same = right(found)
     yield words(
         f"The best two splits are the paper's for {same[1]} of the {len(found)} models under "
         f"PrimePar's plans, in whichever order, and for {same[0]} under Megatron's."
     )
+
+
+def right(found: list[Stack]) -> list[int]:
+    """For how many models the best two splits are the paper's: by Megatron's plans, by ours."""
+    return [sum(set(best_two(ours)) == set(best_two(printed)) for ours, printed in plans)
+            for plans in zip(*map(pairs, found), strict=True)]  # fmt: skip
 
 
 def most_microbatches(printed: Throughputs) -> float:
@@ -271,6 +276,14 @@ def choices(found: list[Point]) -> Iterator[str]:
     yield table(["choice", "geometric mean", "off", "within 25%", "farthest", "memory within 10"],
                 [[name, f"{own[0]:.2f}", off(*own[:2]), f"{own[2]} of 24", f"{own[3]:.0%}",
                   f"{own[4]} of 24"] for name, own in rows])  # fmt: skip
+    yield "And figure 10, of which the best two splits are looked at:"
+    stages = {name: replace(SETTING, microbatches=count, batch=batch) for name, count, batch in (
+        ("as above", 1, 8), ("two microbatches", 2, 8), ("batch 4", 1, 4), ("batch 16", 1, 16)
+    )}  # fmt: skip
+    yield table(["choice", "right under PrimePar's plans", "under Megatron's"],
+                [[name, *(f"{each} of 6" for each in right(
+                    [stacked(model, setting) for model in NAMES])[::-1])]
+                 for name, setting in stages.items()])  # fmt: skip
 
 
 def causes(found: list[Point]) -> Iterator[str]:

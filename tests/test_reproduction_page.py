@@ -10,7 +10,7 @@ import pytest
 from test_tutorials import load
 
 from primepar.pictures.bars import Panel, bars
-from primepar.plan.paper.blocks import point
+from primepar.plan.paper.blocks import geometric_mean, point
 from primepar.plan.paper.mlp import mlp_pair
 from primepar.plan.paper.pipelines import best_two, stacked
 from primepar.plan.paper.printed import DEVICES, FIGURE_9, FIGURE_10, NAMES, SPLITS
@@ -48,6 +48,16 @@ def test_every_point_is_there_once() -> None:
             found = [parts[figure].count(f"\n| {name} | {devices} |") for devices in DEVICES]
             assert found == [1, 1, 1, 1]
         assert PAGE.count(f"\n| {name} | PrimePar | ours |") == 1
+
+
+def test_the_page_s_points_are_as_near_as_it_says() -> None:
+    """Figure 7: all within 25% of the paper's, the geometric mean within 10%."""
+    part = PAGE.partition("## Figure 7: throughput")[2].partition("## Figure 8")[0]
+    found = [line.split(" | ")[2:4] for line in part.splitlines() if line.startswith("| ")][2:]
+    ratios = [float(ours) / float(printed) for printed, ours in found]
+    assert len(ratios) == 24
+    assert max(abs(ratio - 1) for ratio in ratios) < 0.25
+    assert abs(geometric_mean(ratios) - 1) < 0.1
 
 
 def test_bars_of_figure_9(script: ModuleType) -> None:
