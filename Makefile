@@ -10,7 +10,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve bench mutants gpu wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench mutants gpu wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every chan
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs serve
+
+reproduction: $(STAMP) ## the paper's evaluation beside ours: docs/reproduction.md and its pictures
+	OMP_NUM_THREADS=1 $(BIN)/python docs/render_reproduction.py
 
 bench: $(STAMP) ## run every script in benchmarks/
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from msgspec.structs import replace as changed
 
 from primepar.models.sizes import MODELS
 from primepar.plan.paper.blocks import geometric_mean, point
@@ -53,7 +56,12 @@ def test_figure_9_s_mlp() -> None:
 
 def test_megatron_s_best_is_the_one_of_figure_9() -> None:
     """Two groups of four: what a ring alone reaches between nodes is taken from that."""
-    assert point("opt-175b", 8).copies == 2
+    inner, outer = SETTING.machine.links
+    assert outer.stream == 4.7e9
+    for stream, copies in ((4.7e9, 2), (4.77e9, 2), (4.8e9, 1)):
+        links = (inner, changed(outer, stream=stream))
+        setting = replace(SETTING, machine=changed(SETTING.machine, links=links))
+        assert point("opt-175b", 8, setting).copies == copies
 
 
 def test_an_mlp_takes_what_the_cost_model_says() -> None:

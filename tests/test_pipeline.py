@@ -140,6 +140,15 @@ def test_the_way_to_the_next_stage() -> None:
     assert four.seconds == pytest.approx(4 * each + 3 * way + 3 * (each + way))
 
 
+def test_a_stage_has_no_more_devices_than_are_searched_one_by_one() -> None:
+    large = changed(TWO_LEVELS, nodes=16, links=(
+        TWO_LEVELS.links[0], changed(TWO_LEVELS.links[1], joins=64)
+    ))  # fmt: skip
+    found = list(splits(devices=64, cluster=large).every())
+    assert max(split.parts for split in found) == 32
+    assert {split for split in found if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
+
+
 def brute_force(own: Splits) -> list[Pipeline]:
     found = []
     for p, d, m in product((1, 2, 4, 8), repeat=3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from primepar.commands.progress import Tick
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
@@ -30,14 +31,14 @@ class Row:
 
 def pipelines(
     model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
-    space: SpaceName,
+    space: SpaceName, tick: Tick,
 ) -> list[Row]:  # fmt: skip
     """All splits, the best first.
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
     """
     dtype = dtype or next(iter(cluster.rates))
-    found = Splits(model, cluster, devices, batch, dtype, space).ranked()
+    found = Splits(model, cluster, devices, batch, dtype, space, tick=tick).ranked()
     rows = [_row(each, cluster) for each in found]
     if not rows[0].fits:
         least = ceil(min(row.memory for row in rows))

@@ -68,8 +68,9 @@ def list_pipelines(question: Question, json: bool) -> None:
     """Print all splits into stages, replicas and devices of a replica."""
     from primepar.commands.plan_pipeline import pipeline_words, pipelines
 
-    rows = pipelines(*question.read, question.devices, question.batch, question.dtype,
-                     question.space)  # fmt: skip
+    with progress() as tick:
+        rows = pipelines(*question.read, question.devices, question.batch, question.dtype,
+                         question.space, tick)  # fmt: skip
     typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
 
 

@@ -6,9 +6,12 @@ Megatron is the fastest of its plans over all degrees of data parallelism, coste
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 
+from msgspec.structs import replace as changed
+
+from primepar.plan.cluster import Link
 from primepar.plan.paper.printed import DEVICES, FIGURE_7, FIGURE_8
 from primepar.plan.paper.setting import SETTING, Setting, megatron
 from primepar.plan.search.space import SpaceName
@@ -61,6 +64,12 @@ def point(
         model, devices, copies, found.seconds, other.seconds, setting.memory(found),
         setting.memory(other), found.sequences,
     )  # fmt: skip
+
+
+def without_links(setting: Setting) -> Setting:
+    """The same where nothing takes time to send."""
+    link = Link(setting.machine.devices, 0.0, 1e300, False)
+    return replace(setting, machine=changed(setting.machine, links=(link,)))
 
 
 def geometric_mean(values: Iterable[float]) -> float:

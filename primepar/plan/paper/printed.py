@@ -7,9 +7,10 @@ a figure, the heights of bars in the PDF, is to about 0.01 of the figure's unit.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-Source = Literal["printed", "read off the geometry"]
+from primepar.plan.pipeline.splits import Split
+
 DEVICES: Final = (4, 8, 16, 32)
 """Numbers of GPUs of Table 2 and of figures 7 and 8."""
 NAMES: Final = MappingProxyType(
@@ -93,10 +94,8 @@ FIGURE_9_MLP: Final = MappingProxyType(
 The redistribution of PrimePar's is drawn small and has no label.
 """
 
-Split = tuple[int, int, int]
-"""Pipeline stages, data-parallel replicas, devices of tensor parallelism: the paper's (p, d, m)."""
-SPLITS: Final[tuple[Split, ...]] = (
-    (2, 1, 16), (2, 2, 8), (2, 4, 4), (4, 1, 8), (4, 2, 4), (8, 1, 4),
+SPLITS: Final = (
+    Split(2, 1, 16), Split(2, 2, 8), Split(2, 4, 4), Split(4, 1, 8), Split(4, 2, 4), Split(8, 1, 4),
 )  # fmt: skip
 """Splits of 32 GPUs in figure 10."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS
@@ -30,12 +30,11 @@ class Setting:
     alpha: float = 0.0
     """Seconds for a byte."""
     scores: int = 2
-    cluster: str = "v100-8x4"
-
-    @cached_property
-    def machine(self) -> Cluster:
-        """The cluster."""
-        return load_cluster(self.cluster)
+    blocks: int = 8
+    """Blocks of the models that are cut into pipeline stages."""
+    microbatches: int = 1
+    """Of every replica of a pipeline."""
+    machine: Cluster = field(default_factory=partial(load_cluster, "v100-8x4"))
 
     def model(self, name: str) -> ModelConfig:
         """One block of a model of the paper."""

@@ -22,6 +22,7 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import Wires
 from primepar.plan.pipeline.schedule import dealt, in_flight, step_seconds
 from primepar.plan.pipeline.stage import Group, Place, Stage
+from primepar.plan.search.classes import EXACT
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.space import SpaceName
 
@@ -65,6 +66,8 @@ class Splits:
     dtype: str
     space: SpaceName = "all"
     part: Part = "model"
+    tick: Callable[[str], object] = field(default=str, repr=False)
+    """Called with what is planned next."""
     _groups: dict[tuple[int, int, bool], Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,12 +82,17 @@ class Splits:
         return changed(self.cluster, operators=kept)
 
     def every(self) -> Iterator[Split]:
-        """All splits in powers of two that the layers and the batch allow."""
+        """All splits in powers of two that the layers and the batch allow.
+
+        Replicas of a stage have no more devices than the search looks at sequence by sequence.
+        """
         bits = self.devices.bit_length()
         for stages in (1 << at for at in range(bits)):
             for replicas in (1 << at for at in range(bits)):
                 parts, rest = divmod(self.devices, stages * replicas)
-                if not rest and stages <= self.model.layers and not self.batch % replicas:
+                if rest or parts > EXACT:
+                    continue
+                if stages <= self.model.layers and not self.batch % replicas:
                     yield Split(stages, replicas, parts)
 
     def ranked(self) -> list[Pipeline]:
@@ -114,6 +122,7 @@ class Splits:
 
     def pipeline(self, split: Split, size: int, sequences: Sequences | None = None) -> Pipeline:
         """A split with microbatches of so many sequences: searched, or by given `sequences`."""
+        self.tick(f"{split.stages} x {split.replicas} x {split.parts}, microbatches of {size}")
         group = self._group(split, size)
         microbatches = self.batch // split.replicas // size
         most = self._summed(split, group, MANY) - self._summed(split, group, 0.0)

@@ -15,9 +15,6 @@ from primepar.plan.search.options import Catalogue, Options
 from primepar.plan.search.planner import Found, Part, Planner
 from primepar.plan.search.space import SpaceName
 
-RECEIVED = "stream"
-"""What a stage takes from the one before it, an operator that does nothing here."""
-
 
 class Place(NamedTuple):
     """What a stage has of a model: so many layers, and whether it is the first and the last one."""
