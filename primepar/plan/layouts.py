@@ -230,7 +230,7 @@ def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
     """Where a tensor rests. Raises `SequenceError` for several blocks of one not `linear`."""
     phase: Phase = "backward" if tensor == "dI" else "forward"
     last = tensor in ("O", "dI")
-    found = layout(_movement(text, linear), phase, tensor, last=last).coarsest()
+    found = layout(movement_of(text, linear), phase, tensor, last=last).coarsest()
     most = max(map(len, found.held))
     if most > 1 and not linear:
         raise SequenceError(
@@ -241,7 +241,8 @@ def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
 
 
 @lru_cache(maxsize=256)
-def _movement(text: str, linear: bool) -> Movement:
+def movement_of(text: str, linear: bool) -> Movement:
+    """The movement of a sequence, derived once."""
     return Movement(parse_sequence(text, linear=linear))
 
 

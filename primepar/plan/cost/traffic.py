@@ -28,6 +28,7 @@ from primepar.plan.layouts import (
     edges,
     ends,
     lookup,
+    movement_of,
     padded_vocabulary,
     parameter_place,
     part,
@@ -36,7 +37,6 @@ from primepar.plan.layouts import (
 )
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
-from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Linear, Phase
 from primepar.schedule.redistribute import sent as redistributed
 
@@ -125,7 +125,7 @@ class _Step:
     def _linear(self, operator: Operator) -> Iterator[Amounts]:
         columns = self.vocabulary if operator.name == "head" else operator.K
         shape = Linear(M=self.rows, N=operator.N, K=columns)
-        movement = Movement(self.plan.sequence(operator.name))
+        movement = movement_of(str(self.plan.sequence(operator.name)), True)
         for phases in SWEEPS:
             yield moved(movement, shape, phases)
         yield from self._gradients((f"{operator.name}.bias", operator.K))

@@ -8,12 +8,11 @@ from fractions import Fraction
 from functools import cached_property
 from math import prod
 
-from primepar.plan.layouts import padded_vocabulary, parameter_place, part
+from primepar.plan.layouts import movement_of, padded_vocabulary, parameter_place, part
 from primepar.plan.memory.lifetimes import Lies, Lifetimes
 from primepar.plan.memory.linear import Held, held
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Cells, Layout
-from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Linear
 
 
@@ -85,7 +84,7 @@ class Step:
         """What a linear operator holds; one that is alike is looked at once."""
         key = shape, self.plan.sequences[name]
         if key not in self._known:
-            self._known[key] = held(Movement(self.plan.sequence(name)), shape, lent)
+            self._known[key] = held(movement_of(str(self.plan.sequence(name)), True), shape, lent)
         return self._known[key]
 
     def update(self, name: str) -> None:
