@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace as changed
 
 from primepar.models.sizes import MODELS
-from primepar.plan.paper.blocks import geometric_mean, point
+from primepar.plan.paper.blocks import geometric_mean, point, reduced
 from primepar.plan.paper.mlp import mlp_pair, simulated
 from primepar.plan.paper.printed import (
     DEVICES,
+    FIGURE_2,
     FIGURE_7,
     FIGURE_8,
     FIGURE_9,
@@ -57,16 +58,40 @@ def test_figure_9_s_mlp() -> None:
 def test_megatron_s_best_is_the_one_of_figure_9() -> None:
     """Two groups of four: what a ring alone reaches between nodes is taken from that."""
     inner, outer = SETTING.machine.links
-    assert outer.stream == 4.7e9
-    for stream, copies in ((4.7e9, 2), (4.77e9, 2), (4.8e9, 1)):
+    assert outer.stream is not None
+    for stream, copies in ((outer.stream, 2), (4.77e9, 2), (4.8e9, 1)):
         links = (inner, changed(outer, stream=stream))
-        setting = replace(SETTING, machine=changed(SETTING.machine, links=links))
+        machine = changed(SETTING.machine, links=links)
+        setting = replace(SETTING, machine=machine, per_device=None)
         assert point("opt-175b", 8, setting).copies == copies
+
+
+@pytest.mark.parametrize(("model", "batch"), [("opt-6.7b", 32), ("bloom-176b", 8)])
+def test_the_batch_is_that_of_figure_2(model: str, batch: int) -> None:
+    """Of powers of two it has the share of all-reduces that is nearest to the printed one."""
+    assert SETTING.step(model, 16) == batch
+    apart = {other: abs(reduced(model, other) - FIGURE_2[model])
+             for other in (batch // 2, batch, 2 * batch)}  # fmt: skip
+    assert min(apart, key=lambda other: apart[other]) == batch
+
+
+def test_memory_counts_the_bytes_of_a_parameter_that_are_asked_for() -> None:
+    one, other = (
+        replace(SETTING, parameter=parameter).planner("opt-6.7b", 4).search()
+        for parameter in (4, 16)
+    )
+    assert one.sequences == other.sequences
+    parts = {"M4": 1, "M2,K2": 2, "M2,N2": 2, "P2x2": 4}
+    shapes = SETTING.model("opt-6.7b").linear_shapes
+    weights = sum(
+        n * k / parts[one.sequences[name]] for name, (n, k) in shapes.items() if name != "head"
+    )
+    assert other.memory - one.memory == pytest.approx(12 * weights, rel=0.01)  # biases and norms
 
 
 def test_an_mlp_takes_what_the_cost_model_says() -> None:
     """Products, hops beneath them and all-reduces; the launches of messages are the rest."""
-    planner = SETTING.planner("opt-175b", 8)
+    planner = SETTING.planner("opt-175b", 8, batch=SETTING.batch)
     options = {name: planner.catalogue.options(planner.named[name])
                for name in ("blocks.0.fc1", "blocks.0.fc2")}  # fmt: skip
     for pair in (("M2,K4", "M2,N4"), ("K2,P2x2", "N2,P2x2")):

@@ -1,4 +1,4 @@
-"""Figures 7 and 8: throughput and peak memory of a block over Megatron's, by the planner.
+"""Figures 2, 7 and 8: a block's all-reduces under Megatron, throughput and peak memory over its.
 
 Megatron is the fastest of its plans over all degrees of data parallelism, costed by the same model.
 """
@@ -64,6 +64,16 @@ def point(
         model, devices, copies, found.seconds, other.seconds, setting.memory(found),
         setting.memory(other), found.sequences,
     )  # fmt: skip
+
+
+def reduced(model: str, batch: int, setting: Setting = SETTING) -> float:
+    """Figure 2: share of all-reduces of Megatron's step on 16 devices, in a copy on each node."""
+    own = replace(setting, batch=batch, per_device=None)
+    took, free = (
+        megatron(each.planner(model, 16))[16 // setting.machine.devices_per_node].seconds
+        for each in (own, without_links(own))
+    )
+    return 1 - free / took
 
 
 def without_links(setting: Setting) -> Setting:

@@ -36,7 +36,7 @@ def mlp_pair(bars: Collectives, setting: Setting = SETTING) -> tuple[Mlp, Mlp]:
     own = replace(setting, batch=bars.batch)
     inside = own.machine.devices_per_node
     nodes = bars.devices // inside
-    found = own.planner(bars.model, bars.devices).search().sequences
+    found = own.planner(bars.model, bars.devices, batch=bars.batch).search().sequences
     pairs = ((f"M{nodes},K{inside}", f"M{nodes},N{inside}"),
              (found["blocks.0.fc1"], found["blocks.0.fc2"]))  # fmt: skip
     one, other = (simulated(own, bars.model, pair) for pair in pairs)

@@ -59,3 +59,23 @@ def _megatron(planner: Planner) -> dict[str, str]:
 def best_two(bars: Sequence[float | None]) -> list[int]:
     """Places of the two highest bars, the highest first."""
     return sorted(range(len(bars)), key=lambda at: -(bars[at] or 0.0))[:2]
+
+
+def pairs(own: Stack) -> list[tuple[tuple[float | None, ...], tuple[float | None, ...]]]:
+    """Ours and the paper's bars, of Megatron and of PrimePar."""
+    one, other = own.bars
+    return [(one, own.printed.megatron), (other, own.printed.primepar)]
+
+
+def right(found: list[Stack]) -> list[int]:
+    """For how many models the best two splits are the paper's: by Megatron's plans, by ours."""
+    return [sum(set(best_two(ours)) == set(best_two(printed)) for ours, printed in plans)
+            for plans in zip(*map(pairs, found), strict=True)]  # fmt: skip
+
+
+def most_microbatches(printed: Throughputs) -> float:
+    """The most for which 1F1B explains the paper's bars of Megatron without replicas."""
+    bars = dict(zip(SPLITS, printed.megatron, strict=True))
+    one, other = (bars[split] for split in SPLITS if split[0] > 2 and split[1] == 1)
+    ratio = (one or 0.0) / (other or 1.0)
+    return (7 - 3 * ratio) / (ratio - 1) if ratio > 1 else float("inf")
