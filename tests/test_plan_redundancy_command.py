@@ -104,7 +104,7 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
          "shortest takes 0.00148514 seconds, 0.0014 too many"),
         ((*LEAST, "--memory", "1e6"),
          "expected a plan within the 1,000,000 bytes of --memory, got none: the smallest takes "
-         "1,984,132 bytes, 984,132 too many: take more --devices or a smaller --batch"),
+         "2,236,672 bytes, 1,236,672 too many: take more --devices or a smaller --batch"),
         ((*LEAST, "--memory", "2300000", "--within", "0.0015"),
          "expected a plan with a step within the 0.0015 seconds of --within and within the memory "
          "of a device, got none: the fastest within the memory takes 0.00256913 seconds: give more "
