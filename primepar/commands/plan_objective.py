@@ -87,12 +87,13 @@ class Objective:
                 f"{ceil(found.memory):,} bytes: on so many devices only the fastest is searched: "
                 "take more --devices, a smaller --batch, or --alpha for less memory"
             )
-        return self.fastest(planner(True), bound)
+        return self.fastest(planner(True), bound, held=True)
 
-    def fastest(self, planner: Planner, bound: float) -> Found:
+    def fastest(self, planner: Planner, bound: float, held: bool = False) -> Found:
         """The fastest plan within so many bytes, as the search adds them up.
 
-        Where there is none, the smallest, if a device holds no more at once. Raises `PlanError`.
+        Where there is none, the smallest, if `held` is asked for and a device holds no more at
+        once. Raises `PlanError`.
         """
         from primepar.plan.search.tradeoff import Tradeoff
 
@@ -100,12 +101,13 @@ class Objective:
         least = tradeoff.least_memory()
         found = tradeoff.fastest(max(bound, least))
         assert found is not None, "the smallest plan is within the bound"
-        if least > bound and (held := max(found.held)) > bound:
+        taken = max(found.held) if held and least > bound else ceil(least)
+        if taken > bound:
             whose = f"a device of the cluster {planner.training.cluster.name}"
             raise PlanError(
                 f"expected a plan within the {bound:,.0f} bytes of "
                 f"{whose if self.memory is None else '--memory'}, got none: the smallest takes "
-                f"{held:,} bytes, {held - bound:,.0f} too many: take more --devices or a "
+                f"{taken:,} bytes, {taken - bound:,.0f} too many: take more --devices or a "
                 "smaller --batch"
             )
         return found
