@@ -18,8 +18,8 @@ from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import post
 from primepar.distributed.model_elementwise import activate
 from primepar.distributed.model_maker import Maker
-from primepar.distributed.profile_clock import Stopwatch
-from primepar.distributed.profile_transfers import Measured, Transfers, Work
+from primepar.distributed.profile_clock import Stopwatch, Work
+from primepar.distributed.profile_transfers import Measured, Transfers
 from primepar.distributed.storage import Memory
 from primepar.models import ModelConfig, Operator, operators
 from primepar.plan import Plan
@@ -185,10 +185,12 @@ def _updating(parameter: torch.nn.Parameter) -> Work:
     return work
 
 
-def measure(works: Works, watch: Stopwatch) -> Iterator[Sample]:
-    """Every work with its time; a collective iterator."""
-    for what, size, takes, work in works.all():
-        yield Sample(what, size, takes, watch(work))
+def measure(works: Works, watch: Stopwatch) -> list[Sample]:
+    """Every work with its time; a collective call."""
+    every = list(works.all())
+    took = watch.each([work for *_, work in every])
+    return [Sample(what, size, takes, seconds)
+            for (what, size, takes, _), seconds in zip(every, took, strict=True)]  # fmt: skip
 
 
 def hidden(works: Works, watch: Stopwatch) -> float:
