@@ -37,7 +37,7 @@ UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
 VOCABULARY = 256
 OVERLAPPED = 1 << 19
 """Elements of the block that hops while products run."""
-OVERLAPS = 4
+OVERLAPS = 5
 """Times that are taken for it."""
 
 
@@ -205,8 +205,12 @@ def hidden(works: Works, watch: Stopwatch) -> float:
     mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
     start, multiply = post(mesh, messages), works.multiplying(*(works.scale * 128,) * 3)
     blocks = {name: works._random(size) for name in ("given", "gotten")}
-    hop = watch(lambda: start(blocks).wait())
-    times = max(1, round(hop / watch(multiply)))
+
+    def hop() -> None:
+        start(blocks).wait()
+
+    one, product = watch.each([hop, multiply])
+    times = max(1, round(one / product))
 
     def products() -> None:
         for _ in range(times):
@@ -217,5 +221,5 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         products()
         pending.wait()
 
-    alone, together = watch(products), watch(both)
-    return (hop + alone - together) / min(hop, alone)
+    moving, alone, together = watch.each([hop, products, both])
+    return (moving + alone - together) / min(moving, alone)
