@@ -92,7 +92,7 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
     import torch
 
     from primepar.distributed.mesh import Mesh
-    from primepar.distributed.profile_clock import Stopped, Stopwatch
+    from primepar.distributed.profile_clock import RUNS, Stopped, Stopwatch
     from primepar.distributed.profile_work import Works, hidden, measure
     from primepar.partition import parse_sequence
 
@@ -105,10 +105,10 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
         _check_one_machine(world)
     about = machine(asked, world)
     console.print(f"measuring {about.where}", markup=False)
-    with _bar(console, works.count) as done:
+    with _bar(console, works.count * RUNS) as done:
         watch = Stopwatch(mesh, lambda: stopping.signal, done)
         try:
-            samples = list(measure(works, watch))
+            samples = measure(works, watch)
             text = cluster_text(about, samples, hidden(works, watch))
         except Stopped as stopped:
             console.print("stopped before all was measured: nothing is written", markup=False)

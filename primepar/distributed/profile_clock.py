@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -17,6 +17,11 @@ SECONDS = 0.02
 """How long one run goes on, at least: so often the work is done in it."""
 MOST = 1000
 """Most times that work is done in one run."""
+RUNS = REPEATS + 2
+"""Runs of each work, with the first two, which do not count."""
+
+
+Work = Callable[[], object]
 
 
 class Stopped(Exception):  # noqa: N818  no error
@@ -30,7 +35,7 @@ class Stopped(Exception):  # noqa: N818  no error
 class Stopwatch:
     """Takes the time of work on all ranks; `asked` gives the signal that this rank has got, or 0.
 
-    After each piece of work `done` is called.
+    After each run `done` is called.
     """
 
     def __init__(
@@ -42,19 +47,30 @@ class Stopwatch:
     ) -> None:
         self.mesh, self._asked, self._done, self._clock = mesh, asked, done, clock
 
-    def __call__(self, work: Callable[[], object]) -> float:
-        """Seconds of one call, the slowest rank's in each run, the median of several runs.
+    def __call__(self, work: Work) -> float:
+        """Seconds of one call, as `each`."""
+        return self.each([work])[0]
 
-        A collective call. Raises `Stopped` on all ranks where one was asked to stop.
+    def each(self, works: Sequence[Work]) -> list[float]:
+        """Seconds of one call of each, the slowest rank's in each run, the median of several runs.
+
+        The runs go by turns, so that a busy moment of the machine meets few runs of any work. A
+        collective call. Raises `Stopped` on all ranks where one was asked to stop.
         """
+        times = [self._times(work) for work in works]
+        rounds = [
+            [self._run(work, count) / count for work, count in zip(works, times, strict=True)]
+            for _ in range(REPEATS)
+        ]
+        return [median(own) for own in zip(*rounds, strict=True)]
+
+    def _times(self, work: Work) -> int:
+        """How often a work is done in one run; it is done twice to see."""
         self._run(work, 1)
         first = self._run(work, 1)
-        times = max(1, round(min(MOST, SECONDS / max(first, SECONDS / MOST))))
-        found = median(self._run(work, times) for _ in range(REPEATS)) / times
-        self._done()
-        return found
+        return max(1, round(min(MOST, SECONDS / max(first, SECONDS / MOST))))
 
-    def _run(self, work: Callable[[], object], times: int) -> float:
+    def _run(self, work: Work, times: int) -> float:
         self.mesh.barrier()
         start = self._clock()
         for _ in range(times):
@@ -66,4 +82,5 @@ class Stopwatch:
         seconds, signal = told.tolist()
         if signal:
             raise Stopped(int(signal))
+        self._done()
         return float(seconds)

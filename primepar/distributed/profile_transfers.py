@@ -12,10 +12,10 @@ from itertools import combinations, product
 import torch
 
 from primepar.distributed.mesh import Mesh, Ranks
+from primepar.distributed.profile_clock import Work
 from primepar.distributed.redistribute import Redistribution
 from primepar.schedule import Layout
 
-Work = Callable[[], object]
 Measured = tuple[str, str, dict[str, float], Work]
 """Sort of work, its size, what it takes, and the work itself."""
 Takes = Callable[[int, int], dict[str, float]]

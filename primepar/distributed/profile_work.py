@@ -18,8 +18,8 @@ from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import post
 from primepar.distributed.model_elementwise import activate
 from primepar.distributed.model_maker import Maker
-from primepar.distributed.profile_clock import Stopwatch
-from primepar.distributed.profile_transfers import Measured, Transfers, Work
+from primepar.distributed.profile_clock import Stopwatch, Work
+from primepar.distributed.profile_transfers import Measured, Transfers
 from primepar.distributed.storage import Memory
 from primepar.models import ModelConfig, Operator, operators
 from primepar.plan import Plan
@@ -37,7 +37,7 @@ UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
 VOCABULARY = 256
 OVERLAPPED = 1 << 19
 """Elements of the block that hops while products run."""
-OVERLAPS = 4
+OVERLAPS = 5
 """Times that are taken for it."""
 
 
@@ -185,10 +185,12 @@ def _updating(parameter: torch.nn.Parameter) -> Work:
     return work
 
 
-def measure(works: Works, watch: Stopwatch) -> Iterator[Sample]:
-    """Every work with its time; a collective iterator."""
-    for what, size, takes, work in works.all():
-        yield Sample(what, size, takes, watch(work))
+def measure(works: Works, watch: Stopwatch) -> list[Sample]:
+    """Every work with its time; a collective call."""
+    every = list(works.all())
+    took = watch.each([work for *_, work in every])
+    return [Sample(what, size, takes, seconds)
+            for (what, size, takes, _), seconds in zip(every, took, strict=True)]  # fmt: skip
 
 
 def hidden(works: Works, watch: Stopwatch) -> float:
@@ -203,8 +205,12 @@ def hidden(works: Works, watch: Stopwatch) -> float:
     mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
     start, multiply = post(mesh, messages), works.multiplying(*(works.scale * 128,) * 3)
     blocks = {name: works._random(size) for name in ("given", "gotten")}
-    hop = watch(lambda: start(blocks).wait())
-    times = max(1, round(hop / watch(multiply)))
+
+    def hop() -> None:
+        start(blocks).wait()
+
+    one, product = watch.each([hop, multiply])
+    times = max(1, round(one / product))
 
     def products() -> None:
         for _ in range(times):
@@ -215,5 +221,5 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         products()
         pending.wait()
 
-    alone, together = watch(products), watch(both)
-    return (hop + alone - together) / min(hop, alone)
+    moving, alone, together = watch.each([hop, products, both])
+    return (moving + alone - together) / min(moving, alone)

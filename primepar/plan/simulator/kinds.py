@@ -26,8 +26,6 @@ def phases_passing(
 
     `sizes` are the sequences of the step and the tokens of each.
     """
-    if not cluster.operators:
-        return {}
     batch, positions = sizes
     model = replace(plan.model, layers=1, context=positions)
     counted, made = _counted(model, batch, dtype), _made(model, batch, cluster, dtype)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 
-from primepar.plan.cluster import Cluster
+from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.layouts import ends, sequence_lines
 from primepar.plan.plan import Plan
-from primepar.plan.simulator.kinds import phases_passing
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.plan.step.lowering import lower_step
 
@@ -21,7 +21,11 @@ def simulate_step(
     """
     program = lower_step(plan, batch, positions)
     operations = attention_operations(plan, batch, positions)
-    passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
+    passing: Mapping[str, Passing] = {}
+    if cluster.operators:
+        from primepar.plan.simulator.kinds import phases_passing
+
+        passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     return simulate(program, cluster, dtype, operations, fractions, passing)
 
 
