@@ -18,14 +18,7 @@ from primepar.commands.bench_plan import PAPER, measure_plans
 from primepar.pictures.bars import Panel, bars
 from primepar.plan.paper.blocks import Point, geometric_mean, point, reduced, without_links
 from primepar.plan.paper.mlp import Mlp, mlp_pair
-from primepar.plan.paper.pipelines import (
-    Stack,
-    best_two,
-    most_microbatches,
-    pairs,
-    right,
-    stacked,
-)
+from primepar.plan.paper.pipelines import Stack, best_two, most_microbatches, pairs, right, stacked
 from primepar.plan.paper.printed import (
     DEVICES,
     FIGURE_2,
