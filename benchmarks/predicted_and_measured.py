@@ -75,9 +75,9 @@ WRITTEN = {
 }
 """Name -> plan, as the search spells sequences; the last two redistribute more and more.
 
-The plans were chosen after first runs: Megatron's own plan, predicted 6 to 10% slower than the
-planner's, and SUMMA's, predicted 15 to 22% slower than PrimePar's, changed places with them there in
-some runs and were left out. So the order is that of plans which are further apart than this.
+The plans were chosen after first runs, in some of which two others changed places with those here
+and were left out: Megatron's own, predicted 6 to 10% slower than the planner's, and SUMMA's,
+predicted 15 to 22% slower than PrimePar's. So plans that are closer than this are not told apart.
 """
 
 

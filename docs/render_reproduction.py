@@ -74,8 +74,9 @@ ASSUMED = (
 AFTER = """\
 Of these the ring alone is fitted to what PrimePar gains: one number for 24 points. The batch, the
 microbatch and the rates are read from Megatron's bars, the scores and the memory from the paper's
-graph and formula. The first try had 8 sequences and AdamW everywhere, and was farther off: [a table
-below](#how-much-hangs-on-the-choices) tells what hangs on each."""
+graph and formula. The first try had 8 sequences and AdamW everywhere; some forty settings of batch,
+ring and memory were looked at after it. [A table below](#how-much-hangs-on-the-choices) tells what
+hangs on each."""
 
 
 def told(text: str) -> str:
