@@ -116,7 +116,7 @@ def test_blocks_that_lie_apart_are_brought_and_taken_too(way: tuple[Layout, Layo
 def test_no_copy_is_free_while_another_sends_more(way: tuple[Layout, Layout]) -> None:
     cells, (one, other) = Cells.of(*way), way
     sent = [
-        [cells.share(index_of(node.block)) for node in instructions if isinstance(node, ISend)]
+        [cells.count(index_of(node.block)) for node in instructions if isinstance(node, ISend)]
         for instructions in redistribution(one, other).programs
     ]
     for held, shares in zip(one.held, sent, strict=True):

@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from functools import cached_property
+from itertools import pairwise, product
 from math import lcm, prod
 from typing import NamedTuple
 
@@ -129,15 +130,28 @@ class Cells:
         """Equal cells: the blocks of a grid."""
         return cls(tuple(tuple(Fraction(at, n) for at in range(n + 1)) for n in grid))
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """Equal slices of each dim that the cuts fall between."""
         return tuple(lcm(*(cut.denominator for cut in cuts)) for cuts in self.cuts)
 
-    def share(self, cell: Index) -> Fraction:
-        """What part of the tensor a cell is."""
-        pairs = zip(self.cuts, cell, strict=True)
-        return prod((cuts[at + 1] - cuts[at] for cuts, at in pairs), start=Fraction(1))
+    @cached_property
+    def parts(self) -> int:
+        """Cells of the grid: all that the tensor has."""
+        return prod(self.grid)
+
+    @cached_property
+    def _lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Slices of the grid in every segment of each dim."""
+        return tuple(
+            tuple(int((b - a) * n) for a, b in pairwise(cuts))
+            for cuts, n in zip(self.cuts, self.grid, strict=True)
+        )
+
+    def count(self, cell: Index) -> int:
+        """How many cells of the grid a cell is: of `parts`."""
+        pairs = zip(self._lengths, cell, strict=True)
+        return prod(lengths[at] for lengths, at in pairs)
 
     def held(self, layout: Layout, rank: int) -> tuple[Index, ...]:
         """Cells that a rank holds."""

@@ -59,18 +59,18 @@ def moved(source: Layout, target: Layout) -> Fraction:
         return Fraction(0)
     cells = Cells.of(source, target)
     missing = _missing(_held(cells, source), _held(cells, target))
-    return sum((cells.share(index) for _, index in missing), Fraction(0))
+    return Fraction(sum(cells.count(index) for _, index in missing), cells.parts)
 
 
 @lru_cache(maxsize=4096)
 def sent(source: Layout, target: Layout) -> tuple[Fraction, ...]:
     """What every device sends in a redistribution, as a part of the tensor."""
-    found = [Fraction(0)] * source.ranks
-    if source != target:
-        cells = Cells.of(source, target)
-        for rank, _, cell in _hops(cells, _held(cells, source), _held(cells, target)):
-            found[rank] += cells.share(cell)
-    return tuple(found)
+    if source == target:
+        return (Fraction(0),) * source.ranks
+    cells, found = Cells.of(source, target), [0] * source.ranks
+    for rank, _, cell in _hops(cells, _held(cells, source), _held(cells, target)):
+        found[rank] += cells.count(cell)
+    return tuple(Fraction(count, cells.parts) for count in found)
 
 
 def _held(cells: Cells, layout: Layout) -> Held:
@@ -93,8 +93,8 @@ def _hops(cells: Cells, here: Held, needed: Held) -> list[Hop]:
     for rank, blocks in enumerate(here):
         for index in blocks:
             holders.setdefault(index, []).append(rank)
-    missing = sorted(_missing(here, needed), key=lambda each: cells.share(each[1]), reverse=True)
-    sent = [Fraction(0)] * len(here)
+    missing = sorted(_missing(here, needed), key=lambda each: cells.count(each[1]), reverse=True)
+    sent = [0] * len(here)
     hops = []
     for target, index in missing:
         if index not in holders:
@@ -102,7 +102,7 @@ def _hops(cells: Cells, here: Held, needed: Held) -> list[Hop]:
                 f"redistribution: expected block {index} on some device, got it on none"
             )
         source = min(holders[index], key=sent.__getitem__)
-        sent[source] += cells.share(index)
+        sent[source] += cells.count(index)
         hops.append((source, target, index))
     return hops
 

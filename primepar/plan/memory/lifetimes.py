@@ -164,7 +164,7 @@ def _meeting(way: Way) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     for rank in range(way.source.ranks):
         here, there = set(cells.held(way.source, rank)), set(cells.held(way.target, rank))
         for at, own in enumerate((there, here | there)):
-            found[at, rank] = float(sum(cells.share(cell) for cell in own))
+            found[at, rank] = sum(map(cells.count, own)) / cells.parts
     return found[0], found[1]
 
 
