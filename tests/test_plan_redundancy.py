@@ -19,7 +19,7 @@ from primepar.plan.cost.links import Wires
 from primepar.plan.cost.moving import moving
 from primepar.plan.cost.spread import Spread, element_spread
 from primepar.plan.ready import ready_plan
-from primepar.plan.redundancy.compare import Account, Every, megatron
+from primepar.plan.redundancy.compare import Account, megatron
 from primepar.plan.redundancy.cost import Redundancy, tick
 from primepar.plan.redundancy.graph import Graph
 from primepar.plan.redundancy.least import (
@@ -29,6 +29,7 @@ from primepar.plan.redundancy.least import (
     least_by_search,
     least_of_block,
 )
+from primepar.plan.search.given import Given
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.space import SpaceName
@@ -40,6 +41,13 @@ ROWS = 8 * 32
 
 def planner(model: ModelConfig, devices: int, space: SpaceName = "paper") -> Planner:
     return Planner.of(model, TWO_LEVELS, devices, 8, None, space, tradeoffs=True)
+
+
+class Every(Planner):
+    """A planner that leaves no option out, so that every sequence of its space can be told."""
+
+    def options(self, name: str) -> Options:
+        return self.catalogue.options(self.named[name])
 
 
 def node(
@@ -240,13 +248,17 @@ def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
     made = planner(SMALL, 8)
     best = megatron(made)
     assert best is not None
-    every = Every.of(SMALL, TWO_LEVELS, 8, 8, None, "paper")
     known = {}
     for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
-        found = every.find(ready_plan(name, SMALL, 8, 8))
-        assert found is not None
-        known[name] = Redundancy(every).bytes.cost(found.choices)
+        found = Given.beside(made, ready_plan(name, SMALL, 8, 8).sequences).found
+        known[name] = Redundancy(found.planner).bytes.cost(found.choices)
     assert (best.plan, best.redundant) == min(known.items(), key=lambda each: each[1])
     searched = least_by_search(made)
     assert best.redundant > searched.redundant
-    assert every.find(ready_plan("summa", SMALL, 4, 8)) is None
+    summa = Given.beside(planner(SMALL, 4), ready_plan("summa", SMALL, 4, 8).sequences)
+    with pytest.raises(PlanError) as refused:
+        assert summa.found
+    assert str(refused.value) == (
+        "expected a sequence of embedding on 4 devices in the space paper that its sizes allow, "
+        "got S2x2"
+    )

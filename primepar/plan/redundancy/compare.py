@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from primepar.errors import PlanError
-from primepar.plan.plan import Plan
 from primepar.plan.ready import ready_plan
 from primepar.plan.redundancy.cost import Redundancy
-from primepar.plan.search.options import Options
+from primepar.plan.search.given import Given
 from primepar.plan.search.planner import Found, Planner
 
 
@@ -39,45 +38,24 @@ class Account:
                    redundancy.copies(redundant), found.seconds, found.memory)  # fmt: skip
 
 
-class Every(Planner):
-    """A planner that leaves no option out, so that every plan of its space can be told."""
-
-    def options(self, name: str) -> Options:
-        """All options of an operator."""
-        return self.catalogue.options(self.named[name])
-
-    def find(self, plan: Plan) -> Found | None:
-        """The options that have a plan's sequences, if it is one of the space."""
-        choices = {}
-        for name in self.named:
-            texts = [each.text for each in self.options(name).candidates]
-            if plan.sequences[name] not in texts:
-                return None
-            choices[name] = texts.index(plan.sequences[name])
-        return Found(self, 0.0, choices)
-
-
 def megatron(planner: Planner) -> Account | None:
     """Megatron's plan, with the degree of data parallelism that has the least redundancy.
 
     None where none of them suits the model and the batch. The planner is one of a whole model.
     """
-    every = Every(planner.model, planner.training, planner.space)
-    every.catalogue = planner.catalogue
-    known = {name: found for name, plan in _degrees(planner) if (found := every.find(plan))}
-    redundancy = Redundancy(every)
-    best = min(known, key=lambda name: redundancy.by(known[name].choices), default=None)
-    return None if best is None else Account.of(best, known[best])
+    known = [Account.of(name, found) for name, found in _degrees(planner)]
+    return min(known, key=lambda each: each.redundant, default=None)
 
 
-def _degrees(planner: Planner) -> Iterator[tuple[str, Plan]]:
+def _degrees(planner: Planner) -> Iterator[tuple[str, Found]]:
     devices, batch = planner.training.wires.devices, planner.training.batch
     for bit in range(planner.training.wires.bits + 1):
         name = f"M{1 << bit},megatron" if bit else "megatron"
         if devices == 1 << bit:
             name = "data"
         try:
-            yield name, ready_plan(name, planner.model, devices, batch)
+            plan = ready_plan(name, planner.model, devices, batch)
+            yield name, Given.beside(planner, plan.sequences).found
         except PlanError:
             continue
 

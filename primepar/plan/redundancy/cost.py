@@ -17,7 +17,7 @@ from primepar.models.graph import Operator
 from primepar.plan.cost.linear import alike, linear_working
 from primepar.plan.cost.links import Wires
 from primepar.plan.redundancy.graph import Choices, Graph
-from primepar.plan.search.options import Catalogue, Numbers, Options, kind_of
+from primepar.plan.search.options import Catalogue, Numbers, Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Matrix, Vector
 from primepar.schedule.operators import Linear
@@ -115,7 +115,7 @@ class Redundancy:
 
     def _node(self, name: str) -> Vector:
         operator = self.planner.named[name]
-        key = kind_of(operator)
+        key = self.planner.key(name)
         if key not in self._known:
             self._known[key] = self._held(operator, self.planner.options(name))
         return self._known[key]
@@ -142,7 +142,7 @@ class Redundancy:
         return np.array([known[key] for key in keys])
 
     def _edge(self, producer: str, consumer: str) -> Matrix:
-        key = kind_of(self.planner.named[producer]), kind_of(self.planner.named[consumer])
+        key = self.planner.key(producer), self.planner.key(consumer)
         if key not in self._known:
             ends = self.planner.options(producer), self.planner.options(consumer)
             self._known[key] = self._received(producer, *ends)
