@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.certify.primitive import PrimitiveCertificate
+from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
 from primepar.verify.counterexample.data import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]
@@ -44,7 +44,7 @@ class Report(Struct, frozen=True):
     properties: tuple[PropertyResult, ...]
     scope: str | None = None
     """Of a primitive what the verdict is about, `every s >= 1 (axes r, c)`."""
-    certificate: PrimitiveCertificate | None = None
+    certificate: PrimitiveCertificate | SequenceCertificate | None = None
     """Of a proof for all sides: what it rests on, if all of it is certified."""
 
     @classmethod
@@ -53,7 +53,7 @@ class Report(Struct, frozen=True):
         target: str,
         properties: Iterable[PropertyResult],
         scope: str | None = None,
-        certificate: PrimitiveCertificate | None = None,
+        certificate: PrimitiveCertificate | SequenceCertificate | None = None,
     ) -> Report:
         """Sum up: refuted if any property is, else unknown if any is, else proved."""
         results = tuple(properties)

@@ -172,8 +172,28 @@ def _coverage(subject: Subject) -> Iterator[Claim]:
         yield Claim(f"coverage {phase}", ("coverage",), (*subject.sides, *given), found, matches)
         closed = [count for dim, place, count in cut if named[dim][place] is not ANY]
         places = reduce(mul, (*subject.lengths.values(), maps.steps), 1)
-        count = reduce(mul, closed, 1) == places
+        count = every((*_small_sides(subject), reduce(mul, closed, 1) == places))
         yield Claim(f"count {phase}", ("coverage",), subject.sides, condition=count)
+
+
+def _small_sides(subject: Subject) -> Iterator[Any]:
+    """Truths that make each small side a case of its own, up to what numbers are compared with.
+
+    So `s * steps == s` is decided for `steps = where(s >= 2, 1, s)`: at s = 1 both are 1.
+    """
+    counts = [count for _, _, count in subject.digits(subject.slices)]
+    compared = [
+        part
+        for number in (subject.maps.steps, *counts)
+        for node in nodes(number)
+        if isinstance(node, Condition)
+        for part in node.parts
+        if isinstance(part, int)
+    ]
+    for side, _ in subject.sides:
+        for length in range(1, max(compared, default=0) + 1):
+            is_length = name(side) == length
+            yield is_length | ~is_length
 
 
 def _homes(subject: Subject) -> Iterator[Claim]:

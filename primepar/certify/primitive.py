@@ -16,6 +16,7 @@ from primepar.certify.cases import Answer, Case, Form, cases
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.expression import Expression, Number, parse
+from primepar.schedule.nesting import Nesting
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import maps_of
 
@@ -96,6 +97,34 @@ def holds(claim: Claim, found: Mapping[str, Number], case: Case) -> bool:
         if not (case.decide(taken[name]) and case.decide(room)):
             return False
     return case.holds(claim.body, {**names, **taken})
+
+
+class SequenceCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="sequence"):
+    """What the proof of a sequence for all lengths rests on: certificates of its members.
+
+    Each member is read as the sequence reads it: with a resident layout if any member has one.
+    """
+
+    format: Literal["primepar-certificate"]
+    version: Literal[2]
+    members: tuple[PrimitiveCertificate, ...]
+
+
+def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
+    """Check the certificate of a sequence and count its cases; raises what `certify_primitive` does.
+
+    What a step needs when an outer member goes on is claimed of the members inside it (`turns`).
+    """
+    if len(given.members) != len(nesting.members):
+        raise CertificateError(
+            f"expected a certificate of {len(nesting.members)} members, got {len(given.members)}"
+        )
+    followed = 0
+    for member, turns, own in zip(nesting.read, nesting.turns, given.members, strict=True):
+        if turns and not own.turns:
+            raise ClaimError("expected claims about turns of every member inside of several steps")
+        followed += certify_primitive(own, member)
+    return followed
 
 
 def _slices(given: PrimitiveCertificate) -> dict[str, tuple[Number, ...]]:

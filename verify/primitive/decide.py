@@ -42,6 +42,11 @@ class Decision:
         """Whether Z3 proved the claim."""
         return self.point is None and self.reason is None
 
+    @property
+    def place(self) -> str:
+        """Where it is wrong, `s=2, r=0`."""
+        return ", ".join(f"{name}={at}" for name, at in (self.point or {}).items())
+
 
 def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
     """Every claim about a primitive, decided; `deadline` is a time of `perf_counter`."""

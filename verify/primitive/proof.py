@@ -155,12 +155,8 @@ def _result(
         return PropertyResult(
             name, "refuted", seconds + fault.seconds, fault.sentence, details=fault.details
         )
-    reason = failed.reason or f"not so at {_text(failed)}, though no mesh looked at is wrong"
+    reason = failed.reason or f"not so at {failed.place}, though no mesh looked at is wrong"
     return PropertyResult(name, "unknown", seconds, reason=f"{failed.claim.name}: {reason}")
-
-
-def _text(decision: Decision) -> str:
-    return ", ".join(f"{name}={at}" for name, at in (decision.point or {}).items())
 
 
 def _without_claims(primitive: Primitive, reason: str, end: float) -> Iterator[PropertyResult]:
