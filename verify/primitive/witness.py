@@ -214,7 +214,7 @@ class _Path(Case):
     def expression(self, form: Form) -> Number:
         """A form as an expression of what is given, positive terms first."""
         total: Number = 0
-        for term, factor in sorted(form.terms.items(), key=lambda item: (item[1] < 0, item[0])):
+        for term, factor in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])):
             part: Number = abs(factor) if not term or abs(factor) > 1 else 1
             for each in term:
                 one = self.parts.get(each, name(each))
