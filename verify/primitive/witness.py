@@ -157,17 +157,19 @@ class _Candidate:
         equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
-        solved, left = _solve(path, equations, point, chosen, claim)
+        solved, left = _solve(path, [*equations, *path.divisions], point, chosen, claim)
         rooms = [path.value(limit, names) for _, limit in claim.found]
-        inside = [form for each, room in zip(solved, rooms, strict=True)
+        inside = [form for (each, _), room in zip(claim.found, rooms, strict=True)
                   for form in (solved[each], room.plus(solved[each], -1).plus(Form.of(-1)))]  # fmt: skip
         conditions = []
         for form in (*inside, *path.literals, *left):
             for each, value in solved.items():
                 form = form.replaced(each, value)
-            if form.constant is None:
+            if form.constant is None and path.is_given(form):
                 conditions.append(path.condition(form))
-        found = {each: path.expression(form) for each, form in solved.items()}
+        if not all(path.is_given(solved[each]) for each, _ in claim.found):
+            raise SymbolicError("what is wanted depends on a quotient that no digit gives")
+        found = {each: path.expression(solved[each]) for each, _ in claim.found}
         return cls(found, tuple(_once(conditions)))
 
 
@@ -182,6 +184,9 @@ class _Path(Case):
         super().__init__((), lambda *_: (True, False))
         self.point, self.unknown = dict(point), unknown
         self.literals: list[Form] = []
+        self.quotients: set[str] = set()
+        self.divisions: list[Form] = []
+        """Equations of quotients that depend on unknown names."""
         self.parts: dict[str, Number] = {}
         """Names of quotients, as expressions."""
 
@@ -196,7 +201,9 @@ class _Path(Case):
         """As it is at the point; nothing is solved for."""
         form = one.plus(other, -1)
         value = at_point(form, self.point)
-        if value == 0:
+        if value == 0 and any(each in self.quotients for term in form.terms for each in term):
+            self.divisions.append(form)
+        elif value == 0:
             self.literals += [form, Form({}).plus(form, -1)]
         else:
             self.literals.append(form.plus(Form.of(-1)) if value > 0 else form.opposite())
@@ -208,6 +215,7 @@ class _Path(Case):
         self.point[text] = at_point(form, self.point) // divisor
         if any(each in term for term in form.terms for each in self.unknown):
             self.unknown.append(text)
+            self.quotients.add(text)
         else:
             self.parts[text] = self.expression(form) // divisor
 
@@ -224,6 +232,10 @@ class _Path(Case):
             else:
                 total = total + part if factor > 0 else total - part
         return total
+
+    def is_given(self, form: Form) -> bool:
+        """Whether a form depends on no unknown name."""
+        return not any(each in self.unknown for term in form.terms for each in term)
 
     def condition(self, form: Form) -> Condition:
         """That a form is 0 or more, with positive terms on both sides."""
@@ -271,7 +283,7 @@ def _solve(
             value = _free(path.value(limit, names), each, point, chosen[each])
             solved = {other: old.replaced(each, value) for other, old in solved.items()}
             solved[each] = value
-    return {each: solved[each] for each, _ in claim.found}, left
+    return solved, left
 
 
 def _free(limit: Form, each: str, point: Point, value: int) -> Form:
