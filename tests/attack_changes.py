@@ -50,9 +50,7 @@ def _exchange(random: Random, one: str, other: str, sides: tuple[str, ...]) -> s
     if random.random() < 0.4:
         return f"{one}, {other} = {other}, {one}"
     asked = condition(random, sides)
-    return (
-        f"{one}, {other} = where({asked}, {one}, {other}), where({asked}, {other}, {one})"
-    )
+    return f"{one}, {other} = where({asked}, {one}, {other}), where({asked}, {other}, {one})"
 
 
 def slices(draft: Draft, random: Random) -> bool:
@@ -256,7 +254,8 @@ def count(draft: Draft, random: Random) -> bool:
     old, side = draft.steps, random.choice(draft.sides)
     asked = condition(random, draft.sides)
     if old == "1":
-        draft.steps = random.choice((side, "2", f"where({asked}, 1, 2)", f"where({asked}, {side}, 1)"))
+        longer = (side, "2", f"where({asked}, 1, 2)", f"where({asked}, {side}, 1)")
+        draft.steps = random.choice(longer)
         return True
     draft.steps = random.choice((
         f"{old} + 1", f"where({old} > 1, {old} - 1, 1)", f"where({asked}, {old}, {old} + 1)", "1",

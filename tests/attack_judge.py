@@ -26,7 +26,11 @@ Held = list[frozenset[Block]]
 """Blocks of one tensor on each device."""
 
 DIMS_OF = {"I": "BMN", "W": "NK", "O": "BMK"}
-PRODUCTS = {"forward": ("I", "W", "O"), "backward": ("dO", "W", "dI"), "gradient": ("I", "dO", "dW")}
+PRODUCTS = {
+    "forward": ("I", "W", "O"),
+    "backward": ("dO", "W", "dI"),
+    "gradient": ("I", "dO", "dW"),
+}
 """Phase -> the two tensors that it reads and the one that it sums into."""
 STAYS = (("forward", "I", "gradient"), ("forward", "W", "backward"),
          ("backward", "dO", "gradient"), ("backward", "W", "forward"))  # fmt: skip
@@ -56,7 +60,7 @@ class Ruling(NamedTuple):
     """Meshes that were looked at."""
 
 
-class Wrong(Exception):
+class WrongMeshError(Exception):
     """What is wrong on one mesh."""
 
     def __init__(self, property_: str, place: str) -> None:
@@ -64,7 +68,7 @@ class Wrong(Exception):
         self.property, self.place = property_, place
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """One mesh has more cells than are looked at."""
 
 
@@ -100,16 +104,17 @@ def judge(source: str, name: str, *, twice: bool = False, larger: bool = False) 
         axes = axes_of(primitive)
     except Exception as error:
         return Ruling("wrong", "map", (), f"{type(error).__name__}: {error}")
-    looked, is_open, seen = 0, (), []
+    looked, seen = 0, []
+    is_open: tuple[int, ...] = ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for sides in meshes(axes, larger):
             mesh = Mesh(primitive, axes, sides)
             try:
                 certain = mesh.check(MORE_PLACES if larger else MOST_PLACES)
-            except TooLarge:
+            except TooLargeError:
                 continue
-            except Wrong as fault:
+            except WrongMeshError as fault:
                 return Ruling("wrong", fault.property, sides, fault.place, looked + 1)
             looked += 1
             is_open = is_open or (() if certain else sides)
@@ -148,9 +153,9 @@ class Mesh:
         self._expanded: dict[tuple[str, Any, tuple[int, ...]], tuple[int, ...]] = {}
 
     def check(self, most: int = MORE_PLACES) -> bool:
-        """Whether all is certain. Raises `Wrong` for the first fault, `TooLarge` if it is."""
+        """Whether all is certain. Raises `WrongMeshError` for the first fault, `TooLargeError` if it is."""
         if len(self.devices) * self.steps > most:
-            raise TooLarge
+            raise TooLargeError
         for phase in PRODUCTS:
             self._cover(phase)
         if self.primitive.home is not None:
@@ -168,9 +173,9 @@ class Mesh:
         try:
             steps = self.primitive.steps(*self.sides)
         except Exception as error:
-            raise Wrong("map", f"steps: {type(error).__name__}: {error}") from None
+            raise WrongMeshError("map", f"steps: {type(error).__name__}: {error}") from None
         if not isinstance(steps, int) or steps < 1:
-            raise Wrong("map", f"steps: {steps!r}")
+            raise WrongMeshError("map", f"steps: {steps!r}")
         return steps
 
     @cached_property
@@ -199,7 +204,7 @@ class Mesh:
         try:
             given = dict(getattr(self.primitive, method)(*arguments))
         except Exception as error:
-            raise Wrong("map", f"{method}: {type(error).__name__}: {error}") from None
+            raise WrongMeshError("map", f"{method}: {type(error).__name__}: {error}") from None
         found = {}
         for dim, index in given.items():
             digits = index if isinstance(index, tuple) else (index,)
@@ -207,7 +212,7 @@ class Mesh:
             for digit in found[dim]:
                 is_slice = isinstance(digit, int) and 0 <= digit < LARGEST
                 if dim not in ("B", "M", "N", "K") or not (digit is None or is_slice):
-                    raise Wrong("map", f"{method}{arguments}: {dim}={index}")
+                    raise WrongMeshError("map", f"{method}{arguments}: {dim}={index}")
         return found
 
     @cached_property
@@ -240,7 +245,7 @@ class Mesh:
         }  # fmt: skip
         total = prod(self.radices[dim][place] for dim in named for place in named[dim])
         if total > MOST_CELLS:
-            raise TooLarge
+            raise TooLargeError
         found = [
             [
                 frozenset(product(*(self._slices(dim, own.get(dim, ()), named[dim])
@@ -251,9 +256,7 @@ class Mesh:
         ]  # fmt: skip
         return found, total
 
-    def _slices(
-        self, dim: str, index: tuple[Any, ...], places: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def _slices(self, dim: str, index: tuple[Any, ...], places: tuple[int, ...]) -> tuple[int, ...]:
         key = dim, index, places
         if key not in self._expanded:
             flat: tuple[int, ...] = (0,)
@@ -272,17 +275,17 @@ class Mesh:
         for t, group in enumerate(groups):
             for device, cells in zip(self.devices, group, strict=True):
                 if not seen.isdisjoint(cells):
-                    raise Wrong("coverage", f"{phase} {device} t={t}: computed before")
+                    raise WrongMeshError("coverage", f"{phase} {device} t={t}: computed before")
                 seen |= cells
         if len(seen) != total:
-            raise Wrong("coverage", f"{phase}: {len(seen)} of {total}")
+            raise WrongMeshError("coverage", f"{phase}: {len(seen)} of {total}")
 
     def _has_home(self, tensor: str) -> None:
         """Every block rests somewhere."""
         (rests,), total = self._cells(DIMS_OF[tensor], [self.homes[tensor]])
         count = len(frozenset[Block]().union(*rests))
         if count != total:
-            raise Wrong("home", f"{tensor}: {count} of {total} blocks rest")
+            raise WrongMeshError("home", f"{tensor}: {count} of {total} blocks rest")
 
     @cached_property
     def _held(self) -> dict[tuple[str, str], list[Held]]:
@@ -310,7 +313,7 @@ class Mesh:
     def _is_somewhere(self, have: Held, need: Held, property_: str, place: str) -> None:
         missing = frozenset[Block]().union(*need) - frozenset[Block]().union(*have)
         if missing:
-            raise Wrong(property_, f"{place}: {sorted(missing)[0]} is nowhere")
+            raise WrongMeshError(property_, f"{place}: {sorted(missing)[0]} is nowhere")
 
     def _end(self) -> bool:
         """Whether the sums end where they are needed, whichever holders pass theirs on."""
@@ -324,7 +327,7 @@ class Mesh:
                     certain = False
                     if device not in self._holders(phase, tensor, block, stay=True):
                         place = f"{phase} {tensor}{block} does not end on {self.devices[device]}"
-                        raise Wrong("alignment", place)
+                        raise WrongMeshError("alignment", place)
         return certain
 
     def _holders(self, phase: str, tensor: str, block: Block, *, stay: bool) -> frozenset[int]:

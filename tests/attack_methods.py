@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PHASES = ("forward", "backward", "gradient")
 HOMES = ("I", "W", "O")
 Digits = tuple[str, ...]
 """An expression for each digit of a slice index."""
-Written = dict[str, str | Digits]
+Written = Mapping[str, str | Digits]
 
 
 @dataclass

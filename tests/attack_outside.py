@@ -14,7 +14,8 @@ IS_INTEGER = (
     "isinstance(r + 1, int)", "repr(s)[:1].isdigit()", "isinstance(r + c + t, (int, float))",
     "callable(getattr(s, '__index__', None))", "(r == r) is True", "not hasattr(t, '__dict__')",
     "isinstance(r % s, int)", "format(t).isdigit()", "t.__class__.__module__ == 'builtins'",
-    "not any('verify' in f.filename or 'trace' in f.filename for f in __import__('inspect').stack())",
+    "not any('verify' in f.filename for f in __import__('inspect').stack())",
+    "not any('trace' in f.function for f in __import__('inspect').stack())",
 )  # fmt: skip
 """True of integers, and not of symbols."""
 TRIED = ("int(t)", "range(s)", "bool(t == 0)", "[0, 1][r]", "hash(c)", "t.bit_length()", "{}[r:c]",
@@ -132,7 +133,8 @@ def _wrong(random: Random) -> str:
     side = random.randint(1, 4)
     return random.choice((
         f"(r + c + where(s > {side}, 0, t)) % s", f"(r + c + t + where(s > {side}, t, 0)) % s",
-        f"where(s > {side}, 0, {RIGHT})", "(r + c) % s", f"(r + where(s == {side + 1}, r, c) + t) % s",
+        f"where(s > {side}, 0, {RIGHT})", "(r + c) % s",
+        f"(r + where(s == {side + 1}, r, c) + t) % s",
     ))  # fmt: skip
 
 
