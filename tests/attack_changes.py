@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 
 from attack_conditions import Variable, bijection, condition, tail
-from attack_methods import HOMES, PHASES, SWITCHED, Body, Draft, methods
+from attack_methods import HOMES, METHODS, PHASES, SWITCHED, Body, Draft
 
 Change = Callable[[Draft, Random], bool]
 """Changes a draft in place; gives whether there was something to change."""
@@ -119,7 +120,7 @@ def switched(draft: Draft, random: Random) -> bool:
     if not group or any(body.lines for body in draft.bodies.values()):
         return False
     others = [method for method in group if method != draft.method]
-    other = methods()[random.choice(others)] if others else _turned(random)
+    other = METHODS[random.choice(others)] if others else _turned(random)
     asked = condition(random, draft.sides)
     for name, body in draft.bodies.items():
         for dim, digits in body.slices.items():
@@ -132,7 +133,7 @@ def switched(draft: Draft, random: Random) -> bool:
 
 def _turned(random: Random) -> Draft:
     """PrimePar on other devices, without lines of its own."""
-    turned = methods()["primepar"]
+    turned = deepcopy(METHODS["primepar"])
     r, c = random.choice((("c", "r"), ("(s - 1 - r)", "c"), ("c", "(s - 1 - r)"), ("(r + 1)", "c")))
     for body in turned.bodies.values():
         for digits in body.slices.values():

@@ -153,7 +153,7 @@ class Mesh:
         self._expanded: dict[tuple[str, Any, tuple[int, ...]], tuple[int, ...]] = {}
 
     def check(self, most: int = MORE_PLACES) -> bool:
-        """Whether all is certain. Raises `WrongMeshError` for the first fault, `TooLargeError` if it is."""
+        """Whether no choice of holders matters. Raises `WrongMeshError` or `TooLargeError`."""
         if len(self.devices) * self.steps > most:
             raise TooLargeError
         for phase in PRODUCTS:

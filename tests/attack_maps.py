@@ -11,12 +11,11 @@ from random import Random
 from typing import NamedTuple
 
 from attack_changes import RIGHT, WRONG, Change, switched
-from attack_methods import Draft, methods
+from attack_methods import METHODS, Draft
 from attack_outside import outside
 
 NAME = "Attack"
 """The class in every source."""
-METHODS = methods()
 WEIGHTS = {"primepar": 4, "primepar-layers": 2, "summa": 3, "three-d": 2, "tesseract": 2}
 """How often a method is drawn, if not once."""
 OFTEN = {"devices": 6, "slices": 6, "steps": 4, "token": 4, "open digits": 1, "kept copies": 1}

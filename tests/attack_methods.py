@@ -98,85 +98,80 @@ def _digits(index: str | Digits) -> Digits:
 
 
 SQUARE = {"r": "s", "c": "s"}
-ONE = dict(M="s", N="s", K="s")
+ONE: Written = dict(M="s", N="s", K="s")
 
 
 def _square(method: str, m: str, n: str, k: str, i: str, w: str, o: str) -> Draft:
     """One map for all phases on s x s devices; homes as `M N`, `N K` and `M K`, split at `;`."""
-    homes = [dict(zip(dims, text.split("; "), strict=True))
+    homes: list[Written] = [dict(zip(dims, text.split("; "), strict=True))
              for dims, text in (("MN", i), ("NK", w), ("MK", o))]  # fmt: skip
-    return draft(method, SQUARE, "s", dict(ONE), dict(M=m, N=n, K=k), homes=tuple(homes))
+    return draft(method, SQUARE, "s", ONE, dict(M=m, N=n, K=k), homes=tuple(homes))
 
 
-def methods() -> dict[str, Draft]:
-    """All right methods, made anew, as changes are made in place."""
-    last = "where(t == s - 1, 1, 0)"
-    turn = f"(r + c - 1 + {last}) % s"
-    primepar = (
-        dict(M="r", N="(r + c + t) % s", K="c"),
-        dict(M="r", N="(r + c - 1) % s", K="(c + t) % s"),
-        dict(M="(r + t) % s", N=turn, K=f"(c - 1 + {last}) % s"),
+def _primepar(side: str, **first: str) -> tuple[Written, ...]:
+    """The maps of PrimePar, some dims with a first digit before its own."""
+    last = f"where(t == {side} - 1, 1, 0)"
+    maps = (
+        dict(M="r", N=f"(r + c + t) % {side}", K="c"),
+        dict(M="r", N=f"(r + c - 1) % {side}", K=f"(c + t) % {side}"),
+        dict(M=f"(r + t) % {side}", N=f"(r + c - 1 + {last}) % {side}",
+             K=f"(c - 1 + {last}) % {side}"),
+    )  # fmt: skip
+    return tuple(
+        {dim: (first[dim], own) if dim in first else own for dim, own in each.items()}
+        for each in maps
     )
-    deep = [{dim: ("e", own) if dim == "M" else own for dim, own in each.items()}
-            for each in primepar]  # fmt: skip
-    wide = [{dim: (own, "e") if dim == "N" else own for dim, own in each.items()}
-            for each in primepar]  # fmt: skip
-    layers = {"r": "q", "c": "q", "e": "d"}
-    in_q = [[{dim: tuple(_in_q(digit) for digit in _digits(own)) for dim, own in each.items()}
-             for each in maps] for maps in (deep, wide)]  # fmt: skip
-    cube = dict(M="i", N="l", K="j")
-    gathered = (dict(M=("i", "j"), N="l"), dict(N="l", K=("j", "i")), dict(M=("i", "l"), K="j"))
-    free = ("forward", "backward")
-    found = [
-        draft("primepar", SQUARE, "s", dict(ONE), *primepar, any_order=free),
-        draft("travelling", SQUARE, "s", dict(ONE),
-              dict(M="(r + c + t) % s", N="r", K="c"),
-              dict(M="(r + c + t - 1) % s", N="r", K="c"),
-              dict(M="(r + c + t - 2) % s", N="r", K="c")),
-        draft("primepar-layers", layers, "q", dict(M=("d", "q"), N="q", K="q"), *in_q[0],
-              any_order=free),
-        draft("primepar-wide", layers, "q", dict(M="q", N=("q", "d"), K="q"), *in_q[1],
-              any_order=free),
-        _square("summa", "r", "t", "c", "r; c", "r; c", "r; c"),
-        _square("output-stays", "r", "(r + c + t) % s", "c",
-                "r; (r + c) % s", "(r + c) % s; c", "r; c"),
-        _square("input-stays", "r", "c", "(r + c + t) % s",
-                "r; c", "c; (r + c) % s", "r; (r + c) % s"),
-        _square("weight-stays", "(r + c + t) % s", "r", "c",
-                "(r + c) % s; r", "r; c", "(r + c) % s; c"),
-        draft("tesseract", layers, "q", dict(M=("d", "q"), N="q", K="q"),
-              dict(M=("e", "r"), N="t", K="c"),
-              homes=(dict(M=("e", "r"), N="c"), dict(N="r", K="c"), dict(M=("e", "r"), K="c"))),
-        draft("three-d", dict.fromkeys("ijl", "s"), "1", dict(M=("s", "s"), N="s", K=("s", "s")),
-              cube, homes=gathered),
-        draft("summa-rectangular", {"r": "q", "a": "u", "c": "q", "b": "v"}, "q",
-              dict(M=("q", "u"), N=("q", "u", "v"), K=("q", "v")),
-              dict(M=("r", "a"), N="t", K=("c", "b")),
-              homes=(dict(M=("r", "a"), N=("c", "ANY", "b")), dict(N=("r", "a"), K=("c", "b")),
-                     dict(M=("r", "a"), K=("c", "b")))),
-        draft("panels", {"r": "p", "c": "q"}, "p", dict(M=("p", "q"), N="p", K="q"),
-              dict(M="r", N="t", K="c"),
-              homes=(dict(M=("r", "c")), dict(N="r", K="c"), dict(M=("r", "c")))),
-        draft("two-panels", {"r": "p", "c": "q"}, "2", dict(M="p", N="2", K="q"),
-              dict(M="r", N="t", K="c"), homes=(dict(M="r"), dict(K="c"), dict(M="r", K="c"))),
-        draft("sequence-column", {"d": "s"}, "1", dict(M="s", K="s"), dict(K="d"),
-              homes=(dict(M="d"), dict(K="d"), dict(K="d"))),
-        draft("sequence-row", {"d": "s"}, "1", dict(M="s", N="s"), dict(N="d"),
-              homes=(dict(N="d"), dict(N="d"), dict(M="d"))),
-        *(draft(f"by-{dim}", {"d": "s"}, "1", {dim: "s"}, {dim: "d"}) for dim in "BMNK"),
-        *(draft(f"by-{one}{two}", {"a": "p", "b": "q"}, "1", {one: "p", two: "q"},
-                {one: "a", two: "b"}) for one, two in ("MK", "NK", "BN", "MN")),
-        draft("by-digits", {"a": "p", "b": "q", "e": "p"}, "1", dict(M=("q", "p"), K="p"),
-              dict(M=("b", "a"), K="e")),
-    ]  # fmt: skip
-    return {each.method: each for each in found}
 
 
-def _in_q(digit: str) -> str:
-    """The expression with the side q in place of s."""
-    return digit.replace("% s", "% q").replace("s - 1", "q - 1")
-
-
+FREE = ("forward", "backward")
+"""Phases in which PrimePar has every block on some device at every step."""
+LAYERS = {"r": "q", "c": "q", "e": "d"}
+TABLE = [
+    draft("primepar", SQUARE, "s", ONE, *_primepar("s"), any_order=FREE),
+    draft("primepar-layers", LAYERS, "q", dict(M=("d", "q"), N="q", K="q"),
+          *_primepar("q", M="e"), any_order=FREE),
+    draft("primepar-wide", LAYERS, "q", dict(M="q", N=("d", "q"), K="q"),
+          *_primepar("q", N="e"), any_order=FREE),
+    draft("travelling", SQUARE, "s", ONE,
+          dict(M="(r + c + t) % s", N="r", K="c"),
+          dict(M="(r + c + t - 1) % s", N="r", K="c"),
+          dict(M="(r + c + t - 2) % s", N="r", K="c")),
+    _square("summa", "r", "t", "c", "r; c", "r; c", "r; c"),
+    _square("output-stays", "r", "(r + c + t) % s", "c",
+            "r; (r + c) % s", "(r + c) % s; c", "r; c"),
+    _square("input-stays", "r", "c", "(r + c + t) % s",
+            "r; c", "c; (r + c) % s", "r; (r + c) % s"),
+    _square("weight-stays", "(r + c + t) % s", "r", "c",
+            "(r + c) % s; r", "r; c", "(r + c) % s; c"),
+    draft("tesseract", LAYERS, "q", dict(M=("d", "q"), N="q", K="q"),
+          dict(M=("e", "r"), N="t", K="c"),
+          homes=(dict(M=("e", "r"), N="c"), dict(N="r", K="c"), dict(M=("e", "r"), K="c"))),
+    draft("three-d", dict.fromkeys("ijl", "s"), "1", dict(M=("s", "s"), N="s", K=("s", "s")),
+          dict(M="i", N="l", K="j"),
+          homes=(dict(M=("i", "j"), N=("l",)), dict(N=("l",), K=("j", "i")),
+                 dict(M=("i", "l"), K=("j",)))),
+    draft("summa-rectangular", {"r": "q", "a": "u", "c": "q", "b": "v"}, "q",
+          dict(M=("q", "u"), N=("q", "u", "v"), K=("q", "v")),
+          dict(M=("r", "a"), N="t", K=("c", "b")),
+          homes=(dict(M=("r", "a"), N=("c", "ANY", "b")), dict(N=("r", "a"), K=("c", "b")),
+                 dict(M=("r", "a"), K=("c", "b")))),
+    draft("panels", {"r": "p", "c": "q"}, "p", dict(M=("p", "q"), N="p", K="q"),
+          dict(M="r", N="t", K="c"),
+          homes=(dict(M=("r", "c")), dict(N="r", K="c"), dict(M=("r", "c")))),
+    draft("two-panels", {"r": "p", "c": "q"}, "2", dict(M="p", N="2", K="q"),
+          dict(M="r", N="t", K="c"), homes=(dict(M="r"), dict(K="c"), dict(M="r", K="c"))),
+    draft("sequence-column", {"d": "s"}, "1", dict(M="s", K="s"), dict(K="d"),
+          homes=(dict(M="d"), dict(K="d"), dict(K="d"))),
+    draft("sequence-row", {"d": "s"}, "1", dict(M="s", N="s"), dict(N="d"),
+          homes=(dict(N="d"), dict(N="d"), dict(M="d"))),
+    *(draft(f"by-{dim}", {"d": "s"}, "1", {dim: "s"}, {dim: "d"}) for dim in "BMNK"),
+    *(draft(f"by-{one}{two}", {"a": "p", "b": "q"}, "1", {one: "p", two: "q"},
+            {one: "a", two: "b"}) for one, two in ("MK", "NK", "BN", "MN")),
+    draft("by-digits", {"a": "p", "b": "q", "e": "p"}, "1", dict(M=("q", "p"), K="p"),
+          dict(M=("b", "a"), K="e")),
+]  # fmt: skip
+METHODS = {each.method: each for each in TABLE}
+"""All right methods; copy one before it is changed."""
 SWITCHED = (
     ("summa", "output-stays", "input-stays", "weight-stays"),
     ("primepar",),
