@@ -1,9 +1,10 @@
-"""`make attack`, its second part: altered certificates of primitives, and certificates of others.
+"""`make attack`, its second part: altered certificates of primitives, and those of others.
 
 Every certificate is altered and offered for its own primitive and for a wrong one; and as it is for
-every wrong one, of `tests/wrong` and of the generated ones. It ends with 1 if one is accepted for a
-wrong primitive, or if the checker ends in a traceback. What is accepted for a right primitive is
-counted by the kind of alteration: it proves something true in another way than the prover.
+every wrong one, of `tests/wrong` and of the generated ones. The writer is asked for certificates of
+wrong ones too. It ends with 1 if one is accepted for a wrong primitive, or if the checker ends in a
+traceback. What is accepted for a right primitive is listed with what was altered: it proves what is
+true in another way than the prover.
 """
 
 from __future__ import annotations
@@ -33,20 +34,34 @@ from primepar.certify import (
     load_certificate,
     save_certificate,
 )
+from primepar.certify.cases import Case
+from primepar.certify.primitive import Meshes, claims
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.targets import load_primitive
+from primepar.verify.certificate.answers import answers
 from primepar.verify.certificate.primitive import primitive_certificate
 
 HERE = Path(__file__).resolve().parent
-GENERATED = 60
-"""Generated wrong primitives that certificates are offered for."""
+WRONG, OFFERED = 400, 60
+"""Generated wrong primitives whose own certificates are asked for; and that others are offered."""
+
+TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
+"""Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
 
 
-def written(primitive: Primitive, path: Path) -> bytes:
-    """The certificate of a primitive as a file. Raises `PrimeParError` if it has none."""
-    save_certificate(primitive_certificate(primitive), path)
-    return path.read_bytes()
+# All that is known of the writer and the checker
+
+
+def written(primitive: Primitive) -> bytes | None:
+    """The certificate of a primitive as a file; None if it has none."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "certificate.json"
+        try:
+            save_certificate(primitive_certificate(primitive), path)
+        except PrimeParError:
+            return None
+        return path.read_bytes()
 
 
 def offered(text: bytes, primitive: Primitive) -> str:
@@ -64,6 +79,31 @@ def offered(text: bytes, primitive: Primitive) -> str:
         except Exception as error:
             return f"crashed: {type(error).__name__}: {error}"
     return "accepted"
+
+
+def forged(text: bytes, primitive: Primitive) -> bytes | None:
+    """A certificate with its answers made for another primitive; None if a claim about it fails."""
+    given = msgspec.json.decode(text, type=PrimitiveCertificate)
+    found = {}
+    try:
+        for name, holds, of in claims(primitive):
+
+            def decided(case: Case, holds: Any = holds, of: Any = of) -> bool:
+                return bool(holds(Meshes(primitive, given, case), of))
+
+            found[name] = answers(decided)
+    except (PrimeParError, LookupError, ValueError, TypeError):
+        return None
+    return msgspec.json.encode(msgspec.structs.replace(given, answers=found))
+
+
+def is_same(one: bytes, other: bytes) -> bool:
+    """Whether two files are read as the same certificate."""
+    first, second = (msgspec.json.decode(each, type=PrimitiveCertificate) for each in (one, other))
+    return bool(first == second)
+
+
+# What is offered
 
 
 def loaded(source: str) -> Primitive:
@@ -84,29 +124,24 @@ def right() -> dict[str, Primitive]:
 @cache
 def certificates() -> dict[str, bytes]:
     """The certificates of those that have one."""
-    found = {}
-    with TemporaryDirectory() as folder:
-        for name, primitive in right().items():
-            try:
-                found[name] = written(primitive, Path(folder) / "certificate.json")
-            except PrimeParError:
-                continue
-    return found
+    found = {name: written(primitive) for name, primitive in right().items()}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 @cache
 def wrong() -> dict[str, Primitive]:
-    """Primitives that the judge calls wrong and that can be loaded."""
-    return dict(_wrong())
-
-
-def _wrong() -> Iterator[tuple[str, Primitive]]:
+    """Primitives that the judge calls wrong and that can be loaded, those of files first."""
+    files: dict[str, Primitive] = {}
     for path in sorted(HERE.glob("wrong/*.py")):
         name = path.stem.title().replace("_", "")
         if judge(path.read_text(encoding="utf-8"), name).verdict == "wrong":
-            yield path.name, load_primitive(f"{path}:{name}")
-    count = 0
-    for seed in range(100_000):
+            files[path.name] = load_primitive(f"{path}:{name}")
+    return {**files, "too few steps": loaded(TOO_FEW_STEPS), **dict(generated_wrong(WRONG))}
+
+
+def generated_wrong(count: int) -> Iterator[tuple[str, Primitive]]:
+    """The first generated ones."""
+    for seed in range(100 * count):
         made = generated(seed)
         if not made.in_language or judge(made.source, NAME).verdict != "wrong":
             continue
@@ -114,9 +149,23 @@ def _wrong() -> Iterator[tuple[str, Primitive]]:
             yield f"generated {seed}", loaded(made.source)
         except PrimeParError:
             continue
-        count += 1
-        if count == GENERATED:
+        count -= 1
+        if count == 0:
             return
+
+
+def like(name: str) -> list[str]:
+    """Certificates of the method that a wrong primitive was made of; of the library for others."""
+    if not name.startswith("generated "):
+        return [each for each in certificates() if each in PRIMITIVES]
+    method = generated(int(name.split()[1])).method
+    return [each for each in certificates() if each.removeprefix("generated ") == method]
+
+
+def few_wrong() -> list[str]:
+    """Names of those that every certificate is offered."""
+    names = list(wrong())
+    return names[: len(names) - WRONG + OFFERED]
 
 
 class Offer(NamedTuple):
@@ -127,6 +176,9 @@ class Offer(NamedTuple):
     primitive: str
     number: int
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}, {self.certificate} for {self.primitive}"
+
 
 class Answered(NamedTuple):
     """How an offer ended."""
@@ -134,18 +186,31 @@ class Answered(NamedTuple):
     offer: Offer
     is_right: bool
     answer: str
-    """`accepted`, `refused`, `same` for one that says what the unaltered one does, or a crash."""
+    """`accepted`, `refused`, `same` for one that says what the unaltered one does, or a crash.
+
+    `unwritten` is a crash of the writer, on a primitive that nobody proved.
+    """
+    difference: str = ""
     also_wrong: tuple[str, ...] = ()
     """If accepted for a right primitive: wrong ones for which it is accepted too."""
 
+    @property
+    def is_bad(self) -> bool:
+        """Whether the checker is wrong about it."""
+        accepted = self.answer == "accepted" and not self.is_right
+        return accepted or self.answer.startswith("crashed") or bool(self.also_wrong)
 
-def offers(count: int, names: list[str], wrongs: list[str]) -> Iterator[Offer]:
-    """Every certificate for every wrong primitive; then alterations, for right and for wrong."""
+
+def offers(count: int) -> Iterator[Offer]:
+    """All that is offered, with so many alterations."""
+    names, wrongs = list(certificates()), few_wrong()
+    for other in wrong():
+        yield Offer("its own", other, other, 0)
+        for name in like(other):
+            yield Offer("forged", name, other, 0)
     for name in names:
-        for other in wrongs:
-            yield Offer("another's", name, other, 0)
-        for other in right():
-            if other.removeprefix("generated ") != name.removeprefix("generated "):
+        for other in (*wrongs, *right()):
+            if other != name:
                 yield Offer("another's", name, other, 0)
     for number in range(count):
         kind, name = KINDS[number % len(KINDS)], names[number // len(KINDS) % len(names)]
@@ -154,32 +219,50 @@ def offers(count: int, names: list[str], wrongs: list[str]) -> Iterator[Offer]:
 
 
 def answer(offer: Offer) -> Answered | None:
-    """Alter the certificate, if that is asked, and offer it; None where nothing could be altered."""
-    text = certificates()[offer.certificate]
-    primitive = right().get(offer.primitive) or wrong()[offer.primitive]
+    """Offer a certificate, altered if that is asked; None where there is none."""
     is_right = offer.primitive in right()
+    primitive = (right() if is_right else wrong())[offer.primitive]
+    if offer.kind in ("its own", "forged"):
+        return _made(offer, primitive)
+    text = certificates()[offer.certificate]
     if offer.kind == "another's":
         return Answered(offer, is_right, offered(text, primitive))
-    random = Random(f"{offer.number}")
-    other = certificates()[random.choice([name for name in certificates()])]
+    random = Random(f"alteration {offer.number}")
+    other = certificates()[random.choice(list(certificates()))]
     given = altered(text, offer.kind, random, other)
     if given is None:
         return None
     said = offered(given, primitive)
     if said != "accepted" or not is_right:
         return Answered(offer, is_right, said)
-    if _equal(given, text):
+    if is_same(given, text):
         return Answered(offer, is_right, "same")
-    also = tuple(name for name, each in wrong().items() if offered(given, each) == "accepted")
-    return Answered(offer, is_right, said, also)
+    differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
+    also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
+    return Answered(offer, is_right, said, differs, also)
 
 
-def _equal(one: bytes, other: bytes) -> bool:
-    """Whether two files are read as the same certificate."""
-    read: list[Any] = [
-        msgspec.json.decode(each, type=PrimitiveCertificate) for each in (one, other)
-    ]
-    return bool(read[0] == read[1])
+def _made(offer: Offer, primitive: Primitive) -> Answered | None:
+    """What the checker makes of a certificate that is written for a wrong primitive, if one is."""
+    try:
+        if offer.kind == "its own":
+            text = written(primitive)
+        else:
+            text = forged(certificates()[offer.certificate], primitive)
+    except Exception as error:
+        return Answered(offer, False, f"unwritten: {type(error).__name__}: {error}")
+    return None if text is None else Answered(offer, False, offered(text, primitive))
+
+
+def difference(one: Any, other: Any, path: str = "") -> str:
+    """The first place where two JSON values differ."""
+    if type(one) is type(other) and isinstance(one, dict | list) and len(one) == len(other):
+        for key in list(one) if isinstance(one, dict) else range(len(one)):
+            if isinstance(one, dict) and key not in other:
+                return f"{path}: no {key}"
+            if one[key] != other[key]:
+                return difference(one[key], other[key], f"{path}.{key}")
+    return f"{path}: {str(one)[:60]} -> {str(other)[:60]}"
 
 
 def main() -> int:
@@ -188,11 +271,9 @@ def main() -> int:
     parser.add_argument("--altered", type=int, default=2_000, help="alterations")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     options = parser.parse_args()
-    names, wrongs = list(certificates()), list(wrong())
-    asked = list(offers(options.altered, names, wrongs))
-    print(
-        f"certificates of {len(names)} of {len(right())} right primitives; {len(wrongs)} wrong ones"
-    )
+    asked = list(offers(options.altered))
+    print(f"{len(certificates())} of {len(right())} right primitives have a certificate")
+    print(f"{len(wrong())} wrong primitives, {len(few_wrong())} of them are offered each of these")
     found = judged("certificates", answer, asked, options.jobs, len(asked))
     return report([each for each in found if each is not None])
 
@@ -200,26 +281,19 @@ def main() -> int:
 def report(found: list[Answered]) -> int:
     """Print what was accepted, and give the exit code."""
     columns = [(is_right, said) for is_right in (True, False)
-               for said in ("refused", "accepted", "same", "crashed")]  # fmt: skip
+               for said in ("refused", "same", "accepted", "crashed", "unwritten")]  # fmt: skip
     counts = Counter((each.offer.kind, each.is_right, each.answer.split(":")[0]) for each in found)
-    print(f"{'':16}" + "".join(f"{'right ' if yes else 'wrong '}{said}".rjust(16)
-                                for yes, said in columns))  # fmt: skip
-    for kind in ("another's", *KINDS):
+    names = (f"{'right' if is_right else 'wrong'} {said}" for is_right, said in columns)
+    print(f"{'':16}" + "".join(f"{name:>16}" for name in names))
+    for kind in ("its own", "forged", "another's", *KINDS):
         print(f"{kind:16}" + "".join(f"{counts[kind, *each]:16}" for each in columns))
-    bad = [each for each in found if is_bad(each)]
     for each in sorted(found):
-        if each.answer not in ("refused", "same"):
-            offer, also = each.offer, " ".join(each.also_wrong)
-            print(f"{'BAD ' * is_bad(each)}{offer.kind}, {offer.certificate} for {offer.primitive}, "
-                  f"number {offer.number}: {each.answer} {also}")  # fmt: skip
-    print(f"accepted for a wrong primitive, or crashed: {len(bad)} of {len(found)}")
+        if each.answer not in ("refused", "same") and not each.answer.startswith("unwritten"):
+            also = f"; accepted too for {', '.join(each.also_wrong)}" if each.also_wrong else ""
+            print(f"{'BAD ' * each.is_bad}{each.offer}: {each.answer} {each.difference}{also}")
+    bad = sum(each.is_bad for each in found)
+    print(f"accepted for a wrong primitive, or crashed: {bad} of {len(found)}")
     return 1 if bad else 0
-
-
-def is_bad(each: Answered) -> bool:
-    """Whether the checker is wrong about it."""
-    accepted = each.answer == "accepted" and not each.is_right
-    return accepted or each.answer.startswith("crashed") or bool(each.also_wrong)
 
 
 if __name__ == "__main__":

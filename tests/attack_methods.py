@@ -167,6 +167,8 @@ TABLE = [
     *(draft(f"by-{dim}", {"d": "s"}, "1", {dim: "s"}, {dim: "d"}) for dim in "BMNK"),
     *(draft(f"by-{one}{two}", {"a": "p", "b": "q"}, "1", {one: "p", two: "q"},
             {one: "a", two: "b"}) for one, two in ("MK", "NK", "BN", "MN")),
+    *(draft(f"mixed-{''.join(dims)}", {"d": "s"}, "1", dict.fromkeys(dims, "s"),
+            *({dim: "d"} for dim in dims)) for dims in ("NKN", "NMN", "NNM", "NKM", "KKM")),
     draft("by-digits", {"a": "p", "b": "q", "e": "p"}, "1", dict(M=("q", "p"), K="p"),
           dict(M=("b", "a"), K="e")),
 ]  # fmt: skip
