@@ -132,9 +132,9 @@ def axes_of(primitive: Primitive) -> dict[str, str]:
 
 
 def meshes(axes: dict[str, str], larger: bool = False) -> list[tuple[int, ...]]:
-    """Lengths of the sides, small meshes first: each from 1 to 8, to 4 where there are three."""
+    """Lengths of the sides, small meshes first: each from 1 to 8, to 6 where there are three."""
     names = list(dict.fromkeys(axes.values()))
-    most = (8 if len(names) < 3 else 4) + 5 * larger
+    most = (8 if len(names) < 3 else 6) + 5 * larger
 
     def devices(sides: tuple[int, ...]) -> int:
         length = dict(zip(names, sides, strict=True))
@@ -322,15 +322,15 @@ class Mesh:
             need = self._held[following, name][0]
             for device, blocks in enumerate(need):
                 for block in blocks:
-                    if device in self._holders(phase, tensor, block, stay=False):
+                    if device in self.holders(phase, tensor, block, stay=False):
                         continue
                     certain = False
-                    if device not in self._holders(phase, tensor, block, stay=True):
+                    if device not in self.holders(phase, tensor, block, stay=True):
                         place = f"{phase} {tensor}{block} does not end on {self.devices[device]}"
                         raise WrongMeshError("alignment", place)
         return certain
 
-    def _holders(self, phase: str, tensor: str, block: Block, *, stay: bool) -> frozenset[int]:
+    def holders(self, phase: str, tensor: str, block: Block, *, stay: bool) -> frozenset[int]:
         """Devices with a partial sum of a block after the last step that adds to it.
 
         Where fewer devices go on with it than leave it, those that cannot pass theirs on keep it:

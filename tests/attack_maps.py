@@ -6,6 +6,7 @@ language, which looks at types, keeps state or is no function.
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from random import Random
 from typing import NamedTuple
@@ -33,6 +34,12 @@ class Map(NamedTuple):
     in_language: bool
     is_right: bool | None
     """True where every way keeps the method right; None where that is for the judge."""
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it compares more than PrimePar does, which asks for the last step."""
+        rest = re.sub(r"where\(t == [sq] - 1, 1, 0\)|tensor ==", "", self.source)
+        return re.search(r"[<>]|==", rest) is not None
 
     @property
     def template(self) -> str:

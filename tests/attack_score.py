@@ -41,6 +41,7 @@ class Scored(msgspec.Struct, frozen=True):
     method: str
     template: str
     in_language: bool
+    has_threshold: bool
     ruling: str
     fails: str
     """What the judge finds wrong, if anything."""
@@ -113,7 +114,7 @@ def score(seed: int, timeout: float = 30.0) -> Scored:
     if verdict == "refuted" and ruling.verdict == "right":
         ruling = ruled(made, larger=True)
     return Scored(
-        seed, made.method, made.template, made.in_language, ruling.verdict, ruling.property,
+        seed, made.method, made.template, made.in_language, made.has_threshold, ruling.verdict, ruling.property,
         ruling.sides, verdict, refuted, message, seconds,
     )  # fmt: skip
 
@@ -163,6 +164,8 @@ def report(scored: list[Scored]) -> int:
     share = bad["unknown-right"] / right if right else 0.0
     for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"):
         print(f"{name.replace('-', ' and ')}: {bad[name]}")
+    with_threshold = sum(each.ruling == "right" and each.has_threshold for each in inside)
+    print(f"right: {right} of {len(inside)} in the language, {with_threshold} with thresholds")
     print(f"unknown and right: {bad['unknown-right']} of {right} = {100 * share:.2f} %")
     print(f"unknown and wrong: {bad['unknown-wrong']}")
     print(f"CPU of the proofs: {sum(each.seconds for each in scored):.0f} s")
