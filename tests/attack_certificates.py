@@ -22,25 +22,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 from attack_alterations import KINDS, altered
+from attack_checker import forged, is_same, offered, written
 from attack_judge import judge
 from attack_maps import NAME, generated
 from attack_methods import METHODS
 from long_runs import judged
 
 from primepar import Primitive
-from primepar.certify import (
-    PrimitiveCertificate,
-    certify_primitive,
-    load_certificate,
-    save_certificate,
-)
-from primepar.certify.cases import Case
-from primepar.certify.primitive import Meshes, claims
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.targets import load_primitive
-from primepar.verify.certificate.answers import answers
-from primepar.verify.certificate.primitive import primitive_certificate
 
 HERE = Path(__file__).resolve().parent
 WRONG, OFFERED = 400, 60
@@ -48,62 +39,6 @@ WRONG, OFFERED = 400, 60
 
 TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
 """Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
-
-
-# All that is known of the writer and the checker
-
-
-def written(primitive: Primitive) -> bytes | None:
-    """The certificate of a primitive as a file; None if it has none."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "certificate.json"
-        try:
-            save_certificate(primitive_certificate(primitive), path)
-        except PrimeParError:
-            return None
-        return path.read_bytes()
-
-
-def offered(text: bytes, primitive: Primitive) -> str:
-    """What the checker makes of a file that is offered for a primitive."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "certificate.json"
-        path.write_bytes(text)
-        try:
-            given = load_certificate(path)
-            if not isinstance(given, PrimitiveCertificate):
-                return "refused"  # as the command does
-            certify_primitive(given, primitive)
-        except PrimeParError:
-            return "refused"
-        except Exception as error:
-            return f"crashed: {type(error).__name__}: {error}"
-    return "accepted"
-
-
-def forged(text: bytes, primitive: Primitive) -> bytes | None:
-    """A certificate with its answers made for another primitive; None if a claim about it fails."""
-    given = msgspec.json.decode(text, type=PrimitiveCertificate)
-    found = {}
-    try:
-        for name, holds, of in claims(primitive):
-
-            def decided(case: Case, holds: Any = holds, of: Any = of) -> bool:
-                return bool(holds(Meshes(primitive, given, case), of))
-
-            found[name] = answers(decided)
-    except (PrimeParError, LookupError, ValueError, TypeError):
-        return None
-    return msgspec.json.encode(msgspec.structs.replace(given, answers=found))
-
-
-def is_same(one: bytes, other: bytes) -> bool:
-    """Whether two files are read as the same certificate."""
-    first, second = (msgspec.json.decode(each, type=PrimitiveCertificate) for each in (one, other))
-    return bool(first == second)
-
-
-# What is offered
 
 
 def loaded(source: str) -> Primitive:
@@ -186,7 +121,7 @@ class Answered(NamedTuple):
     offer: Offer
     is_right: bool
     answer: str
-    """`accepted`, `refused`, `same` for one that says what the unaltered one does, or a crash.
+    """`accepted`, `refused`, `same` for one that is read as the unaltered one is, or a crash.
 
     `unwritten` is a crash of the writer, on a primitive that nobody proved.
     """
@@ -202,7 +137,7 @@ class Answered(NamedTuple):
 
 
 def offers(count: int) -> Iterator[Offer]:
-    """All that is offered, with so many alterations."""
+    """All that is offered, `count` alterations among it."""
     names, wrongs = list(certificates()), few_wrong()
     for other in wrong():
         yield Offer("its own", other, other, 0)

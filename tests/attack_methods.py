@@ -42,7 +42,7 @@ class Draft:
 
     @property
     def has_homes(self) -> bool:
-        """Whether tensors rest where the primitive says."""
+        """Whether `home` gives the places where tensors rest."""
         return "I" in self.bodies
 
     @property

@@ -113,7 +113,7 @@ class {name}(Primitive):
 
 
 def outside(random: Random, name: str) -> tuple[str, str, bool | None]:
-    """What kind of map it is, its source, and whether it is right, None if the judge says."""
+    """What kind of map it is, its source, and whether it is right, None if the judge decides."""
     kinds = (_types, _types, _late, _tried, _state, _luck, _branches, _branches, _returns, _steps,
              _home)  # fmt: skip
     return random.choice(kinds)(random, name)
@@ -147,7 +147,7 @@ def _types(random: Random, name: str) -> tuple[str, str, bool | None]:
 
 
 def _late(random: Random, name: str) -> tuple[str, str, bool | None]:
-    """Types are looked at, and lied about on sides above 3 alone."""
+    """Types are looked at, and the map is wrong for integers above side 3 alone."""
     asked, side = random.choice(IS_INTEGER), random.randint(3, 5)
     line = f"n = {RIGHT}\n        if {asked} and s > {side}:\n            n = 0"
     return "types above side 3", _primepar(name, line), None

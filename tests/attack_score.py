@@ -35,7 +35,7 @@ MOST_UNKNOWN = 0.03
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """One map, what the judge says of it, and what the prover says."""
+    """One map with the ruling of the judge and the verdict of the prover."""
 
     seed: int
     method: str
@@ -101,7 +101,7 @@ def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
 
 
 def ruled(made: Map, *, larger: bool = False) -> Ruling:
-    """What the judge says of a map."""
+    """The ruling of the judge."""
     return judge(made.source, NAME, twice=not made.in_language, larger=larger)
 
 
@@ -114,8 +114,8 @@ def score(seed: int, timeout: float = 30.0) -> Scored:
     if verdict == "refuted" and ruling.verdict == "right":
         ruling = ruled(made, larger=True)
     return Scored(
-        seed, made.method, made.template, made.in_language, made.has_threshold, ruling.verdict, ruling.property,
-        ruling.sides, verdict, refuted, message, seconds,
+        seed, made.method, made.template, made.in_language, made.has_threshold,
+        ruling.verdict, ruling.property, ruling.sides, verdict, refuted, message, seconds,
     )  # fmt: skip
 
 

@@ -13,9 +13,11 @@ import attack_score
 import msgspec
 import pytest
 from attack_alterations import KINDS, altered
-from attack_certificates import Answered, Offer, offered, written
-from attack_judge import Mesh, TooLargeError, WrongMeshError, axes_of, judge, load, meshes
+from attack_certificates import Answered, Offer
+from attack_checker import offered, written
+from attack_judge import axes_of, judge, load, meshes
 from attack_maps import NAME, Map, generated
+from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
 from attack_score import Scored, Store, score
 
@@ -28,7 +30,7 @@ from primepar.targets import load_primitive
 
 HERE = Path(__file__).resolve().parent
 NOT_WRONG = {"row_then_column.py"}
-"""Right where a block may come from any device that has it, whatever its file says."""
+"""Right where a block may come from any device that has it, against the comment in its file."""
 
 
 @pytest.mark.parametrize("method", METHODS)
