@@ -204,9 +204,9 @@ class Case:
             case "*":
                 return parts[0].times(parts[1])
             case "%":
-                return self._divided(*parts)[1]
+                return self.divided(*parts)[1]
             case "//":
-                return self._divided(*parts)[0]
+                return self.divided(*parts)[0]
         raise ClaimError(f"expected +, -, *, // and % in a map, got {node.operator}")
 
     def holds(self, node: Any, names: Mapping[str, Form]) -> bool:
@@ -237,7 +237,7 @@ class Case:
                 return not self.decide(one.plus(other, -1))
         raise ClaimError(f"expected a comparison, got {node.operator}")
 
-    def _divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
+    def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
         """Quotient and remainder: case by case the quotient or the remainder is a plain number."""
         form, divisor = self.reduced(form), self.reduced(divisor)
         if divisor.constant is not None:
