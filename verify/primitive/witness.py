@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
-from primepar.certify.cases import Case, Form
+from primepar.certify.cases import Case
 from primepar.certify.claims import Claim, every
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import Condition, Number, evaluate, name
-from primepar.verify.primitive.mesh import Array, Point, choices, column, limits
+from primepar.schedule.form import Form
+from primepar.verify.primitive.mesh import Array, Point, choices, column, grid, limits
 
 Found = dict[str, Number]
 """An expression for every name that is to be found."""
@@ -53,16 +55,14 @@ class Points:
         random = np.random.default_rng(0)
         for sides in meshes:
             counts = limits(claim, sides)[0]
-            number = int(np.prod(list(counts.values()))) if min(counts.values(), default=1) > 0 else 0
-            chosen = (
-                np.arange(number)
-                if number <= most
-                else np.sort(random.choice(number, most, replace=False))
-            )
-            places = np.unravel_index(chosen, tuple(counts.values())) if counts else ()
-            for at in range(len(chosen)):
-                rows.append({**sides, **{each: int(places[axis][at])
-                                         for axis, each in enumerate(counts)}})  # fmt: skip
+            number = prod(max(count, 0) for count in counts.values())
+            chosen = np.arange(number)
+            if number > most:
+                chosen = np.sort(random.choice(number, most, replace=False))
+            values = grid(counts)
+            rows += [
+                {**sides, **{each: int(axis[at]) for each, axis in values.items()}} for at in chosen
+            ]
         return cls(claim).with_rows(rows)
 
     def with_rows(self, rows: list[Point]) -> Points:
@@ -164,7 +164,9 @@ class _Candidate:
         equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
-        solved, left = _solve(path, [*path.equations, *equations, *path.divisions], point, chosen, claim)
+        solved, left = _solve(
+            path, [*path.equations, *equations, *path.divisions], point, chosen, claim
+        )
         path.resolve(solved)
         rooms = {each: path.value(limit, names) for each, limit in claim.found}
         found, inside = {}, []
@@ -271,7 +273,9 @@ class _Path(Case):
     def expression(self, form: Form) -> Number:
         """A form as an expression of what is given, positive terms first."""
         total: Number = 0
-        for term, factor in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])):
+        for term, factor in sorted(
+            form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])
+        ):
             part: Number = abs(factor) if not term or abs(factor) > 1 else 1
             for each in term:
                 one = self.parts.get(each, name(each))
