@@ -6,12 +6,8 @@ the grammar of programs and the definition of a primitive, nothing else.
 """
 
 from primepar.certify.file import Certificate, load_certificate, save_certificate
-from primepar.certify.primitive import (
-    PrimitiveCertificate,
-    SequenceCertificate,
-    certify_primitive,
-    certify_sequence,
-)
+from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.primitive import certify_primitive, certify_sequence
 from primepar.certify.program import ProgramCertificate, certify_program
 
 __all__ = [

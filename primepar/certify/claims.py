@@ -18,7 +18,6 @@ from functools import reduce
 from operator import and_, mul
 from typing import Any, NamedTuple
 
-from primepar.errors import ClaimError
 from primepar.schedule.expression import Condition, Number, evaluate, name, nodes
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
@@ -107,12 +106,7 @@ class Subject:
 
 
 def claims(subject: Subject) -> Iterator[Claim]:
-    """Every claim about a primitive. Raises `ClaimError` where its names are ambiguous."""
-    given = (*subject.sides, *subject.device(), *subject.device("at_"))
-    names = [*(each for each, _ in given), "t", "at_t"]
-    names += [f"in_{dim}{place}" for dim, place, _ in subject.digits(subject.slices)]
-    if len(set(names)) < len(names):
-        raise ClaimError("expected axes and sides that are not called t, at_... or in_...")
+    """Every claim about a primitive."""
     yield _has_work(subject)
     yield from _coverage(subject)
     if subject.maps.homes:
@@ -158,29 +152,39 @@ def _coverage(subject: Subject) -> Iterator[Claim]:
     So each is computed once, and no place computes anything else: by counting.
     """
     steps = subject.maps.steps
+    found = (*subject.device("at_"), ("at_t", steps))
     for phase, slices in subject.maps.phases.items():
-        given, matches = _anywhere(subject, slices, subject.slices, name("at_t"))
-        found = (*subject.device("at_"), ("at_t", steps))
+        cut, matches = _matched(subject, subject.slices, (slices, name("at_t")), ({}, 0))
+        given = (*subject.sides, *cut)
         yield Claim(f"coverage {phase}", ("coverage",), given, found, matches)
-        cut = [count for dim, place, count in subject.digits(slices)
-               if _digit(slices, dim, place) is not ANY]  # fmt: skip
         places = reduce(mul, (*dict(subject.device()).values(), steps), 1)
-        count = every((*_small_sides(subject), reduce(mul, cut, 1) == places))
+        computed = reduce(mul, dict(cut).values(), 1)
+        count = every((*_small_sides(subject), computed == places))
         yield Claim(f"count {phase}", ("coverage",), subject.sides, condition=count)
 
 
-def _anywhere(
-    subject: Subject, slices: Digits, dims: Iterable[str], step: Number
-) -> tuple[Given, tuple[Match, ...]]:
-    """Any block of some dims, and what matches where a device is found that has it."""
-    cut = subject.digits(dims)
-    given = (*subject.sides, *((f"in_{dim}{place}", count) for dim, place, count in cut))
-    matches = (
-        Match(dim, place, subject.read(digit, step, there=True), name(f"in_{dim}{place}"))
-        for dim, place, _ in cut
-        if (digit := _digit(slices, dim, place)) is not ANY
-    )
-    return given, tuple(matches)
+def _matched(
+    subject: Subject,
+    dims: Iterable[str],
+    held: tuple[Digits, Number],
+    needed: tuple[Digits, Number],
+    *,
+    there: bool = True,
+) -> tuple[tuple[tuple[str, Number], ...], tuple[Match, ...]]:
+    """What matches where a device has, by some slices at a step, what is needed by others.
+
+    Digits that `needed` leaves open are given, and come first; those that `held` does match any.
+    """
+    given, matches = [], []
+    for dim, place, count in subject.digits(dims):
+        digit, wanted = _digit(held[0], dim, place), _digit(needed[0], dim, place)
+        if digit is ANY:
+            continue
+        if wanted is ANY:
+            given.append((f"in_{dim}{place}", count))
+        block = name(f"in_{dim}{place}") if wanted is ANY else subject.read(wanted, needed[1])
+        matches.append(Match(dim, place, subject.read(digit, held[1], there=there), block))
+    return tuple(given), tuple(matches)
 
 
 def _small_sides(subject: Subject) -> Iterator[Any]:
@@ -201,9 +205,9 @@ def _small_sides(subject: Subject) -> Iterator[Any]:
 def _homes(subject: Subject) -> Iterator[Claim]:
     """Every block of I, W and O rests on some device; no slice index is out of range."""
     for tensor, home in subject.maps.homes.items():
-        given, matches = _anywhere(subject, home, tensor_dims(tensor), 0)
-        properties, found = ("placement", "completion", "alignment"), subject.device("at_")
-        yield Claim(f"home {tensor}", properties, given, found, matches)
+        cut, matches = _matched(subject, tensor_dims(tensor), (home, 0), ({}, 0))
+        properties, given = ("placement", "completion", "alignment"), (*subject.sides, *cut)
+        yield Claim(f"home {tensor}", properties, given, subject.device("at_"), matches)
         inside = every(
             (digit >= 0) & (digit < count)
             for dim, place, count in subject.digits(home)
@@ -220,52 +224,43 @@ def _placement(subject: Subject) -> Iterator[Claim]:
         for tensor in made.reads:
             if phase != "forward" and tensor in subject.primitive.keeps:
                 continue  # Forward has brought every block to some device, where it is kept.
-            about, held = f"{phase} {tensor}", ((phase, t), (phase, last))
-            given = (("t", last),)
-            yield _from_some(subject, about, "placement", tensor, held[0], (phase, t + 1), given)
+            about, now, given = f"{phase} {tensor}", (phase, t), (("t", last),)
+            yield _moved(subject, about, "placement", tensor, now, (phase, t + 1), given)
             if subject.turns:
-                about += " again"
-                yield _from_some(subject, about, "placement", tensor, held[1], (phase, 0), ())
+                end, start = (phase, last), (phase, 0)
+                yield _moved(subject, f"{about} again", "placement", tensor, end, start)
 
 
 def _alignment(subject: Subject) -> Iterator[Claim]:
     """What a phase starts with, some device had at the end of the one before; O and dW stay."""
     stay = {("forward", "O"): "backward", ("gradient", "dW"): "forward"}
     for (phase, tensor), then in (NEXT_USE | stay).items():
-        held, stays = (phase, subject.maps.steps - 1), (phase, tensor) in stay
-        about = f"{phase} {tensor} to {then}"
-        yield _from_some(subject, about, "alignment", tensor, held, (then, 0), (), stays=stays)
+        about, end = f"{phase} {tensor} to {then}", (phase, subject.maps.steps - 1)
+        stays = (phase, tensor) in stay
+        yield _moved(subject, about, "alignment", tensor, end, (then, 0), stays=stays)
 
 
-def _from_some(
+def _moved(
     subject: Subject,
     about: str,
     proves: str,
     tensor: str,
     held: tuple[Phase, Number],
     needed: tuple[Phase, Number],
-    given: Given,
+    given: Given = (),
     *,
     stays: bool = False,
 ) -> Claim:
     """A block that a device needs in one phase and step, some device works with in another.
 
-    Digits that the later map leaves open are given; those that the earlier one does need no match.
     Where it `stays`, the device itself works with it.
     """
-    have, need = subject.maps.phases[held[0]], subject.maps.phases[needed[0]]
-    matches = []
-    for dim, place, count in subject.digits(tensor_dims(tensor)):
-        digit, wanted = _digit(have, dim, place), _digit(need, dim, place)
-        if digit is ANY:
-            continue
-        block = name(f"in_{dim}{place}")
-        given = (*given, (f"in_{dim}{place}", count)) if wanted is ANY else given
-        block = block if wanted is ANY else subject.read(wanted, needed[1])
-        matches.append(Match(dim, place, subject.read(digit, held[1], there=not stays), block))
+    phases, dims = subject.maps.phases, tensor_dims(tensor)
+    have, need = (phases[held[0]], held[1]), (phases[needed[0]], needed[1])
+    opened, matches = _matched(subject, dims, have, need, there=not stays)
     found = () if stays else subject.device("at_")
-    given = (*subject.sides, *subject.device(), *given)
-    return Claim(about, (proves,), given, found, tuple(matches))
+    given = (*subject.sides, *subject.device(), *given, *opened)
+    return Claim(about, (proves,), given, found, matches)
 
 
 # What holds by the order and the buffers of the lowering, whatever the maps
@@ -280,8 +275,8 @@ def _order(subject: Subject) -> Claim:
     """
     steps, t, later = subject.maps.steps, name("t"), name("at_t")
     grows = ~(t < later) | (5 + 4 * t < 2 + 4 * later)
-    given = (*subject.sides, ("t", steps), ("at_t", steps))
     body = grows & (2 + 4 * t > 1) & (5 + 4 * t < 4 * steps + 2)
+    given = (*subject.sides, ("t", steps), ("at_t", steps))
     return Claim("order", ("deadlock-freedom",), given, condition=body)
 
 
@@ -292,5 +287,5 @@ def _buffers() -> Claim:
     one_buffer = ~(is_same == 1) | (here == other)
     overwrites = (arrives == 1) & (other == 1) & (is_same == 1)
     given = tuple((str(each), 2) for each in (arrives, here, is_same, other))
-    never = ~(only_missing & one_buffer & overwrites)
-    return Claim("buffers", ("races",), given, condition=never)
+    body = ~(only_missing & one_buffer & overwrites)
+    return Claim("buffers", ("races",), given, condition=body)

@@ -27,7 +27,7 @@ from primepar.schedule.nesting import Nesting
 from primepar.targets import Target
 
 if TYPE_CHECKING:
-    from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
+    from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
 
 
 class Checked(Struct, frozen=True):
@@ -116,11 +116,8 @@ def _check_all_sides(
     placed: Target | Nesting,
 ) -> None:
     """Check the certificate of a primitive or of a sequence without lengths."""
-    from primepar.certify.primitive import (
-        PrimitiveCertificate,
-        certify_primitive,
-        certify_sequence,
-    )
+    from primepar.certify.format import PrimitiveCertificate
+    from primepar.certify.primitive import certify_primitive, certify_sequence
 
     if isinstance(given, PrimitiveCertificate) and isinstance(placed, Primitive):
         certify_primitive(given, placed)

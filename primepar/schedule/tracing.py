@@ -65,11 +65,12 @@ def _check_names(primitive: Primitive) -> None:
     """Raise `PrimitiveError` if an axis or a side is called like something else."""
     axes, sides = set(primitive.axis_sides), set(primitive.side_names)
     taken = (axes & (sides | {"t"})) | (sides & {"t", "M", "N", "K"})
+    taken |= {each for each in axes | sides if each.startswith(("at_", "in_"))}
     if taken:
         raise PrimitiveError(
-            f"{type(primitive).__name__}.axes: expected axes and sides of different names, none "
-            f"called t and no side called M, N or K, got {', '.join(sorted(taken))} twice: "
-            "rename it"
+            f"{type(primitive).__name__}.axes: expected axes and sides of different names, no axis "
+            "or side called t, no side M, N or K, and no at_... or in_..., "
+            f"got {', '.join(sorted(taken))}: rename it"
         )
 
 
