@@ -5,9 +5,12 @@ Part of the checker of certificates: it knows the grammar of programs and nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from primepar.certify.data import meet as overlap
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -91,7 +94,7 @@ class Flow:
     """What meets what: messages in order per channel, collectives in order per ranks."""
 
     def __init__(self, program: Program, buffered: bool) -> None:
-        self.program, self.buffered = program, buffered
+        self.program, self.buffered, self.meaning = program, buffered, Meaning(program)
         self.partner: dict[Side, Side] = {}
         self.meeting: dict[Place, tuple[Place, ...]] = {}
         self._match_messages()
@@ -177,6 +180,14 @@ class Flow:
             return place not in self.meeting
         return any((*place, part) not in self.partner for part in range(len(messages(node))))
 
+    def _shared(self, blocks: tuple[str, ...]) -> Iterator[str]:
+        """Blocks that lie where one before them does."""
+        for place, block in enumerate(blocks):
+            at = self.meaning.place(block)
+            for other in map(self.meaning.place, blocks[:place]):
+                if at and other and at.tensor == other.tensor and overlap(at.box, other.box):
+                    yield block
+
     def races(self, rank: int) -> set[tuple[int, str]]:
         """(instruction, block or request) of what is touched in flight, or never waited for."""
         flying: dict[str, tuple[int, Touched]] = {}
@@ -193,6 +204,8 @@ class Flow:
                     found |= {(index, name) for name in reads if name in given}
                     found |= {(index, name) for name in writes if name in (*taken, *given)}
                 inside += [Touched(reads, writes)] * isinstance(node, Group)
+            if isinstance(node, Collective):
+                found |= {(index, name) for name in self._shared(touched(node, rank).writes)}
             request = getattr(node, "request", None)
             if request is not None:
                 if request in flying:

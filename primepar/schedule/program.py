@@ -132,6 +132,18 @@ class _Collective(Node, frozen=True):
         root = getattr(self, "root", None)
         if root is not None and root not in self.group:
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Of what it writes no name may stand twice: the later data would replace the earlier."""
+        field = {"all_gather": "blocks", "all_to_all": "into"}.get(str(self.__struct_config__.tag))
+        names = getattr(self, field) if field else ()
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(
+                f"expected every name of {field} once, got {twice} {names.count(twice)} times: "
+                "give each member's data a name of its own"
+            )
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):

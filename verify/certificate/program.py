@@ -18,6 +18,7 @@ from primepar.certify.program import (
     products_of,
 )
 from primepar.errors import CertificateError, ClaimError
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Program
 from primepar.verify.program.flow import Flow, Operation
 from primepar.verify.program.races import races
@@ -105,7 +106,7 @@ class _Made:
                 case "coverage":
                     yield self._uncovered()
                 case "races":
-                    race = races(self.flow)[0]
+                    race = races(self.flow, Meaning(self.program))[0]
                     yield Evidence("races", ((race.rank, race.index),), race.block)
                 case "placement" | "completion" | "alignment":
                     yield Evidence("data", (self._blamed(result),))

@@ -79,6 +79,16 @@ class Names:
             tuple(a + b for a, b in zip(corner, at, strict=True)) for at in starts(lengths)
         )
 
+    def overlap(self, blocks: tuple[str, ...]) -> bool:
+        """Whether two of some blocks have a cell of a tensor in common."""
+        found = [
+            (at.tensor, corner)
+            for block in blocks
+            if (at := self.meaning.place(block)) is not None
+            for corner in self.cells(block)[1]
+        ]
+        return len(set(found)) < len(found)
+
     def datum(self, block: str) -> Content:
         """What a block holds that the program did not make."""
         found, (lengths, corners) = self.meaning.place(block), self.cells(block)

@@ -75,14 +75,14 @@ class Expected:
             return self.datum(block).parts
         keys = self._computed(phase, found.box) if phase.keys is None else phase.keys
         parts = [Part((phase.name, key), *found) for key in keys]
-        if any(_meet(found.box, box) for box in self._before.get(found.tensor, ())):
+        if any(meet(found.box, box) for box in self._before.get(found.tensor, ())):
             parts.append(Part(BEFORE, *found))
         return made_of(parts, phase.reduction) if parts else frozenset()
 
     def _computed(self, phase: Phase, box: Box) -> tuple[Key, ...]:
         """Keys of what the program computes of a phase without a grid, there or in a part of it."""
         seen = self._seen.get(phase.name, {})
-        met = [seen[box]] if box in seen else [own for at, own in seen.items() if _meet(at, box)]
+        met = [seen[box]] if box in seen else [own for at, own in seen.items() if meet(at, box)]
         return tuple(sorted(set[Key]().union(*met)))
 
 
@@ -95,11 +95,11 @@ def fills(boxes: Sequence[Box], whole: Box) -> bool:
         for box in boxes
     )  # fmt: skip
     size = sum(prod(end - first for first, end in box) for box in boxes)
-    apart = not any(_meet(one, other) for one, other in combinations(boxes, 2))
+    apart = not any(meet(one, other) for one, other in combinations(boxes, 2))
     return inside and apart and size == prod(b - a for a, b in whole)
 
 
-def _meet(one: Box, other: Box) -> bool:
+def meet(one: Box, other: Box) -> bool:
     """Whether two boxes have an element in common."""
     sides = zip(one, other, strict=False)
     meets = all(first < stop and start < end for (first, end), (start, stop) in sides)

@@ -1,15 +1,18 @@
 """Races: a block in flight that is touched between its post and its wait.
 
 What is posted is deterministic, so a race is a matter of one rank's own instructions: what stands
-between a post and its wait may run before the message or collective is done or after it.
+between a post and its wait may run before the message or collective is done or after it. So is it
+where one collective brings two blocks that share elements of a tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -27,7 +30,8 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 from primepar.verify.deadline import in_time
-from primepar.verify.program.flow import Flow, Operation, Post, place
+from primepar.verify.program.expected import meet
+from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, place
 
 
 @dataclass(frozen=True, order=True)
@@ -73,11 +77,32 @@ def touched(instruction: Instruction, rank: int) -> Touched:
             return Touched((), ())
 
 
-def races(flow: Flow) -> list[Race]:
+def races(flow: Flow, meaning: Meaning) -> list[Race]:
     """All races, smallest instruction index first; then what is never waited for."""
     leaked = set(flow.leaked)
     found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
+    found += [race for operations in flow.operations for race in _shared(operations, meaning)]
     return sorted(found) + sorted(_leak(posted) for posted in leaked)
+
+
+def _shared(operations: list[Operation], meaning: Meaning) -> Iterator[Race]:
+    """Blocks that one collective brings to one place: each would replace the other there."""
+    for operation in in_time(operations):
+        if type(operation.instruction) not in COLLECTIVES:
+            continue
+        writes = touched(operation.instruction, operation.rank).writes
+        at = {block: found for block in writes if (found := meaning.place(block))}
+        cuts = {block.rpartition("[")[0] for block in at}
+        if len(cuts) < 2 and len(set(at.values())) == len(at):
+            continue  # blocks of one cut lie apart
+        for (one, first), (other, second) in combinations(at.items(), 2):
+            if first.tensor == second.tensor and meet(first.box, second.box):
+                sentence = (
+                    f"{place(operation)}: expected blocks that lie apart in what one collective "
+                    f"brings, got {one} and {other}, which share elements of {first.tensor}: "
+                    "name blocks of one cut"
+                )
+                yield Race(operation.index, operation.rank, other, sentence)
 
 
 class _Flight(NamedTuple):
