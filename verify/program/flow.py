@@ -42,18 +42,15 @@ class Post:
     rank: int
     index: int
     message: Send | Recv | ISend | IRecv
-    sends: bool = field(init=False)
+    sends: bool
     """Whether this is the sender's side."""
+    partner: Post | None = None
+    """The other side; None where nothing meets it."""
 
-    def __post_init__(self) -> None:
-        self.sends = type(self.message) in _SENDING
-
-    @property
-    def channel(self) -> tuple[int, int, str]:
-        """(source, destination, communicator)."""
-        message = self.message
-        ends = (self.rank, message.peer) if self.sends else (message.peer, self.rank)
-        return (*ends, message.communicator)
+    @classmethod
+    def of(cls, rank: int, index: int, message: Send | Recv | ISend | IRecv) -> Post:
+        """The side of a message that an instruction starts."""
+        return cls(rank, index, message, type(message) in _SENDING)
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({instruction_line(self.message)})"
@@ -112,12 +109,11 @@ class Flow:
     """The operations of every rank and what meets what.
 
     A request that is never waited for is waited for after the rank's last instruction, and
-    listed in `leaked`. What is in `faults` has no entry in `partner` or `meeting`.
+    listed in `leaked`. What is in `faults` has no partner, and no entry in `meeting`.
     """
 
     program: Program
     operations: list[list[Operation]] = field(default_factory=list)
-    partner: dict[Post, Post] = field(default_factory=dict)
     meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     leaked: list[Post | Operation] = field(default_factory=list)
@@ -142,14 +138,14 @@ class Flow:
                 continue
             match instruction:
                 case ISend() | IRecv():
-                    post = Post(rank, index, instruction)
+                    post = Post.of(rank, index, instruction)
                     self._pend(pending, instruction.request, post)
                     yield Operation(rank, index, instruction, (post,))
                 case Send() | Recv():
-                    posts: tuple[Post, ...] = (Post(rank, index, instruction),)
+                    posts: tuple[Post, ...] = (Post.of(rank, index, instruction),)
                     yield Operation(rank, index, instruction, posts, posts)
                 case Group(body=body):
-                    posts = tuple(Post(rank, index, message) for message in body)
+                    posts = tuple([Post.of(rank, index, message) for message in body])
                     yield Operation(rank, index, instruction, posts, posts)
                 case Wait(request=request):
                     yield self._wait(rank, index, instruction, pending.pop(request, None))
@@ -188,13 +184,14 @@ class Flow:
 
     def _match_messages(self) -> None:
         channels: dict[tuple[int, int, str], tuple[list[Post], list[Post]]] = {}
-        for operations in self.operations:
-            for operation in in_time(operations):
-                for post in operation.starts:
-                    channel = post.channel
-                    if channel not in channels:
-                        channels[channel] = ([], [])
-                    channels[channel][not post.sends].append(post)
+        for rank, operations in enumerate(in_time(self.operations)):
+            for post in (post for operation in operations for post in operation.starts):
+                message = post.message
+                ends = (rank, message.peer) if post.sends else (message.peer, rank)
+                channel = (*ends, message.communicator)
+                if channel not in channels:
+                    channels[channel] = ([], [])
+                channels[channel][not post.sends].append(post)
         for sends, receives in in_time(channels.values()):
             for send, receive in zip(sends, receives, strict=False):
                 self._match_message(send, receive)
@@ -203,7 +200,7 @@ class Flow:
 
     def _match_message(self, send: Post, receive: Post) -> None:
         if send.message.tag == receive.message.tag:
-            self.partner[send], self.partner[receive] = receive, send
+            send.partner, receive.partner = receive, send
         else:
             self._blame(
                 receive,
@@ -306,4 +303,4 @@ def needs(flow: Flow, operation: Operation, buffered: bool) -> Iterable[Post | O
         return flow.meeting.get(operation.call, (None,))
     if isinstance(operation.instruction, Wait) and not operation.awaits:
         return (None,)
-    return [flow.partner.get(post) for post in operation.awaits if not (buffered and post.sends)]
+    return [post.partner for post in operation.awaits if not (buffered and post.sends)]

@@ -119,6 +119,10 @@ _Flying = dict[str, list[_Flight]]
 def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
     flying: _Flying = {}
     for operation in in_time(operations):
+        if not flying and not operation.posts and operation.awaits == operation.starts:
+            blocks = [post.message.block for post in operation.starts]
+            if len(set(blocks)) == len(blocks):
+                continue  # nothing is in flight, and these leave one another alone
         if flying or operation.posts:
             reads, writes = touched(operation.instruction, operation.rank)
             yield from _clashes(operation, reads, "read", flying, leaked)

@@ -90,7 +90,8 @@ class SymbolicRun:
         self.made: list[Made] = []
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
-        self._known: list[set[str]] = [set() for _ in range(program.ranks)]
+        self._gone: list[set[str]] = [set() for _ in range(program.ranks)]
+        """What was freed or evicted there."""
         self._sent: dict[Post, Content] = {}
         self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
@@ -119,11 +120,9 @@ class SymbolicRun:
             case Alloc(block=block):
                 self._write(rank, block, ZERO)
             case Free(block=block):
-                self._read(operation, block)
-                self.device[rank].pop(block, None)
+                self._take(operation, block)
             case Evict(block=block):
-                self._host[rank][block] = self._read(operation, block)
-                self.device[rank].pop(block, None)
+                self._host[rank][block] = self._take(operation, block)
             case Fetch(block=block):
                 self._write(rank, block, self._fetched(operation, block))
             case Cut() | Join():
@@ -149,7 +148,8 @@ class SymbolicRun:
     def _finish(self, operation: Operation) -> None:
         for post in operation.awaits:
             if not post.sends:
-                self._write(post.rank, post.message.block, self._sent[self.flow.partner[post]])
+                assert post.partner is not None
+                self._write(post.rank, post.message.block, self._sent.pop(post.partner))
         node, call = operation.instruction, operation.call
         if call is not None:
             self._finish_collective(operation, call)
@@ -159,7 +159,12 @@ class SymbolicRun:
 
     def _write(self, rank: int, block: str, content: Content) -> None:
         self.device[rank][block] = content
-        self._known[rank].add(block)
+
+    def _take(self, operation: Operation, block: str) -> Content:
+        content = self._read(operation, block)
+        self._gone[operation.rank].add(block)
+        del self.device[operation.rank][block]
+        return content
 
     def _bring(self, rank: int, block: str) -> Content:
         self._write(rank, block, self.expected.bring(block))
@@ -170,10 +175,10 @@ class SymbolicRun:
         rank, memory = operation.rank, self.device[operation.rank]
         if block in memory:
             return memory[block]
-        if self.program.initial is None and block not in self._known[rank]:
+        if self.program.initial is None and block not in self._gone[rank]:
             return self._bring(rank, block)
         if (rank, operation.index, block) not in self._racing:
-            why = GONE if block in self._known[rank] else ""
+            why = GONE if block in self._gone[rank] else ""
             self.broken.append(Broken(kind, place(operation), block, None, block, why))
         self._write(rank, block, self.expected.datum(block))
         return memory[block]
@@ -182,7 +187,9 @@ class SymbolicRun:
         host = self._host[operation.rank]
         if block in host:
             return host.pop(block)
-        if self.program.initial is not None or block in self._known[operation.rank]:
+        rank = operation.rank
+        known = block in self.device[rank] or block in self._gone[rank]
+        if self.program.initial is not None or known:
             where = place(operation)
             self.broken.append(Broken("placement", where, block, None, block, ON_HOST))
         return self.expected.datum(block)

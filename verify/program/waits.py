@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import z3
 
 from primepar.verify.deadline import UndecidedError, in_time
-from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, needs
+from primepar.verify.program.flow import Flow, Operation, Post, needs
 from primepar.verify.program.solver import Solver
 
 _NEVER = -1
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Instructions of one rank that run without waiting; only the last one may wait."""
 
     rank: int
@@ -41,7 +40,8 @@ class Waits:
     def __init__(self, flow: Flow, buffered: bool) -> None:
         self.flow, self.buffered = flow, buffered
         self.stretches: list[Stretch] = []
-        self._at: dict[Operation | Post, int] = {}
+        self._at: list[list[int]] = []
+        """Of every rank the stretch of each instruction."""
         for rank, operations in enumerate(flow.operations):
             self._cut(rank, operations)
         self.before: list[list[int]] = [[] for _ in self.stretches]
@@ -52,17 +52,19 @@ class Waits:
         self.level = self._levels()
 
     def _cut(self, rank: int, operations: list[Operation]) -> None:
-        run: list[Operation] = []
-        for operation in in_time(operations):
-            run.append(operation)
-            if type(operation.instruction) in COLLECTIVES:
-                self._at[operation] = len(self.stretches)
-            for post in operation.starts:
-                self._at[post] = len(self.stretches)
+        first, node = 0, len(self.stretches)
+        at: list[int] = []
+        for place, operation in enumerate(in_time(operations)):
+            at.append(node)
             if operation.blocks:
-                self.stretches.append(Stretch(rank, tuple(run)))
-                run = []
-        self.stretches.append(Stretch(rank, tuple(run)))
+                self.stretches.append(Stretch(rank, tuple(operations[first : place + 1])))
+                first, node = place + 1, node + 1
+        self.stretches.append(Stretch(rank, tuple(operations[first:])))
+        self._at.append(at)
+
+    def _node(self, item: Post | Operation | None) -> int:
+        """The stretch in which a message or call is started."""
+        return _NEVER if item is None else self._at[item.rank][item.index]
 
     def _link(self, node: int) -> None:
         """Say what comes before a stretch: the one before it, and what its last waits for."""
@@ -73,11 +75,10 @@ class Waits:
         if met:
             if met[0] not in self._meetings:
                 self._meetings[met[0]] = len(self.before)
-                self.before.append([self._at[call] for call in met])
+                self.before.append([self._node(call) for call in met])
             self.before[node].append(self._meetings[met[0]])
         else:
-            wanted = needs(self.flow, waiting, self.buffered)
-            self.before[node] += [_NEVER if item is None else self._at[item] for item in wanted]
+            self.before[node] += map(self._node, needs(self.flow, waiting, self.buffered))
 
     def _levels(self) -> list[int | None]:
         """Longest way to each node, None for those that are never reached (Kahn's algorithm)."""
@@ -151,7 +152,7 @@ class Waits:
             wants = [
                 (item.rank, item)
                 for item in needs(self.flow, waiting, self.buffered)
-                if item is not None and self.level[self._at[item]] is None
+                if item is not None and self.level[self._node(item)] is None
             ]
             hangs[stretch.rank] = (waiting, wants)
         return hangs
