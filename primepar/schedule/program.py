@@ -65,8 +65,13 @@ Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
 Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
 
 
-class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True):
-    """Base of the instructions; the JSON field `op` names which."""
+class Node(
+    Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True, gc=False
+):
+    """Base of the instructions; the JSON field `op` names which.
+
+    They are trees, so the collector of cycles need not look at them (`gc`).
+    """
 
 
 class Compute(Node, frozen=True, tag="compute"):
@@ -272,8 +277,9 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
                 try:
-                    self._check_ranks(instruction)
-                    if isinstance(instruction, Compute) and instruction.phase is not None:
+                    if type(instruction) is not Compute:
+                        self._check_ranks(instruction)
+                    elif instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
