@@ -55,11 +55,11 @@ def is_order(given: ProgramCertificate, name: str) -> bool:
     for node, own in enumerate(at):
         if own is None:
             continue
-        ready = list(waits.before[node])
+        ready = waits.before(node)
         while ready:
             earlier = ready.pop()
             if earlier >= len(at):  # a meeting: all of its calls
-                ready += waits.before[earlier]
+                ready += waits.before(earlier)
             elif earlier < 0 or (at[earlier] or 0) >= own or at[earlier] is None:
                 return False
     return True

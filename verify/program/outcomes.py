@@ -88,13 +88,13 @@ def _number(times: int) -> str:
 def part_text(expected: Expected, part: Part) -> str:
     """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
     name, key = part.source
-    block = expected.meaning.block_at(part.tensor, part.box)
+    block = expected.meaning.block_at(*part.place)
     if part.source == OWN:
         return block
     if part.source == BEFORE:
         return f"{block} from before"
     phase = expected.meaning.phases[name]
-    index = expected.meaning.index_of(phase, part.box)
+    index = expected.meaning.index_of(phase, part.place.box)
     if index is None:
         slices = ", ".join(map(str, key))
         return f"{name} part {slices or 0} of {block}"

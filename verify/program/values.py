@@ -87,7 +87,8 @@ class SymbolicRun:
         self.program, self.flow = program, flow
         self.expected = Expected(meaning)
         self.broken: list[Broken] = []
-        self.made: list[Made] = []
+        self._order: Sequence[Stretch] = ()
+        self._noted: list[Made] | None = None
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._gone: list[set[str]] = [set() for _ in range(program.ranks)]
@@ -103,6 +104,7 @@ class SymbolicRun:
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after all that it waits for."""
+        self._order = order
         hanging: list[Operation | None] = [None] * self.program.ranks
         for stretch in in_time(order):
             waited = hanging[stretch.rank]
@@ -114,9 +116,14 @@ class SymbolicRun:
 
     def _start(self, operation: Operation) -> None:
         rank, node = operation.rank, operation.instruction
+        for post in operation.starts:
+            if post.sends:
+                self._sent[post] = self._read(operation, post.message.block)
         match node:
             case Compute():
                 self._compute(operation, node)
+            case _ if operation.starts:
+                pass
             case Alloc(block=block):
                 self._write(rank, block, ZERO)
             case Free(block=block):
@@ -132,9 +139,20 @@ class SymbolicRun:
                 self._given[operation] = [
                     self._read(operation, block) for block in touched(node, rank).reads
                 ]
-        for post in operation.starts:
-            if post.sends:
-                self._sent[post] = self._read(operation, post.message.block)
+
+    @cached_property
+    def made(self) -> list[Made]:
+        """What every instruction made, of a second run: only a wrong sum is looked up there."""
+        again = SymbolicRun(self.expected.meaning, self.flow, self._racing)
+        again._noted = []
+        again.follow(self._order)
+        return again._noted
+
+    def _note(
+        self, operation: Operation, block: str, content: Content, part: Part | None = None
+    ) -> None:
+        if self._noted is not None:
+            self._noted.append(Made(operation, block, content, part))
 
     @cached_property
     def holders(self) -> dict[str, list[int]]:
@@ -197,6 +215,7 @@ class SymbolicRun:
     def _compute(self, operation: Operation, node: Compute) -> None:
         rank, part = operation.rank, None
         reduction: Reduction = "sum"
+        added: list[Content | Part]
         if node.phase is None or node.sub_operator is None:
             added = [self._read(operation, block) for block in node.reads]
             phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
@@ -204,20 +223,20 @@ class SymbolicRun:
             phase = self.expected.meaning.phases[node.phase]
             self._operands(operation, phase, node.sub_operator, node.reads)
             part = self._part(phase, node.sub_operator)
-            added = [Content.one(part)]
+            added = [part]
         before = self.device[rank].get(node.accumulates)
         if before is not None:
             added = [before, *added]
         if phase is not None:
             reduction = phase.reduction
-        total = added[0] if len(added) == 1 else reduced(reduction, added)
+        total = reduced(reduction, added)
         self._write(rank, node.accumulates, total)
-        self.made.append(Made(operation, node.accumulates, total, part))
+        self._note(operation, node.accumulates, total, part)
 
     def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Part:
         found = self.expected.meaning.place(phase.writes.block(sub_operator))
         assert found is not None
-        return Part((phase.name, phase.key(sub_operator)), *found)
+        return Part((phase.name, phase.key(sub_operator)), found)
 
     def _operands(
         self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]
@@ -295,7 +314,7 @@ class SymbolicRun:
         given, shared = self._results[met[0]]
         for block, content in _results(node, operation.rank, given, shared):
             self._write(operation.rank, block, content)
-            self.made.append(Made(call, block, content))
+            self._note(call, block, content)
 
 
 def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:

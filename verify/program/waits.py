@@ -9,7 +9,6 @@ and is not trusted: Z3 checks the order that it finds, or that the circle cannot
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import z3
@@ -44,11 +43,13 @@ class Waits:
         """Of every rank the stretch of each instruction."""
         for rank, operations in enumerate(flow.operations):
             self._cut(rank, operations)
-        self.before: list[list[int]] = [[] for _ in self.stretches]
-        self._meetings: dict[Operation, int] = {}
-        for node, stretch in enumerate(in_time(self.stretches)):
-            if node and self.stretches[node - 1].rank == stretch.rank:
-                self._link(node)
+        self._meetings: list[tuple[Operation, ...]] = []
+        self._number: dict[Operation, int] = {}
+        """Of the first call of each meeting; its node comes behind those of all stretches."""
+        for met in flow.meeting.values():
+            if met[0] not in self._number:
+                self._number[met[0]] = len(self._meetings)
+                self._meetings.append(met)
         self.level = self._levels()
 
     def _cut(self, rank: int, operations: list[Operation]) -> None:
@@ -66,29 +67,35 @@ class Waits:
         """The stretch in which a message or call is started."""
         return _NEVER if item is None else self._at[item.rank][item.index]
 
-    def _link(self, node: int) -> None:
-        """Say what comes before a stretch: the one before it, and what its last waits for."""
+    def before(self, node: int) -> list[int]:
+        """What comes before a stretch: the one before it, and what the last of that waits for.
+
+        Before a meeting come all of its calls.
+        """
+        count = len(self.stretches)
+        if node >= count:
+            return [self._node(call) for call in self._meetings[node - count]]
+        if not node or self.stretches[node - 1].rank != self.stretches[node].rank:
+            return []
         waiting = self.stretches[node - 1].operations[-1]
-        self.before[node].append(node - 1)
         call = None if waiting.awaits else waiting.call
         met = self.flow.meeting.get(call) if call else None
         if met:
-            if met[0] not in self._meetings:
-                self._meetings[met[0]] = len(self.before)
-                self.before.append([self._node(call) for call in met])
-            self.before[node].append(self._meetings[met[0]])
-        else:
-            self.before[node] += map(self._node, needs(self.flow, waiting, self.buffered))
+            return [node - 1, count + self._number[met[0]]]
+        return [node - 1, *map(self._node, needs(self.flow, waiting, self.buffered))]
 
     def _levels(self) -> list[int | None]:
         """Longest way to each node, None for those that are never reached (Kahn's algorithm)."""
-        after: list[list[int]] = [[] for _ in self.before]
-        missing = [len(nodes) for nodes in self.before]
-        for node, nodes in enumerate(self.before):
-            for earlier in nodes:
-                if earlier != _NEVER:
-                    after[earlier].append(node)
-        level = [0] * len(self.before)
+        count = len(self.stretches) + len(self._meetings)
+        after: list[list[int]] = [[] for _ in range(count)]
+        missing = [0] * count
+        for node in in_time(range(count)):
+            earlier = self.before(node)
+            missing[node] = len(earlier)
+            for each in earlier:
+                if each != _NEVER:
+                    after[each].append(node)
+        level = [0] * count
         ready = [node for node, count in enumerate(missing) if not count]
         for node in in_time(ready):
             above = level[node] + 1
@@ -116,8 +123,17 @@ class Waits:
         All nodes of one level are one to it: an order of the levels orders the nodes, and a mesh
         of any size asks no more than its longest way. Raises `UndecidedError` if it is none.
         """
-        if not self.finishes or solver.has_model(_disorder(self.level, self.before)):
+        if not self.finishes or solver.has_model(self._disorder()):
             raise UndecidedError("the order that the search found is not one: a bug of this tool")
+
+    def _disorder(self) -> str:
+        """Is, of levels that are their numbers, one not after another that it should be after?"""
+        level = [at or 0 for at in self.level]
+        pairs = {(level[u], level[v]) for v in range(len(level)) for u in self.before(v)}
+        levels = sorted({at for pair in pairs for at in pair})
+        known = "".join(f"(declare-const at{at} Int)(assert (= at{at} {at}))" for at in levels)
+        broken = " ".join(f"(not (< at{earlier} at{later}))" for earlier, later in sorted(pairs))
+        return f"{known}(assert (or false {broken}))"
 
     def circle(self, solver: Solver) -> str:
         """The shortest circle of waiting ranks, as one sentence and one line for each of them.
@@ -156,15 +172,6 @@ class Waits:
             ]
             hangs[stretch.rank] = (waiting, wants)
         return hangs
-
-
-def _disorder(level: Sequence[int | None], before: Sequence[Sequence[int]]) -> str:
-    """Is, of levels that are their numbers, one not after another that it should be after?"""
-    pairs = {(level[u] or 0, level[v] or 0) for v, nodes in enumerate(before) for u in nodes}
-    levels = sorted({level for pair in pairs for level in pair})
-    known = "".join(f"(declare-const at{at} Int)(assert (= at{at} {at}))" for at in levels)
-    broken = " ".join(f"(not (< at{earlier} at{later}))" for earlier, later in sorted(pairs))
-    return f"{known}(assert (or false {broken}))"
 
 
 def _sentence(circle: list[int], collective: bool) -> str:
