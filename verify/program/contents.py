@@ -70,13 +70,12 @@ class Content:
         """The formal sum."""
         if self._flat is None:
             self._flat = self._sum() if self._reduction == "sum" else self._choice()
-            self._of = ()
         return self._flat
 
     def holds(self, due: Sum) -> bool:
         """Whether this is what is due; the answer is fast the second time."""
-        if self.parts is not due and self.parts == due:
-            self._flat = due
+        if self._flat is not due and self.parts == due:
+            self._flat, self._of = due, ()
         return self._flat is due
 
     def _sum(self) -> Sum:
@@ -85,8 +84,7 @@ class Content:
         total: dict[Any, dict[Source | None, int]] = {}
         often = dict.fromkeys(uses, 0) | {id(self): 1}
         ready: list[Content] = [self]
-        while ready:
-            above = ready.pop()
+        for above in ready:
             for content in above._of:
                 if isinstance(content, Part):
                     _add(total, content.place, ((content.source, 1),), often[id(above)])
@@ -94,13 +92,11 @@ class Content:
                 at = id(content)
                 often[at] += often[id(above)]
                 uses[at] -= 1
-                if uses[at]:
-                    continue
-                if at in inner:
+                if not uses[at] and at in inner:
                     ready.append(content)
-                    continue
-                for where, terms in content.parts:
-                    _add(total, where, terms, often[at])
+                elif not uses[at]:
+                    for where, terms in content.parts:
+                        _add(total, where, terms, often[at])
         return frozenset((where, frozenset(terms.items())) for where, terms in total.items())
 
     def _uses(self) -> tuple[dict[int, int], set[int]]:
@@ -108,8 +104,8 @@ class Content:
         uses: dict[int, int] = {}
         inner: set[int] = set()
         ready: list[Content] = [self]
-        while ready:
-            for content in in_time(ready.pop()._of):
+        for above in in_time(ready):
+            for content in above._of:
                 if isinstance(content, Part):
                     continue
                 at = id(content)

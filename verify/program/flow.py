@@ -136,16 +136,17 @@ class Flow:
             if type(instruction) in LOCAL:
                 yield Operation(rank, index, instruction)
                 continue
+            posts: tuple[Post, ...]
             match instruction:
+                case Group(body=body):
+                    posts = tuple([Post.of(rank, index, message) for message in body])
+                    yield Operation(rank, index, instruction, posts, posts)
                 case ISend() | IRecv():
                     post = Post.of(rank, index, instruction)
                     self._pend(pending, instruction.request, post)
                     yield Operation(rank, index, instruction, (post,))
                 case Send() | Recv():
-                    posts: tuple[Post, ...] = (Post.of(rank, index, instruction),)
-                    yield Operation(rank, index, instruction, posts, posts)
-                case Group(body=body):
-                    posts = tuple([Post.of(rank, index, message) for message in body])
+                    posts = (Post.of(rank, index, instruction),)
                     yield Operation(rank, index, instruction, posts, posts)
                 case Wait(request=request):
                     yield self._wait(rank, index, instruction, pending.pop(request, None))
@@ -299,8 +300,8 @@ def needs(flow: Flow, operation: Operation, buffered: bool) -> Iterable[Post | O
 
     A buffered send returns at once.
     """
+    if operation.awaits:
+        return [post.partner for post in operation.awaits if not (buffered and post.sends)]
     if operation.call is not None:
         return flow.meeting.get(operation.call, (None,))
-    if isinstance(operation.instruction, Wait) and not operation.awaits:
-        return (None,)
-    return [post.partner for post in operation.awaits if not (buffered and post.sends)]
+    return (None,) if isinstance(operation.instruction, Wait) else ()

@@ -30,7 +30,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.schedule.signature import Reduction
 from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     ZERO,
@@ -118,7 +117,9 @@ class SymbolicRun:
         rank, node = operation.rank, operation.instruction
         for post in operation.starts:
             if post.sends:
-                self._sent[post] = self._read(operation, post.message.block)
+                block = post.message.block
+                held = self.device[rank].get(block)
+                self._sent[post] = self._read(operation, block) if held is None else held
         match node:
             case Compute():
                 self._compute(operation, node)
@@ -168,11 +169,11 @@ class SymbolicRun:
             if not post.sends:
                 assert post.partner is not None
                 self._write(post.rank, post.message.block, self._sent.pop(post.partner))
-        node, call = operation.instruction, operation.call
+        call = None if operation.awaits else operation.call
         if call is not None:
             self._finish_collective(operation, call)
-        if type(node) is not Send:
-            phase, _ = self._first_step[operation.rank]
+        phase, aligning = self._first_step[operation.rank]
+        if aligning and type(operation.instruction) is not Send:
             self._first_step[operation.rank] = (phase, False)
 
     def _write(self, rank: int, block: str, content: Content) -> None:
@@ -214,22 +215,19 @@ class SymbolicRun:
 
     def _compute(self, operation: Operation, node: Compute) -> None:
         rank, part = operation.rank, None
-        reduction: Reduction = "sum"
-        added: list[Content | Part]
+        added: tuple[Content | Part, ...]
         if node.phase is None or node.sub_operator is None:
-            added = [self._read(operation, block) for block in node.reads]
+            added = tuple(self._read(operation, block) for block in node.reads)
             phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
         else:
             phase = self.expected.meaning.phases[node.phase]
             self._operands(operation, phase, node.sub_operator, node.reads)
             part = self._part(phase, node.sub_operator)
-            added = [part]
+            added = (part,)
         before = self.device[rank].get(node.accumulates)
         if before is not None:
-            added = [before, *added]
-        if phase is not None:
-            reduction = phase.reduction
-        total = reduced(reduction, added)
+            added = (before, *added)
+        total = reduced("sum" if phase is None else phase.reduction, added)
         self._write(rank, node.accumulates, total)
         self._note(operation, node.accumulates, total, part)
 
