@@ -11,11 +11,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.certify.data import Data
 from primepar.certify.flow import Flow, Place, Side
+from primepar.certify.names import Cell, Names
 from primepar.certify.run import Run, Stretch
 from primepar.errors import ClaimError
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
 
 Refutable = Literal["coverage", "data", "deadlock-freedom", "races"]
@@ -70,17 +70,6 @@ def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
     return ("coverage", *names) if program.grid else names
 
 
-def products_of(program: Program) -> dict[str, list[tuple[Place, dict[str, int]]]]:
-    """Phase -> where it is computed, and which sub-operators."""
-    found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
-    for rank, nodes in enumerate(program.programs):
-        for index, node in enumerate(nodes):
-            if isinstance(node, Compute) and node.phase is not None:
-                cell = node.sub_operator or {}
-                found.setdefault(node.phase, []).append(((rank, index), cell))
-    return found
-
-
 def at(place: Place | Side) -> str:
     """How messages name a place."""
     return f"rank {place[0]}, instruction {place[1]}"
@@ -113,8 +102,7 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
         self.given, self.program = given, program
-        self.flow, self.data = Flow(program, given.buffered), Data(program)
-        self.products = products_of(program)
+        self.flow, self.names = Flow(program, given.buffered), Names(program)
         self.awaited = [self.flow.awaited(rank) for rank in range(program.ranks)]
         self.stretches: list[Stretch] = []
         self.finished: set[int] = set()
@@ -140,8 +128,7 @@ class _Checker:
                     f"levels: expected {at((rank, index))} to return after {level}, got {after}"
                 )
             level = after
-        last = len(self.awaited[rank])
-        self.stretches.append((level, rank, returning, range(first, last)))
+        self.stretches.append((level, rank, returning, range(first, len(self.awaited[rank]))))
         self.finished.add(rank)
         if next(levels, None) is not None:
             raise ClaimError(f"levels: expected those of rank {rank} only, got more")
@@ -158,39 +145,38 @@ class _Checker:
                     )
                 started = self.begins.get(want[:2])
                 if started is None or started >= level:
-                    told = "never" if started is None else f"at {started}"
+                    when = "never" if started is None else f"at {started}"
                     raise ClaimError(
                         f"levels: expected {at((rank, returning))} to return after "
-                        f"{at(want)} starts, {told}, got {level}"
+                        f"{at(want)} starts, {when}, got {level}"
                     )
 
     def is_wrong(self, evidence: Evidence) -> bool:
-        """Whether a property is wrong where it is said to be."""
-        places = evidence.places
+        """Whether a property is wrong where the evidence says."""
+        places = set(evidence.places)
         match evidence.property:
             case "deadlock-freedom":
                 return bool(places) and all(self._hangs(place, places) for place in places)
             case "coverage":
                 cell, phase = evidence.sub_operator or {}, evidence.phase or ""
-                found = [place for place, own in self.products.get(phase, ()) if own == cell]
-                due = cell in self.data.cells_of(phase)
-                return found == list(places) and len(found) != due
+                products = self.names.products.get(phase, ())
+                found = tuple(place for place, own in products if own == cell)
+                return found == evidence.places and len(found) != (cell in self._cells(phase))
             case "races":
-                races = {(rank, *race) for rank in range(self.program.ranks)
-                         for race in self.flow.races(rank)}  # fmt: skip
-                return bool(places) and {(*place, evidence.block) for place in places} <= races
+                found_ = {(rank, index) for rank in range(self.program.ranks)
+                          for index, block in self.flow.races(rank)
+                          if block == evidence.block}  # fmt: skip
+                return bool(places) and places <= found_
             case _:
-                wrong = {(rank, index) for rank, index, _ in self._run().wrong}
-                return bool(places) and set(places) <= wrong
+                return bool(places) and places <= {wrong[:2] for wrong in self._wrong()}
 
-    def _hangs(self, place: Place, places: tuple[Place, ...]) -> bool:
+    def _hangs(self, place: Place, places: set[Place]) -> bool:
         """Whether an instruction meets nothing, or waits for what comes after one of the others."""
         rank, index = place
         if not (0 <= rank < self.program.ranks and 0 <= index < len(self.awaited[rank])):
             return False
-        first = dict(sorted(places, reverse=True))
         return self.flow.lonely(place) or any(
-            want is None or first.get(want[0], want[1]) < want[1]
+            want is None or any(want[0] == other and want[1] > before for other, before in places)
             for want in self.awaited[rank][index] or ()
         )
 
@@ -207,20 +193,24 @@ class _Checker:
                 raise ClaimError(f"races: expected none, got {block} at {at((rank, index))}")
         if self.given.coverage.keys() != (self.program.grid or {}).keys():
             raise ClaimError("coverage: expected the phases of the grid, got others")
-        for phase in self.program.grid or {}:
-            self._check_coverage(phase)
-        for rank, index, block in sorted(self._run().wrong):
+        for phase, places in self.given.coverage.items():
+            self._check_coverage(phase, places)
+        for rank, index, block in sorted(self._wrong()):
             raise ClaimError(f"data: expected the right data, got {block} at {at((rank, index))}")
 
-    def _check_coverage(self, phase: str) -> None:
-        told, cells = self.given.coverage[phase], self.data.cells_of(phase)
-        products = dict(self.products.get(phase, ()))
-        if not len(told) == len(products) == len(cells):
+    def _cells(self, phase: str) -> list[Cell]:
+        """All sub-operators of a phase of the grid."""
+        found = self.names.meaning.phases.get(phase)
+        return self.names.cells(found) if found is not None and found.grid is not None else []
+
+    def _check_coverage(self, phase: str, places: tuple[Place, ...]) -> None:
+        cells, products = self._cells(phase), dict(self.names.products.get(phase, ()))
+        if not len(places) == len(products) == len(cells):
             raise ClaimError(
-                f"coverage: expected {len(cells)} places of {phase}, got {len(told)}, and "
+                f"coverage: expected {len(cells)} places of {phase}, got {len(places)}, and "
                 f"{len(products)} in the program"
             )
-        for place, cell in zip(told, cells, strict=True):
+        for place, cell in zip(places, cells, strict=True):
             if products.get(place) != cell:
                 text = ", ".join(f"{dim}={index}" for dim, index in cell.items())
                 raise ClaimError(
@@ -228,9 +218,10 @@ class _Checker:
                     "got another instruction"
                 )
 
-    def _run(self) -> Run:
-        run = Run(self.flow, self.data)
+    def _wrong(self) -> set[tuple[int, int, str]]:
+        """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""
+        run = Run(self.flow, self.names)
         run.follow(self.stretches)
         if len(self.finished) == self.program.ranks:
             run.end()
-        return run
+        return run.wrong

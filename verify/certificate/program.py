@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from itertools import product
 
 from primepar.certify.flow import Place
+from primepar.certify.names import Names
 from primepar.certify.program import (
     Evidence,
     ProgramCertificate,
     certify_program,
     digest,
-    products_of,
 )
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.meaning import Meaning
@@ -65,7 +65,7 @@ class _Made:
     def __init__(self, program: Program, buffered: bool) -> None:
         self.program = program
         self.flow = Flow.of(program)
-        self.products = products_of(program)
+        self.products = Names(program).products
         self.waits = Waits(self.flow, buffered)
         self.order = self.waits.order()
 
