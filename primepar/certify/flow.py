@@ -1,12 +1,9 @@
-"""Who meets whom in a program, what every instruction waits for, and what it races with.
-
-Part of the checker of certificates: it knows the grammar of programs and nothing of the proofs.
-"""
+"""Who meets whom in a program, what every instruction waits for, and what it races with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import Any
 
 from primepar.certify.contents import meet
@@ -18,7 +15,6 @@ Place = tuple[int, int]
 """(rank, instruction)."""
 Side = tuple[int, int, int]
 """(rank, instruction, place in its group)."""
-Sending = op.Send | op.ISend
 Post = op.Send | op.Recv | op.ISend | op.IRecv | op.Collective
 """One side of a message, or one member's call of a collective."""
 
@@ -30,104 +26,93 @@ def posts(node: op.Instruction) -> tuple[Post, ...]:
     return (node,) if isinstance(node, Post) else ()
 
 
-def changes(node: op.Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that are not the same after an instruction: to free or evict one is to change it."""
-    return (node.block,) if isinstance(node, op.Free | op.Evict) else writes(node, rank)
-
-
 class Flow:
     """What meets what: messages in order per channel, collectives in order per ranks.
 
-    `met` has all sides of a message or collective for each of them; what meets nothing is not in
-    it.
+    `met` has all sides of a message or collective for each of them that meets the others. `wants`
+    says of each instruction that waits what must have started before it returns, None for what
+    never comes. `posted` says of each wait what it finishes.
     """
 
     def __init__(self, program: op.Program, buffered: bool) -> None:
-        self.program, self.buffered, self.meaning = program, buffered, Meaning(program)
+        self.program, self._buffered, self._meaning = program, buffered, Meaning(program)
         self.met: dict[Side, tuple[Side, ...]] = {}
-        lines: dict[tuple[Any, tuple[int, ...]], dict[int, list[Side]]] = {}
+        self._match()
+        self.posted: dict[Place, Place] = {}
+        self.wants: dict[Place, list[Side | None]] = {}
         for rank, nodes in enumerate(program.programs):
+            pending: dict[str, Place] = {}
+            for index, node in enumerate(nodes):
+                request = getattr(node, "request", None)
+                if isinstance(node, op.Wait) and node.request in pending:
+                    self.posted[rank, index] = pending.pop(node.request)
+                    self.wants[rank, index] = self._wanted(self.posted[rank, index])
+                elif isinstance(node, op.Wait):
+                    self.wants[rank, index] = [None]
+                elif request is not None:
+                    pending[request] = rank, index
+                elif posts(node):
+                    self.wants[rank, index] = self._wanted((rank, index))
+
+    def _match(self) -> None:
+        lines: dict[tuple[Any, tuple[int, ...]], dict[int, list[Side]]] = {}
+        for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
                 for part, post in enumerate(posts(node)):
                     line, role = _line(post, rank)
                     lines.setdefault(line, {}).setdefault(role, []).append((rank, index, part))
         for (_, roles), sides in lines.items():
             for met in zip_longest(*(sides.get(role, []) for role in roles)):
-                if None not in met and _agree([self.post(side) for side in met]):
+                if None not in met and _agree([posts(self.node(side))[side[2]] for side in met]):
                     self.met |= dict.fromkeys(met, met)
 
     def node(self, place: Place | Side) -> op.Instruction:
         """The instruction at a place."""
         return self.program.programs[place[0]][place[1]]
 
-    def post(self, side: Side) -> Post:
-        """The message or collective at a place."""
-        return posts(self.node(side))[side[2]]
+    def _wanted(self, place: Place) -> list[Side | None]:
+        """All sides of what is posted at a place; a buffered send waits for nothing."""
+        return [
+            want
+            for part, post in enumerate(posts(self.node(place)))
+            if not (self._buffered and isinstance(post, op.Send | op.ISend))
+            for want in self.met.get((*place, part), (None,))
+        ]
 
-    def awaited(self, rank: int) -> list[list[Side | None] | None]:
-        """For each instruction what must have started before it returns; None if it never waits.
-
-        What is None in a list never comes. A buffered send waits for nothing.
-        """
-        pending: dict[str, list[Side | None]] = {}
-        found: list[list[Side | None] | None] = []
-        for index, node in enumerate(self.program.programs[rank]):
-            wants = [
-                want
-                for part, post in enumerate(posts(node))
-                if not (self.buffered and isinstance(post, Sending))
-                for want in self.met.get((rank, index, part), (None,))
-            ]
-            request = getattr(node, "request", None)
-            if isinstance(node, op.Wait):
-                found.append(pending.pop(node.request, [None]))
-            elif request is not None:
-                pending[request] = wants
-                found.append(None)
-            else:
-                found.append(wants if posts(node) else None)
-        return found
-
-    def lonely(self, place: Place) -> bool:
-        """Whether a message or collective at a place meets nothing."""
-        return any((*place, part) not in self.met for part in range(len(posts(self.node(place)))))
+    def is_lonely(self, place: Place) -> bool:
+        """Whether there is a message or collective at a place, and it meets nothing."""
+        parts = range(len(posts(self.node(place))))
+        return any((*place, part) not in self.met for part in parts)
 
     def races(self, rank: int) -> set[tuple[int, str]]:
-        """(instruction, block or request) of what races.
+        """(instruction, block or request) of what touches a block in flight, or is left in flight.
 
-        That is what touches a block in flight, a request that is never waited for, and a block
-        that shares elements with another one that the same collective brings.
+        A collective races with itself where two blocks that it brings share elements.
         """
-        flying: dict[str, tuple[int, op.Instruction]] = {}
-        lost: list[op.Instruction] = []
-        found: set[tuple[int, str]] = set()
-        for index, node in enumerate(self.program.programs[rank]):
-            if isinstance(node, op.Wait):
-                flying.pop(node.request, None)
-                continue
-            inside = [*(each for _, each in flying.values()), *lost]
-            for part in posts(node) or (node,):
-                found |= {(index, name) for each in inside for name in _clash(part, each, rank)}
-                inside += [part] * isinstance(node, op.Group)
+        nodes, found = self.program.programs[rank], set[tuple[int, str]]()
+        ends = {post: index for (owner, index), (_, post) in self.posted.items() if owner == rank}
+        for index, node in enumerate(nodes):
+            if isinstance(node, op.Group):
+                pairs = combinations(node.body, 2)
+                found |= {(index, name) for one, two in pairs for name in _clash(two, one, rank)}
             if isinstance(node, op.Collective):
                 found |= {(index, name) for name in self._doubled(writes(node, rank))}
             request = getattr(node, "request", None)
-            if request is not None:
-                if request in flying:
-                    found.add((flying[request][0], request))
-                    lost.append(flying[request][1])
-                flying[request] = (index, node)
-        return found | {(index, request) for request, (index, _) in flying.items()}
+            if request is None or isinstance(node, op.Wait):
+                continue
+            if index not in ends:
+                found.add((index, request))
+            for later in range(index + 1, ends.get(index, len(nodes))):
+                for part in posts(nodes[later]) or (nodes[later],):
+                    found |= {(later, name) for name in _clash(part, node, rank)}
+        return found
 
     def _doubled(self, blocks: tuple[str, ...]) -> Iterator[str]:
         """Blocks that share elements with one before them."""
-        before: dict[str, list[Any]] = {}
-        for block in blocks:
-            at = self.meaning.place(block)
-            boxes = before.setdefault(at.tensor, []) if at else []
-            if at and any(meet(at.box, box) is not None for box in boxes):
+        places = [(block, at) for block in blocks if (at := self._meaning.place(block))]
+        for (_, one), (block, other) in combinations(places, 2):
+            if one.tensor == other.tensor and meet(one.box, other.box) is not None:
                 yield block
-            boxes += [at.box] if at else []
 
 
 def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
@@ -137,25 +122,26 @@ def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
     """
     if isinstance(post, op.Collective):
         return (post.communicator, tuple(sorted(post.group))), rank
-    sends = isinstance(post, Sending)
+    sends = isinstance(post, op.Send | op.ISend)
     ends = (rank, post.peer) if sends else (post.peer, rank)
     return ((*ends, post.communicator), (1, 0)), int(sends)
 
 
 def _agree(met: list[Post]) -> bool:
     """Whether posts are one: of one tag, or of one kind, order, root, reduction and length."""
+    names = ("group", "root", "reduction")
     claims = {
-        (
-            getattr(post, "tag", type(post)),
-            *(getattr(post, name, None) for name in ("group", "root", "reduction")),
-        )
+        (getattr(post, "tag", type(post)), *(getattr(post, name, None) for name in names))
         for post in met
     }
     lists = [getattr(post, name, met) for post in met for name in ("blocks", "into")]
-    return len(claims) == 1 and all(len(names) == len(met) for names in lists)
+    return len(claims) == 1 and all(len(blocks) == len(met) for blocks in lists)
 
 
 def _clash(node: op.Instruction, flying: op.Instruction, rank: int) -> set[str]:
     """What an instruction reads while it arrives, or changes while it leaves or arrives."""
-    taken, given = set(uses(flying, rank)), set(writes(flying, rank))
-    return given & set(uses(node, rank)) | (taken | given) & set(changes(node, rank))
+    taken, given, changed = (set(each) for each in (
+        uses(flying, rank), writes(flying, rank), writes(node, rank)))  # fmt: skip
+    if isinstance(node, op.Free | op.Evict):
+        changed = {node.block}
+    return given & set(uses(node, rank)) | (taken | given) & changed

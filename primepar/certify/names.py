@@ -1,14 +1,20 @@
-"""What the blocks of a program should hold, by their names.
-
-Part of the checker of certificates: it knows the grammar of programs and nothing of the proofs.
-"""
+"""What the blocks of a program should hold, by their names."""
 
 from __future__ import annotations
 
 from itertools import combinations, product
 from typing import Any
 
-from primepar.certify.contents import Content, Token, Value, corner, fill, fits, further, meet
+from primepar.certify.contents import (
+    Content,
+    Token,
+    Value,
+    corner,
+    fill,
+    fits,
+    meet,
+    within,
+)
 from primepar.schedule.meaning import Box, Meaning, Phase, Place
 from primepar.schedule.program import Compute, Cut, Join, Program
 
@@ -17,38 +23,34 @@ Cell = dict[str, int]
 
 
 class Names:
-    """The names of a program."""
+    """The names of a program.
+
+    `products` says where each phase is computed, and which sub-operators; `grid` lists those that
+    it should compute.
+    """
 
     def __init__(self, program: Program) -> None:
-        self.program, self.meaning = program, Meaning(program)
+        self.meaning = Meaning(program)
         self.products: dict[str, list[tuple[tuple[int, int], Cell]]] = {}
-        """Phase -> where it is computed, and which sub-operators."""
         for rank, nodes in enumerate(program.programs):
             for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase is not None:
+                if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                     own = self.products.setdefault(node.phase, [])
-                    own.append(((rank, index), node.sub_operator or {}))
+                    own.append(((rank, index), node.sub_operator))
+        self.grid: dict[str, list[Cell]] = {}
+        for name, slices in (program.grid or {}).items():
+            indices = product(*map(range, slices.values()))
+            self.grid[name] = [dict(zip(slices, index, strict=True)) for index in indices]
         self._before: dict[str, set[Box]] = {}
         """Tensor -> where it had data before the program, which stays in its sums."""
         self._due: dict[str, dict[Box, set[Token]]] = {}
         """Phase -> where its blocks lie -> the products that belong there."""
         for phase in self.meaning.phases.values():
             due = self._due.setdefault(phase.name, {})
-            for cell in self.cells(phase):
+            computed = [cell for _, cell in self.products.get(phase.name, ())]
+            for cell in self.grid.get(phase.name, computed):
                 block = phase.writes.block(cell)
                 due.setdefault(self.box(block), set()).add(self.token(phase, cell))
-
-    def cells(self, phase: Phase) -> list[Cell]:
-        """All sub-operators of a phase; without a grid those that the program has."""
-        if phase.grid is None:
-            return [cell for _, cell in self.products.get(phase.name, ())]
-        indices = product(*(range(count) for count in phase.grid.values()))
-        return [dict(zip(phase.grid, index, strict=True)) for index in indices]
-
-    def made(self) -> set[str]:
-        """Blocks that the phases of the grid make."""
-        phases = [phase for phase in self.meaning.phases.values() if phase.grid is not None]
-        return {phase.writes.block(cell) for phase in phases for cell in self.cells(phase)}
 
     @staticmethod
     def token(phase: Phase, cell: Cell) -> Token:
@@ -62,9 +64,8 @@ class Names:
 
     def of(self, block: str, token: Token) -> Content:
         """One token all over a block."""
-        box = self.box(block)
-        term = token, corner(box)
-        return ((further(box, [-first for first in corner(box)]), Value(frozenset({(term, 1)}))),)
+        first = corner(self.box(block))
+        return ((within(self.box(block), first), Value(frozenset({(token, 1)}), first)),)
 
     def own(self, block: str, bring: bool = False) -> Content:
         """The data of a block that the program did not make; `bring` says that it is there."""
@@ -76,30 +77,28 @@ class Names:
     def is_right(self, content: Content, block: str) -> bool:
         """Whether a block of that name should hold this: its own data, or its finished sum."""
         at, phase = self.meaning.place(block), self.meaning.maker(block)
-        if at is None:
-            return content == self.own(block)
+        if at is None or not content or not fits(content, at.box):
+            return at is None and content == self.own(block)
         first, how = corner(at.box), {phase.reduction} if phase else set[str]()
-        return (
-            bool(content)
-            and fits(content, at.box)
-            and all(
-                value.how <= how and value.terms == self._terms(further(box, first), at, phase)
-                for box, value in content
-            )
+        return all(
+            value.corner == first
+            and value.how <= how
+            and value.tokens == self._tokens(within(box, [-at for at in first]), at, phase)
+            for box, value in content
         )
 
-    def _terms(self, box: Box, at: Place, phase: Phase | None) -> frozenset[Any] | None:
+    def _tokens(self, box: Box, at: Place, phase: Phase | None) -> frozenset[Any] | None:
         """What is due in a box of a block; None where no one sum is due in all of it."""
-        tokens: set[Token] = {("own", at.tensor)}
-        if phase is not None:
-            due = self._due[phase.name]
-            met = [box] if box in due else [each for each in due if meet(each, box)]
-            if any(meet(each, box) != box for each in met):
-                return None
-            tokens = set().union(*(due[each] for each in met))
-            if any(meet(box, each) for each in self._before.get(at.tensor, ())):
-                tokens |= {("before", at.tensor)}
-        return frozenset(((token, corner(at.box)), 1) for token in tokens)
+        if phase is None:
+            return frozenset({(("own", at.tensor), 1)})
+        due = self._due[phase.name]
+        met = [box] if box in due else [each for each in due if meet(each, box)]
+        if any(meet(each, box) != box for each in met):
+            return None
+        tokens = set[Token]().union(*(due[each] for each in met))
+        if any(meet(box, each) for each in self._before.get(at.tensor, ())):
+            tokens.add(("before", at.tensor))
+        return frozenset((token, 1) for token in tokens)
 
     def is_one_kind(self, content: Content) -> bool:
         """Whether all that lies in a block are the same parts of the same tensors."""
@@ -109,10 +108,10 @@ class Names:
         """A value with only the slices that the index of an output block leaves open."""
         phases = self.meaning.phases
         kinds = [
-            (name, phases[name].key(dict(which)) if name in phases else which, at, times)
-            for ((name, which), at), times in value.terms
+            (name, phases[name].key(dict(which)) if name in phases else which, times)
+            for (name, which), times in value.tokens
         ]
-        return frozenset(kinds), value.how
+        return frozenset(kinds), value.corner, value.how
 
     def parts(self, node: Cut | Join) -> list[Box] | None:
         """Where the parts of a block lie in it; None unless they fill it."""
@@ -120,7 +119,7 @@ class Names:
         places = [self.meaning.place(block) for block in node.blocks]
         if whole is None or not all(at and len(at.box) == len(whole.box) for at in places):
             return None
-        away = [-first for first in corner(whole.box)]
-        boxes = [further(at.box, away) for at in places if at]
+        first = corner(whole.box)
+        boxes = [within(at.box, first) for at in places if at]
         apart = not any(meet(one, other) for one, other in combinations(boxes, 2))
-        return boxes if apart and fill(boxes, further(whole.box, away)) else None
+        return boxes if apart and fill(boxes, within(whole.box, first)) else None

@@ -7,13 +7,13 @@ counted, and what blocks hold is followed once, in the order that the certificat
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, NoReturn
 
 from msgspec import Struct
 
 from primepar.certify.flow import Flow, Place, Side
 from primepar.certify.names import Cell, Names
-from primepar.certify.run import Run, Stretch
+from primepar.certify.run import Run
 from primepar.errors import ClaimError
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
@@ -70,90 +70,73 @@ def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
     return ("coverage", *names) if program.grid else names
 
 
-def at(place: Place | Side) -> str:
-    """How messages name a place."""
-    return f"rank {place[0]}, instruction {place[1]}"
-
-
 def certify_program(given: ProgramCertificate, program: Program) -> None:
     """Check a certificate. Raises `ClaimError` for the first claim that does not hold."""
-    if given.program != digest(program):
-        raise ClaimError(
-            f"program: expected the certificate of this program, {digest(program)[:12]}, "
-            f"got that of another, {given.program[:12]}"
-        )
-    if len(given.levels) != program.ranks:
-        raise ClaimError(
-            f"levels: expected one list for each of {program.ranks} ranks, got {len(given.levels)}"
-        )
+    own, ranks = digest(program), program.ranks
+    if given.program != own:
+        expected = f"the certificate of this program, {own[:12]}"
+        _refuse("program", expected, f"that of another, {given.program[:12]}")
+    if len(given.levels) != ranks:
+        _refuse("levels", f"one list for each of {ranks} ranks", f"{len(given.levels)}")
     checker = _Checker(given, program)
     checker.check_levels()
     for evidence in given.refuted:
         if not checker.is_wrong(evidence):
-            places = " and ".join(map(at, evidence.places)) or "no place"
-            raise ClaimError(
-                f"refuted: expected {evidence.property} to be wrong at {places}, "
-                "got nothing wrong there"
-            )
+            places = " and ".join(map(_at, evidence.places)) or "no place"
+            expected = f"{evidence.property} to be wrong at {places}"
+            _refuse("refuted", expected, "nothing wrong there")
     if not given.refuted:
         checker.check_proof()
+
+
+def _refuse(claim: str, expected: str, got: str) -> NoReturn:
+    raise ClaimError(f"{claim}: expected {expected}, got {got}")
+
+
+def _at(place: Place | Side) -> str:
+    return f"rank {place[0]}, instruction {place[1]}"
 
 
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
         self.given, self.program = given, program
         self.flow, self.names = Flow(program, given.buffered), Names(program)
-        self.awaited = [self.flow.awaited(rank) for rank in range(program.ranks)]
-        self.stretches: list[Stretch] = []
-        self.finished: set[int] = set()
-        self.begins: dict[Place, int] = {}
+        self.unfinished: list[int] = []
+        self.starts: dict[Place, int] = {}
         """Place -> level at which an instruction starts, of those that do."""
-        for rank in range(program.ranks):
-            self._cut(rank)
-
-    def _cut(self, rank: int) -> None:
-        """Stretches of instructions that run without waiting."""
-        levels, first, level, returning = iter(self.given.levels[rank]), 0, 0, -1
-        for index, waits in enumerate(self.awaited[rank]):
-            self.begins[rank, index] = level
-            if waits is None:
-                continue
-            self.stretches.append((level, rank, returning, range(first, index + 1)))
-            first, returning = index + 1, index
-            after = next(levels, None)
-            if after is None:
-                return
-            if after <= level:
-                raise ClaimError(
-                    f"levels: expected {at((rank, index))} to return after {level}, got {after}"
-                )
-            level = after
-        self.stretches.append((level, rank, returning, range(first, len(self.awaited[rank]))))
-        self.finished.add(rank)
-        if next(levels, None) is not None:
-            raise ClaimError(f"levels: expected those of rank {rank} only, got more")
+        self.returns: dict[Place, int] = {}
+        """The same of those that wait and return; what comes after one starts at its level."""
+        for rank, nodes in enumerate(program.programs):
+            levels, level = iter(given.levels[rank]), 0
+            for index in range(len(nodes)):
+                self.starts[rank, index] = level
+                if (rank, index) in self.flow.wants:
+                    level = self.returns[rank, index] = next(levels, -1)
+                if level < 0:
+                    self.unfinished.append(rank)
+                    del self.returns[rank, index]
+                    break
+            if next(levels, None) is not None:
+                _refuse("levels", f"those of rank {rank} only", "more")
 
     def check_levels(self) -> None:
-        """Whatever returns does so after all that it waits for has started."""
-        for level, rank, returning, _ in self.stretches:
-            wants = self.awaited[rank][returning] if returning >= 0 else None
-            for want in wants or ():
+        """Whatever returns does so after it and all that it waits for have started."""
+        for place, level in self.returns.items():
+            for want in (place, *self.flow.wants[place]):
                 if want is None:
-                    raise ClaimError(
-                        f"levels: expected {at((rank, returning))} never to return, as nothing "
-                        f"meets it, got {level}"
-                    )
-                started = self.begins.get(want[:2])
+                    expected = f"{_at(place)} never to return, as nothing meets it"
+                    _refuse("levels", expected, f"{level}")
+                started = self.starts.get(want[:2])
                 if started is None or started >= level:
                     when = "never" if started is None else f"at {started}"
-                    raise ClaimError(
-                        f"levels: expected {at((rank, returning))} to return after "
-                        f"{at(want)} starts, {when}, got {level}"
-                    )
+                    expected = f"{_at(place)} to return after {_at(want)} starts, {when}"
+                    _refuse("levels", expected, f"{level}")
 
     def is_wrong(self, evidence: Evidence) -> bool:
         """Whether a property is wrong where the evidence says."""
-        places = set(evidence.places)
+        places, programs = set(evidence.places), self.program.programs
+        if not all(0 <= rank < len(programs) and index >= 0 for rank, index in places):
+            return False
         match evidence.property:
             case "deadlock-freedom":
                 return bool(places) and all(self._hangs(place, places) for place in places)
@@ -161,67 +144,56 @@ class _Checker:
                 cell, phase = evidence.sub_operator or {}, evidence.phase or ""
                 products = self.names.products.get(phase, ())
                 found = tuple(place for place, own in products if own == cell)
-                return found == evidence.places and len(found) != (cell in self._cells(phase))
+                due = cell in self.names.grid.get(phase, ())
+                return phase in self.names.grid and found == evidence.places and len(found) != due
             case "races":
-                found_ = {(rank, index) for rank in range(self.program.ranks)
-                          for index, block in self.flow.races(rank)
-                          if block == evidence.block}  # fmt: skip
-                return bool(places) and places <= found_
+                races = {(rank, *race) for rank, _ in places for race in self.flow.races(rank)}
+                return bool(places) and {(*place, evidence.block) for place in places} <= races
             case _:
                 return bool(places) and places <= {wrong[:2] for wrong in self._wrong()}
 
     def _hangs(self, place: Place, places: set[Place]) -> bool:
         """Whether an instruction meets nothing, or waits for what comes after one of the others."""
-        rank, index = place
-        if not (0 <= rank < self.program.ranks and 0 <= index < len(self.awaited[rank])):
-            return False
-        return self.flow.lonely(place) or any(
-            want is None or any(want[0] == other and want[1] > before for other, before in places)
-            for want in self.awaited[rank][index] or ()
+        return self.flow.is_lonely(place) or any(
+            want is None or any(want[0] == rank and want[1] > index for rank, index in places)
+            for want in self.flow.wants.get(place, ())
         )
 
     def check_proof(self) -> None:
         """All properties, one after the other."""
-        for rank, nodes in enumerate(self.program.programs):
-            for index in range(len(nodes)):
-                if self.flow.lonely((rank, index)):
-                    raise ClaimError(f"matching: expected a partner of {at((rank, index))}, "
-                                     "got none")  # fmt: skip
-            if rank not in self.finished:
-                raise ClaimError(f"levels: expected rank {rank} to come to its end, got too few")
+        for place in self.starts:
+            if self.flow.is_lonely(place):
+                _refuse("matching", f"a partner of {_at(place)}", "none")
+        for rank in self.unfinished:
+            _refuse("levels", f"rank {rank} to come to its end", "too few")
+        for rank in range(self.program.ranks):
             for index, block in sorted(self.flow.races(rank)):
-                raise ClaimError(f"races: expected none, got {block} at {at((rank, index))}")
-        if self.given.coverage.keys() != (self.program.grid or {}).keys():
-            raise ClaimError("coverage: expected the phases of the grid, got others")
-        for phase, places in self.given.coverage.items():
-            self._check_coverage(phase, places)
+                _refuse("races", "none", f"{block} at {_at((rank, index))}")
+        if self.given.coverage.keys() != self.names.grid.keys():
+            _refuse("coverage", "the phases of the grid", "others")
+        for phase, cells in self.names.grid.items():
+            self._check_coverage(phase, cells)
         for rank, index, block in sorted(self._wrong()):
-            raise ClaimError(f"data: expected the right data, got {block} at {at((rank, index))}")
+            _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
-    def _cells(self, phase: str) -> list[Cell]:
-        """All sub-operators of a phase of the grid."""
-        found = self.names.meaning.phases.get(phase)
-        return self.names.cells(found) if found is not None and found.grid is not None else []
-
-    def _check_coverage(self, phase: str, places: tuple[Place, ...]) -> None:
-        cells, products = self._cells(phase), dict(self.names.products.get(phase, ()))
+    def _check_coverage(self, phase: str, cells: list[Cell]) -> None:
+        places, products = self.given.coverage[phase], dict(self.names.products.get(phase, ()))
         if not len(places) == len(products) == len(cells):
-            raise ClaimError(
-                f"coverage: expected {len(cells)} places of {phase}, got {len(places)}, and "
-                f"{len(products)} in the program"
-            )
+            got = f"{len(places)}, and {len(products)} in the program"
+            _refuse("coverage", f"{len(cells)} places of {phase}", got)
         for place, cell in zip(places, cells, strict=True):
             if products.get(place) != cell:
                 text = ", ".join(f"{dim}={index}" for dim, index in cell.items())
-                raise ClaimError(
-                    f"coverage: expected {phase} sub-operator ({text}) at {at(place)}, "
-                    "got another instruction"
-                )
+                expected = f"{phase} sub-operator ({text}) at {_at(place)}"
+                _refuse("coverage", expected, "another instruction")
 
     def _wrong(self) -> set[tuple[int, int, str]]:
         """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""
         run = Run(self.flow, self.names)
-        run.follow(self.stretches)
-        if len(self.finished) == self.program.ranks:
+        events = [(level, place, run.start) for place, level in self.starts.items()]
+        events += [(level, place, run.finish) for place, level in self.returns.items()]
+        for _, place, step in sorted(events, key=lambda event: event[:2]):
+            step(place if step == run.start else self.flow.posted.get(place, place))
+        if not self.unfinished:
             run.end()
         return run.wrong

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from primepar.certify.contents import ZERO, Content, cut, fits, join, reduced
 from primepar.certify.flow import Flow, Place, Side, posts
@@ -10,8 +10,8 @@ from primepar.certify.names import Names
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import uses, writes
 
-Stretch = tuple[int, int, int, range]
-"""(level at which it begins, rank, the instruction that returns then or -1, what is started)."""
+Given = dict[int, list[Content]]
+"""What each rank gives to a message or collective, or to an instruction of its own."""
 
 
 class Run:
@@ -25,155 +25,133 @@ class Run:
         self._host: list[dict[str, Content]] = [{} for _ in ranks]
         self._known: list[set[str]] = [set() for _ in ranks]
         self._given: dict[Side, list[Content]] = {}
-        self._posted: list[dict[str, int]] = [{} for _ in ranks]
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
                 self._write(rank, block, names.own(block, bring=True))
 
-    def follow(self, stretches: Iterable[Stretch]) -> None:
-        """Run stretches in the order of their levels."""
-        for _, rank, returning, started in sorted(stretches, key=lambda each: each[:2]):
-            if returning >= 0:
-                self._return(rank, returning)
-            for index in started:
-                self._start(rank, index)
+    def start(self, place: Place) -> None:
+        """Read all that an instruction takes; what is local makes its blocks at once."""
+        rank, node = place[0], self.flow.node(place)
+        for part, post in enumerate(posts(node) or (node,)):
+            self._given[*place, part] = [self._read(place, block) for block in uses(post, rank)]
+        if isinstance(node, op.Free | op.Evict):
+            content = self._device[rank].pop(node.block)
+            if isinstance(node, op.Evict):
+                self._host[rank][node.block] = content
+        if not posts(node):
+            self.finish(place)
+
+    def finish(self, place: Place) -> None:
+        """Write all that an instruction makes of what is given to it."""
+        node = self.flow.node(place)
+        for part, post in enumerate(posts(node) or (node,)):
+            side, blocks = (*place, part), writes(post, place[0])
+            met = self.flow.met.get(side, (side,)) if blocks else ()
+            given = {each[0]: self._given[each] for each in reversed(met)}  # a sender comes first
+            for block, content in zip(blocks, self._made(post, place, given), strict=False):
+                self._write(place[0], block, content)
 
     def end(self) -> None:
-        """Look at what lies where at the end."""
-        final = self.program.final
-        ends = [len(nodes) for nodes in self.program.programs]
-        for rank, blocks in enumerate(final or ()):
-            for block in blocks:
-                held, at = self._device[rank].get(block), self.names.meaning.place(block)
-                if held is None or (at is not None and not self.names.is_right(held, block)):
-                    self.wrong.add((rank, ends[rank], block))
-        taken = {self.names.meaning.place(block) for block in self._taken()}
-        for block in self.names.made():
-            if final is None:
-                holders = (memory[block] for memory in self._device if block in memory)
-                arrives = any(self.names.is_right(held, block) for held in holders)
-            else:
-                arrives = self.names.meaning.place(block) in taken
-            if not arrives:
-                self.wrong.add((0, ends[0], block))
-
-    def _taken(self) -> set[str]:
-        """Blocks that are read, cut or joined, or listed in `final`."""
-        taken = {block for blocks in self.program.final or () for block in blocks}
-        for rank, nodes in enumerate(self.program.programs):
-            for node in nodes:
-                if isinstance(node, op.Compute | op.Cut | op.Join):
-                    taken |= set(uses(node, rank))
-        return taken
+        """Look at what lies where at the end, and for what the grid makes and nothing takes."""
+        names, final = self.names, self.program.final
+        ends = [(rank, len(nodes)) for rank, nodes in enumerate(self.program.programs)]
+        kept = {(rank, block) for rank, blocks in enumerate(final or ()) for block in blocks}
+        for rank, block in kept:
+            held = self._device[rank].get(block)
+            meant = names.meaning.place(block) is not None
+            if held is None or (meant and not names.is_right(held, block)):
+                self.wrong.add((*ends[rank], block))
+        taken = {names.meaning.place(block) for _, block in kept} | {
+            names.meaning.place(block)
+            for node in (node for nodes in self.program.programs for node in nodes)
+            if isinstance(node, op.Compute | op.Cut | op.Join)
+            for block in uses(node, 0)
+        }
+        phases = names.meaning.phases
+        for block in {phases[n].writes.block(cell) for n in names.grid for cell in names.grid[n]}:
+            there = [held[block] for held in self._device if block in held]
+            if (
+                names.meaning.place(block) not in taken
+                if final is not None
+                else not any(names.is_right(content, block) for content in there)
+            ):
+                self.wrong.add((*ends[0], block))
 
     def _write(self, rank: int, block: str, content: Content) -> None:
         self._device[rank][block] = content
         self._known[rank].add(block)
 
-    def _read(self, rank: int, index: int, block: str) -> Content:
+    def _read(self, place: Place, block: str) -> Content:
+        rank = place[0]
         if block not in self._device[rank]:
             bring = self.program.initial is None and block not in self._known[rank]
             if not bring:
-                self.wrong.add((rank, index, block))
+                self.wrong.add((*place, block))
             self._write(rank, block, self.names.own(block, bring))
         return self._device[rank][block]
 
-    def _take(self, rank: int, index: int, block: str) -> Content:
-        self._read(rank, index, block)
-        return self._device[rank].pop(block)
-
-    def _start(self, rank: int, index: int) -> None:
-        match node := self.flow.node((rank, index)):
+    def _made(self, node: op.Instruction, place: Place, given: Given) -> Sequence[Content]:
+        """What a rank gets, in the order of the blocks that it writes."""
+        rank = place[0]
+        match node:
+            case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
+                return given[source] if writes(node, rank) else ()
+            case op.AllReduce() | op.Reduce() if writes(node, rank):
+                return [reduced(node.reduction, [given[member][0] for member in node.group])]
+            case op.AllGather(group=group):
+                return [given[member][0] for member in group]
+            case op.ReduceScatter(group=group, reduction=reduction):
+                own = group.index(rank)
+                return [reduced(reduction, [given[member][own] for member in group])]
+            case op.AllToAll(group=group):
+                return [given[member][group.index(rank)] for member in group]
             case op.Compute():
-                self._compute(rank, index, node)
-            case op.Alloc(block=block):
-                self._write(rank, block, ZERO)
-            case op.Free(block=block):
-                self._take(rank, index, block)
-            case op.Evict(block=block):
-                self._host[rank][block] = self._take(rank, index, block)
-            case op.Fetch(block=block):
-                self._fetch(rank, index, block)
+                return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
-                self._cut_or_join(rank, index, node)
-            case op.Wait():
-                pass
+                return self._cut_or_joined(node, place, given[rank])
+            case op.Alloc():
+                return [ZERO]
+            case op.Fetch(block=block):
+                return [self._fetched(block, place)]
             case _:
-                request = getattr(node, "request", None)
-                if request is not None:
-                    self._posted[rank][request] = index
-                for part, post in enumerate(posts(node)):
-                    held = [self._read(rank, index, block) for block in uses(post, rank)]
-                    self._given[rank, index, part] = held
+                return ()
 
-    def _return(self, rank: int, index: int) -> None:
-        node = self.flow.node((rank, index))
-        if isinstance(node, op.Wait):
-            index = self._posted[rank].pop(node.request)
-            node = self.flow.node((rank, index))
-        for part, post in enumerate(posts(node)):
-            blocks = writes(post, rank)
-            if blocks:
-                met = self.flow.met[rank, index, part]  # of a message its sender comes first
-                given = {side[0]: self._given[side] for side in reversed(met)}
-                for block, content in zip(blocks, _results(post, rank, given), strict=True):
-                    self._write(rank, block, content)
-
-    def _fetch(self, rank: int, index: int, block: str) -> None:
-        if block not in self._host[rank]:
-            if self.program.initial is not None or block in self._known[rank]:
-                self.wrong.add((rank, index, block))
-            self._host[rank][block] = self.names.own(block)
-        self._write(rank, block, self._host[rank].pop(block))
-
-    def _compute(self, rank: int, index: int, node: op.Compute) -> None:
+    def _computed(self, node: op.Compute, place: Place, given: list[Content]) -> Content:
+        added = given
         if node.phase is None or node.sub_operator is None:
             phase = self.names.meaning.maker(node.accumulates.rstrip("'"))
-            added = [self._read(rank, index, block) for block in node.reads]
         else:
             phase, cell = self.names.meaning.phases[node.phase], node.sub_operator
             wanted = [template.block(cell) for template in phase.reads]
-            if len(wanted) != len(node.reads):
-                self.wrong.add((rank, index, node.accumulates))
-            for block, want in zip(node.reads, wanted, strict=False):
-                if not self.names.is_right(self._read(rank, index, block), want):
-                    self.wrong.add((rank, index, block))
+            if len(wanted) != len(given):
+                self.wrong.add((*place, node.accumulates))
+            for block, content, want in zip(node.reads, given, wanted, strict=False):
+                if not self.names.is_right(content, want):
+                    self.wrong.add((*place, block))
             added = [self.names.of(phase.writes.block(cell), self.names.token(phase, cell))]
-        held = self._device[rank].get(node.accumulates)
+        held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
-        self._write(rank, node.accumulates, reduced(phase.reduction if phase else "sum", contents))
+        return reduced(phase.reduction if phase else "sum", contents)
 
-    def _cut_or_join(self, rank: int, index: int, node: op.Cut | op.Join) -> None:
-        held = [self._read(rank, index, block) for block in uses(node, rank)]
+    def _fetched(self, block: str, place: Place) -> Content:
+        rank = place[0]
+        if block in self._host[rank]:
+            return self._host[rank].pop(block)
+        if self.program.initial is not None or block in self._known[rank]:
+            self.wrong.add((*place, block))
+        return self.names.own(block)
+
+    def _cut_or_joined(
+        self, node: op.Cut | op.Join, place: Place, given: list[Content]
+    ) -> list[Content]:
         parts = self.names.parts(node)
-        boxes = [self.names.box(block) for block in uses(node, rank)]
-        if parts is None or not all(map(fits, held, boxes)):
-            self.wrong.add((rank, index, node.block))
-        elif isinstance(node, op.Cut):
-            for block, box in zip(node.blocks, parts, strict=True):
-                self._write(rank, block, cut(held[0], box))
-        else:
-            whole = join(zip(held, parts, strict=True))
-            if len(set(map(bool, held))) > 1 or not self.names.is_one_kind(whole):
-                self.wrong.add((rank, index, node.block))
-            self._write(rank, node.block, whole)
-
-
-def _results(post: op.Instruction, rank: int, given: dict[int, list[Content]]) -> Sequence[Content]:
-    """What a rank gets of what each rank gives, in the order of the blocks that it writes."""
-    match post:
-        case op.Recv(peer=peer) | op.IRecv(peer=peer):
-            return given[peer]
-        case op.Broadcast(root=root):
-            return given[root]
-        case op.AllReduce() | op.Reduce():
-            return [reduced(post.reduction, [given[member][0] for member in post.group])]
-        case op.AllGather(group=group):
-            return [given[member][0] for member in group]
-        case op.ReduceScatter(group=group, reduction=reduction):
-            own = group.index(rank)
-            return [reduced(reduction, [given[member][own] for member in group])]
-        case op.AllToAll(group=group):
-            return [given[member][group.index(rank)] for member in group]
-        case _:
-            return ()
+        boxes = [self.names.box(block) for block in uses(node, place[0])]
+        if parts is None or not all(map(fits, given, boxes)):
+            self.wrong.add((*place, node.block))
+            return []
+        if isinstance(node, op.Cut):
+            return [cut(given[0], box) for box in parts]
+        whole = join(zip(given, parts, strict=True))
+        if len(set(map(bool, given))) > 1 or not self.names.is_one_kind(whole):
+            self.wrong.add((*place, node.block))
+        return [whole]
