@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations, zip_longest
 from typing import Any
 
-from primepar.certify.contents import meet
+from primepar.certify.data import Names
 from primepar.schedule import program as op
-from primepar.schedule.meaning import Meaning
 from primepar.schedule.program_uses import uses, writes
 
 Place = tuple[int, int]
@@ -34,9 +32,11 @@ class Flow:
     never comes. `posted` says of each wait what it finishes.
     """
 
-    def __init__(self, program: op.Program, buffered: bool) -> None:
-        self.program, self._buffered, self._meaning = program, buffered, Meaning(program)
+    def __init__(self, program: op.Program, names: Names, buffered: bool) -> None:
+        self.program, self._names, self._buffered = program, names, buffered
         self.met: dict[Side, tuple[Side, ...]] = {}
+        self.lonely: set[Place] = set()
+        """Where a message or collective meets nothing."""
         self._match()
         self.posted: dict[Place, Place] = {}
         self.wants: dict[Place, list[Side | None]] = {}
@@ -65,6 +65,8 @@ class Flow:
             for met in zip_longest(*(sides.get(role, []) for role in roles)):
                 if None not in met and _agree([posts(self.node(side))[side[2]] for side in met]):
                     self.met |= dict.fromkeys(met, met)
+        sides_ = [side for own in lines.values() for line in own.values() for side in line]
+        self.lonely = {side[:2] for side in sides_ if side not in self.met}
 
     def node(self, place: Place | Side) -> op.Instruction:
         """The instruction at a place."""
@@ -79,11 +81,6 @@ class Flow:
             for want in self.met.get((*place, part), (None,))
         ]
 
-    def is_lonely(self, place: Place) -> bool:
-        """Whether there is a message or collective at a place, and it meets nothing."""
-        parts = range(len(posts(self.node(place))))
-        return any((*place, part) not in self.met for part in parts)
-
     def races(self, rank: int) -> set[tuple[int, str]]:
         """(instruction, block or request) of what touches a block in flight, or is left in flight.
 
@@ -96,7 +93,7 @@ class Flow:
                 pairs = combinations(node.body, 2)
                 found |= {(index, name) for one, two in pairs for name in _clash(two, one, rank)}
             if isinstance(node, op.Collective):
-                found |= {(index, name) for name in self._doubled(writes(node, rank))}
+                found |= {(index, name) for name in self._names.doubled(writes(node, rank))}
             request = getattr(node, "request", None)
             if request is None or isinstance(node, op.Wait):
                 continue
@@ -106,13 +103,6 @@ class Flow:
                 for part in posts(nodes[later]) or (nodes[later],):
                     found |= {(later, name) for name in _clash(part, node, rank)}
         return found
-
-    def _doubled(self, blocks: tuple[str, ...]) -> Iterator[str]:
-        """Blocks that share elements with one before them."""
-        places = [(block, at) for block in blocks if (at := self._meaning.place(block))]
-        for (_, one), (block, other) in combinations(places, 2):
-            if one.tensor == other.tensor and meet(one.box, other.box) is not None:
-                yield block
 
 
 def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:

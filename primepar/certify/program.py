@@ -7,12 +7,13 @@ counted, and what blocks hold is followed once, in the order that the certificat
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Literal, NoReturn
 
 from msgspec import Struct
 
+from primepar.certify.data import Cell, Names
 from primepar.certify.flow import Flow, Place, Side
-from primepar.certify.names import Cell, Names
 from primepar.certify.run import Run
 from primepar.errors import ClaimError
 from primepar.schedule.program import Program
@@ -99,8 +100,8 @@ def _at(place: Place | Side) -> str:
 
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
-        self.given, self.program = given, program
-        self.flow, self.names = Flow(program, given.buffered), Names(program)
+        self.given, self.program, self.names = given, program, Names(program)
+        self.flow = Flow(program, self.names, given.buffered)
         self.unfinished: list[int] = []
         self.starts: dict[Place, int] = {}
         """Place -> level at which an instruction starts, of those that do."""
@@ -110,12 +111,13 @@ class _Checker:
             levels, level = iter(given.levels[rank]), 0
             for index in range(len(nodes)):
                 self.starts[rank, index] = level
-                if (rank, index) in self.flow.wants:
-                    level = self.returns[rank, index] = next(levels, -1)
-                if level < 0:
+                if (rank, index) not in self.flow.wants:
+                    continue
+                after = next(levels, None)
+                if after is None:
                     self.unfinished.append(rank)
-                    del self.returns[rank, index]
                     break
+                level = self.returns[rank, index] = after
             if next(levels, None) is not None:
                 _refuse("levels", f"those of rank {rank} only", "more")
 
@@ -134,9 +136,7 @@ class _Checker:
 
     def is_wrong(self, evidence: Evidence) -> bool:
         """Whether a property is wrong where the evidence says."""
-        places, programs = set(evidence.places), self.program.programs
-        if not all(0 <= rank < len(programs) and index >= 0 for rank, index in places):
-            return False
+        places = set(evidence.places)
         match evidence.property:
             case "deadlock-freedom":
                 return bool(places) and all(self._hangs(place, places) for place in places)
@@ -147,23 +147,23 @@ class _Checker:
                 due = cell in self.names.grid.get(phase, ())
                 return phase in self.names.grid and found == evidence.places and len(found) != due
             case "races":
-                races = {(rank, *race) for rank, _ in places for race in self.flow.races(rank)}
+                races = {(rank, *race) for rank in range(self.program.ranks)
+                         for race in self.flow.races(rank)}  # fmt: skip
                 return bool(places) and {(*place, evidence.block) for place in places} <= races
             case _:
                 return bool(places) and places <= {wrong[:2] for wrong in self._wrong()}
 
     def _hangs(self, place: Place, places: set[Place]) -> bool:
         """Whether an instruction meets nothing, or waits for what comes after one of the others."""
-        return self.flow.is_lonely(place) or any(
+        return place in self.flow.lonely or any(
             want is None or any(want[0] == rank and want[1] > index for rank, index in places)
             for want in self.flow.wants.get(place, ())
         )
 
     def check_proof(self) -> None:
         """All properties, one after the other."""
-        for place in self.starts:
-            if self.flow.is_lonely(place):
-                _refuse("matching", f"a partner of {_at(place)}", "none")
+        for place in sorted(self.flow.lonely):
+            _refuse("matching", f"a partner of {_at(place)}", "none")
         for rank in self.unfinished:
             _refuse("levels", f"rank {rank} to come to its end", "too few")
         for rank in range(self.program.ranks):
@@ -177,15 +177,13 @@ class _Checker:
             _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
     def _check_coverage(self, phase: str, cells: list[Cell]) -> None:
-        places, products = self.given.coverage[phase], dict(self.names.products.get(phase, ()))
-        if not len(places) == len(products) == len(cells):
-            got = f"{len(places)}, and {len(products)} in the program"
-            _refuse("coverage", f"{len(cells)} places of {phase}", got)
-        for place, cell in zip(places, cells, strict=True):
-            if products.get(place) != cell:
-                text = ", ".join(f"{dim}={index}" for dim, index in cell.items())
-                expected = f"{phase} sub-operator ({text}) at {_at(place)}"
+        products = dict(self.names.products.get(phase, ()))
+        for place, cell in zip_longest(self.given.coverage[phase], cells):
+            if place is None or products.get(place) != cell:
+                expected = f"{phase} sub-operator {cell} at {_at(place) if place else 'a place'}"
                 _refuse("coverage", expected, "another instruction")
+        if len(products) != len(cells):
+            _refuse("coverage", f"{len(cells)} products of {phase}", f"{len(products)}")
 
     def _wrong(self) -> set[tuple[int, int, str]]:
         """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""

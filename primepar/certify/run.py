@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
-from primepar.certify.contents import ZERO, Content, cut, fits, join, reduced
+from primepar.certify.data import ZERO, Content, Names, recounted, reduced
 from primepar.certify.flow import Flow, Place, Side, posts
-from primepar.certify.names import Names
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import uses, writes
 
@@ -144,14 +144,23 @@ class Run:
     def _cut_or_joined(
         self, node: op.Cut | op.Join, place: Place, given: list[Content]
     ) -> list[Content]:
-        parts = self.names.parts(node)
-        boxes = [self.names.box(block) for block in uses(node, place[0])]
-        if parts is None or not all(map(fits, given, boxes)):
+        names, blocks = self.names, (node.block, *node.blocks)
+        parts = [names.cells(block) for block in node.blocks]
+        whole, *boxes = (names.place(block).box for block in blocks)
+        if (
+            len({at.tensor if (at := names.meaning.place(block)) else None for block in blocks}) > 1
+            or names.meaning.place(node.block) is None
+            or sorted(chain(*parts)) != sorted(names.cells(node.block))
+            or not all(map(names.fits, given, uses(node, place[0])))
+        ):
             self.wrong.add((*place, node.block))
             return []
         if isinstance(node, op.Cut):
-            return [cut(given[0], box) for box in parts]
-        whole = join(zip(given, parts, strict=True))
-        if len(set(map(bool, given))) > 1 or not self.names.is_one_kind(whole):
+            pairs = zip(parts, boxes, strict=True)
+            return [recounted(given[0], cells, whole, box) for cells, box in pairs]
+        made: Content = {}
+        for content, cells, box in zip(given, parts, boxes, strict=True):
+            made |= recounted(content, cells, box, whole)
+        if len(set(map(bool, given))) > 1 or not names.is_one_kind(made):
             self.wrong.add((*place, node.block))
-        return [whole]
+        return [made]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
+from primepar.certify.data import Names
 from primepar.certify.flow import Place
-from primepar.certify.names import Names
 from primepar.certify.program import (
     Evidence,
     ProgramCertificate,
