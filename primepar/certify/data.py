@@ -1,76 +1,52 @@
 """What the blocks of a program hold, and what they should hold by their names.
 
-All cuts of a tensor cut it together into cells. In each of its cells a block holds tokens, which
-stand for products and for data from before the program, with a corner: where the block would begin
-in the tensor of its tokens.
+All cuts of a tensor cut it together into cells. What a block holds is told by cells, wherever it
+has come from: in each there is a reduction of tokens, which stand for the products that belong
+there and for data from before the program.
 
-    W is cut at 0, 2, 4, 8, and V at 0, 4, 8:   W[2] holds {(0, 4): W from 4}
-    received under the name V[1] it holds       {(0, 4): W from 4}, and V from 4 is due
+    W is cut at 0, 2, 4, 8, and V, which is W, at 0, 4, 8
+    W[0] holds {(W, 0 to 2): own}, and V[0] joined of W[0] and W[1] also {(W, 2 to 4): own}
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from primepar.schedule.meaning import Box, Meaning, Phase, Place
+from primepar.schedule.meaning import Box, Meaning, Phase
 from primepar.schedule.program import Compute, Program
 
-Token = tuple[str, Any]
-"""A phase and the slices that tell its sub-operators apart, or ("own" or "before", tensor)."""
-Cell = dict[str, int]
-"""A sub-operator: the slice of each dim."""
+Cell = tuple[str, Box | None]
+"""A tensor and a box in it that no cut goes through; a block without meaning is its own cell."""
+Token = tuple[str, tuple[tuple[str, int], ...]]
+"""A phase and the slices that tell its sub-operators apart; data from before is `FOUND`."""
+FOUND: Token = ("", ())
+SubOperator = dict[str, int]
+"""The slice of each dim."""
 
 
 class Value(NamedTuple):
-    """How often each token is in it, their corner, and by which reductions they came together.
-
-    Where tokens of several corners met, `how` says so, and the corner is one of them.
-    """
+    """How often each token is in it, and by which reductions they came together."""
 
     tokens: frozenset[tuple[Token, int]]
-    corner: tuple[int, ...]
     how: frozenset[str] = frozenset()
 
 
-Content = dict[Box, Value]
-"""What is in each cell, cells counted from the block's first element."""
+Content = dict[Cell, Value]
 ZERO: Content = {}
-NO_SIZE: Content = {((-1, 0),): Value(frozenset(), ())}
-"""Of blocks with several cells; it fits no block."""
-
-
-def corner(box: Box) -> tuple[int, ...]:
-    """The first element of a box."""
-    return tuple([first for first, _ in box])
-
-
-def within(box: Box, start: Sequence[int]) -> Box:
-    """A box, counted from another first element."""
-    return tuple([(first - at, end - at) for (first, end), at in zip(box, start, strict=True)])
-
-
-def recounted(content: Content, cells: Iterable[Box], old: Box, new: Box) -> Content:
-    """Some cells of a block that lies in one box, as cells of a block that lies in another."""
-    if not content:
-        return ZERO
-    away = [to - at for at, to in zip(corner(old), corner(new), strict=True)]
-    found = {within(cell, corner(new)): content[within(cell, corner(old))] for cell in cells}
-    return {
-        cell: value._replace(corner=tuple(map(int.__add__, value.corner, away)))
-        for cell, value in found.items()
-    }
+OF_SEVERAL: Content = {("", None): Value(frozenset())}
+"""The reduction of blocks with several cells; it is right nowhere."""
 
 
 def reduced(reduction: str, contents: Iterable[Content]) -> Content:
-    """The reduction of what several blocks hold."""
+    """The reduction of what several blocks hold; a sum leaves zeros out."""
     given = [content for content in contents if content or reduction != "sum"]
     if not given:
         return ZERO
     if any(content.keys() != given[0].keys() for content in given):
-        return NO_SIZE
+        return OF_SEVERAL
     return {cell: _joined(reduction, [content[cell] for content in given]) for cell in given[0]}
 
 
@@ -84,9 +60,8 @@ def _joined(reduction: str, values: list[Value]) -> Value:
             total.update(dict(value.tokens))
         else:
             total |= Counter(dict(value.tokens))
-    how = {reduction}.union(*(value.how for value in values))
-    how |= {"several corners"} if len({value.corner for value in values}) > 1 else set()
-    return Value(frozenset(total.items()), values[0].corner, frozenset(how))
+    how = frozenset({reduction}).union(*(value.how for value in values))
+    return Value(frozenset(total.items()), how)
 
 
 class Names:
@@ -98,13 +73,13 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         self.meaning = Meaning(program)
-        self.products: dict[str, list[tuple[tuple[int, int], Cell]]] = {}
+        self.products: dict[str, list[tuple[tuple[int, int], SubOperator]]] = {}
         for rank, nodes in enumerate(program.programs):
             for index, node in enumerate(nodes):
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                     own = self.products.setdefault(node.phase, [])
                     own.append(((rank, index), node.sub_operator))
-        self.grid: dict[str, list[Cell]] = {}
+        self.grid: dict[str, list[SubOperator]] = {}
         for name, slices in (program.grid or {}).items():
             indices = product(*map(range, slices.values()))
             self.grid[name] = [dict(zip(slices, index, strict=True)) for index in indices]
@@ -112,94 +87,72 @@ class Names:
         for name, tensor in (program.tensors or {}).items():
             for dim, cuts in enumerate(tensor.cuts):
                 self._lines.setdefault((tensor.of or name, dim), set()).update(cuts)
-        self._cells: dict[str, list[Box]] = {}
-        self._before: set[tuple[str, Box]] = set()
-        """Cells with data from before the program, which stays in the sums that are made there."""
-        self._due: dict[tuple[str, Box], set[Token]] = {}
-        """Cell -> the products that belong there."""
+        self._cells: dict[str, list[Cell]] = {}
+        self._due: dict[Cell, set[Token]] = {}
+        """What belongs into the cells of tensors that a phase makes."""
         for phase in self.meaning.makers.values():
-            computed = [cell for _, cell in self.products.get(phase.name, ())]
-            for cell in self.grid.get(phase.name, computed):
-                block = phase.writes.block(cell)
-                for at in self.cells(block):
-                    due = self._due.setdefault((self.place(block).tensor, at), set())
-                    due.add(self.token(phase, cell))
+            computed = [own for _, own in self.products.get(phase.name, ())]
+            for sub_operator in self.grid.get(phase.name, computed):
+                for cell in self.cells(phase.writes.block(sub_operator)):
+                    self._due.setdefault(cell, set()).add(self.token(phase, sub_operator))
 
     @staticmethod
-    def token(phase: Phase, cell: Cell) -> Token:
+    def token(phase: Phase, sub_operator: SubOperator) -> Token:
         """A sub-operator without the dims that count copies."""
-        return phase.name, tuple(sorted((dim, at) for dim, at in cell.items() if dim in phase.dims))
+        return phase.name, tuple(sorted((d, n) for d, n in sub_operator.items() if d in phase.dims))
 
-    def place(self, block: str) -> Place:
-        """Where a block lies in its tensor; one without meaning is a tensor of its own."""
-        return self.meaning.place(block) or Place(block, ())
-
-    def cells(self, block: str) -> list[Box]:
+    def cells(self, block: str) -> list[Cell]:
         """The cells of its tensor that a block has."""
         if block not in self._cells:
-            sides, (tensor, box) = [], self.place(block)
-            for dim, (first, end) in enumerate(box):
-                lines = self._lines.get((tensor, dim), ())
+            at = self.meaning.place(block)
+            sides = []
+            for dim, (first, end) in enumerate(at.box if at else ()):
+                lines = self._lines.get((at.tensor, dim), set()) if at else set()
                 sides.append(pairwise([first, *sorted(x for x in lines if first < x < end), end]))
-            self._cells[block] = list(product(*sides))
+            self._cells[block] = (
+                [(at.tensor, box) for box in product(*sides)] if at else [(block, None)]
+            )
         return self._cells[block]
 
     def doubled(self, blocks: Iterable[str]) -> Iterator[str]:
         """Blocks that have a cell in common with one before them."""
-        seen = set[tuple[str, Box]]()
+        seen = set[Cell]()
         for block in blocks:
-            own = {(self.place(block).tensor, cell) for cell in self.cells(block)}
-            if seen & own:
+            if not seen.isdisjoint(self.cells(block)):
                 yield block
-            seen |= own
+            seen |= set(self.cells(block))
 
-    def of(self, block: str, token: Token) -> Content:
+    def of(self, block: str, token: Token = FOUND) -> Content:
         """One token all over a block."""
-        first = corner(self.place(block).box)
-        value = Value(frozenset({(token, 1)}), first)
-        return {within(cell, first): value for cell in self.cells(block)}
+        return dict.fromkeys(self.cells(block), Value(frozenset({(token, 1)})))
 
-    def own(self, block: str, bring: bool = False) -> Content:
-        """The data of a block that the program did not make; `bring` says that it is there."""
-        phase, tensor = self.meaning.maker(block), self.place(block).tensor
-        if phase and bring:
-            self._before |= {(tensor, cell) for cell in self.cells(block)}
-        return self.of(block, ("before" if phase else "own", tensor))
-
-    def fits(self, content: Content, block: str) -> bool:
-        """Whether a content has the cells of a block; zeros fit any."""
-        first = corner(self.place(block).box)
-        return not content or content.keys() == {within(at, first) for at in self.cells(block)}
+    def bring(self, block: str) -> Content:
+        """The data of a block that is there before the program; it stays in sums that are made."""
+        if self.meaning.maker(block) is not None:
+            for cell in self.cells(block):
+                self._due.setdefault(cell, set()).add(FOUND)
+        return self.of(block)
 
     def is_right(self, content: Content, block: str) -> bool:
         """Whether a block of that name should hold this: its own data, or its finished sum."""
-        first, phase = corner(self.place(block).box), self.meaning.maker(block)
+        phase = self.meaning.maker(block)
         how = {phase.reduction} if phase else set[str]()
-        return bool(content) and self.fits(content, block) and all(
-            value.corner == first and value.how <= how and value.tokens == self._tokens(block, cell)
-            for cell in self.cells(block)
-            for value in (content[within(cell, first)],)
-        )  # fmt: skip
-
-    def _tokens(self, block: str, cell: Box) -> frozenset[tuple[Token, int]]:
-        """What is due in a cell of a block."""
-        tensor = self.place(block).tensor
-        tokens = {("own", tensor)}
-        if self.meaning.maker(block) is not None:
-            tokens = self._due.get((tensor, cell), set())
-            tokens = tokens | {("before", tensor)} if (tensor, cell) in self._before else tokens
-        return frozenset((token, 1) for token in tokens)
+        return content.keys() == set(self.cells(block)) and all(
+            value.how <= how
+            and value.tokens
+            == {(token, 1) for token in (self._due.get(cell, ()) if phase else (FOUND,))}
+            for cell, value in content.items()
+        )
 
     def is_one_kind(self, content: Content) -> bool:
-        """Whether all cells have the same parts of the same tensors."""
-        kinds = {
-            (frozenset((self._part(token), n) for token, n in value.tokens), *value[1:])
-            for value in content.values()
-        }
-        return len(kinds) < 2
+        """Whether all cells have the same parts.
 
-    def _part(self, token: Token) -> Any:
-        """Of a product only the slices that the index of an output block leaves open."""
-        name, which = token
-        phase = self.meaning.phases.get(name)
-        return (name, phase.key(dict(which))) if phase else token
+        Of a product those slices are its part that the index of an output block leaves open.
+        """
+        phases = self.meaning.phases
+        kinds = {
+            (frozenset((n, name and (name, phases[name].key(dict(which))))
+                       for (name, which), n in value.tokens), value.how)
+            for value in content.values()
+        }  # fmt: skip
+        return len(kinds) < 2

@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 
 from msgspec import Struct
 
-from primepar.certify.data import Cell, Names
+from primepar.certify.data import Names, SubOperator
 from primepar.certify.flow import Flow, Place, Side
 from primepar.certify.run import Run
 from primepar.errors import ClaimError
@@ -176,7 +176,7 @@ class _Checker:
         for rank, index, block in sorted(self._wrong()):
             _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
-    def _check_coverage(self, phase: str, cells: list[Cell]) -> None:
+    def _check_coverage(self, phase: str, cells: list[SubOperator]) -> None:
         products = dict(self.names.products.get(phase, ()))
         for place, cell in zip_longest(self.given.coverage[phase], cells):
             if place is None or products.get(place) != cell:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import ChainMap, Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from primepar.certify.data import ZERO, Content, Names, recounted, reduced
+from primepar.certify.data import ZERO, Content, Names, reduced
 from primepar.certify.flow import Flow, Place, Side, posts
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import uses, writes
@@ -27,7 +28,7 @@ class Run:
         self._given: dict[Side, list[Content]] = {}
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
-                self._write(rank, block, names.own(block, bring=True))
+                self._write(rank, block, names.bring(block))
 
     def start(self, place: Place) -> None:
         """Read all that an instruction takes; what is local makes its blocks at once."""
@@ -84,10 +85,11 @@ class Run:
     def _read(self, place: Place, block: str) -> Content:
         rank = place[0]
         if block not in self._device[rank]:
-            bring = self.program.initial is None and block not in self._known[rank]
-            if not bring:
+            if self.program.initial is None and block not in self._known[rank]:
+                self._write(rank, block, self.names.bring(block))
+            else:
                 self.wrong.add((*place, block))
-            self._write(rank, block, self.names.own(block, bring))
+                self._write(rank, block, self.names.of(block))
         return self._device[rank][block]
 
     def _made(self, node: op.Instruction, place: Place, given: Given) -> Sequence[Content]:
@@ -139,28 +141,21 @@ class Run:
             return self._host[rank].pop(block)
         if self.program.initial is not None or block in self._known[rank]:
             self.wrong.add((*place, block))
-        return self.names.own(block)
+        return self.names.of(block)
 
     def _cut_or_joined(
         self, node: op.Cut | op.Join, place: Place, given: list[Content]
     ) -> list[Content]:
-        names, blocks = self.names, (node.block, *node.blocks)
-        parts = [names.cells(block) for block in node.blocks]
-        whole, *boxes = (names.place(block).box for block in blocks)
-        if (
-            len({at.tensor if (at := names.meaning.place(block)) else None for block in blocks}) > 1
-            or names.meaning.place(node.block) is None
-            or sorted(chain(*parts)) != sorted(names.cells(node.block))
-            or not all(map(names.fits, given, uses(node, place[0])))
-        ):
+        """The cells of the parts, each once, have to be those of the whole."""
+        parts, held = [self.names.cells(block) for block in node.blocks], ChainMap(*given)
+        taken = [self.names.cells(block) for block in uses(node, place[0])]
+        pairs = zip(given, taken, strict=True)
+        fitting = all(not content or content.keys() == set(cells) for content, cells in pairs)
+        if not fitting or Counter(chain(*parts)) != Counter(self.names.cells(node.block)):
             self.wrong.add((*place, node.block))
             return []
         if isinstance(node, op.Cut):
-            pairs = zip(parts, boxes, strict=True)
-            return [recounted(given[0], cells, whole, box) for cells, box in pairs]
-        made: Content = {}
-        for content, cells, box in zip(given, parts, boxes, strict=True):
-            made |= recounted(content, cells, box, whole)
-        if len(set(map(bool, given))) > 1 or not names.is_one_kind(made):
+            return [{cell: held[cell] for cell in cells if held} for cells in parts]
+        if len(set(map(bool, given))) > 1 or not self.names.is_one_kind(dict(held)):
             self.wrong.add((*place, node.block))
-        return [made]
+        return [dict(held)]
