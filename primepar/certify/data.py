@@ -96,6 +96,11 @@ class Names:
                 for cell in self.cells(phase.writes.block(sub_operator)):
                     self._due.setdefault(cell, set()).add(self.token(phase, sub_operator))
 
+    def made(self) -> set[str]:
+        """Blocks that the phases of the grid make."""
+        written = {name: self.meaning.phases[name].writes for name in self.grid}
+        return {written[name].block(own) for name, grid in self.grid.items() for own in grid}
+
     @staticmethod
     def token(phase: Phase, sub_operator: SubOperator) -> Token:
         """A sub-operator without the dims that count copies."""
@@ -104,14 +109,13 @@ class Names:
     def cells(self, block: str) -> list[Cell]:
         """The cells of its tensor that a block has."""
         if block not in self._cells:
-            at = self.meaning.place(block)
+            tensor, box = self.meaning.place(block) or (block, None)
             sides = []
-            for dim, (first, end) in enumerate(at.box if at else ()):
-                lines = self._lines.get((at.tensor, dim), set()) if at else set()
+            for dim, (first, end) in enumerate(box or ()):
+                lines = self._lines.get((tensor, dim), ())
                 sides.append(pairwise([first, *sorted(x for x in lines if first < x < end), end]))
-            self._cells[block] = (
-                [(at.tensor, box) for box in product(*sides)] if at else [(block, None)]
-            )
+            boxes = [None] if box is None else product(*sides)
+            self._cells[block] = [(tensor, each) for each in boxes]
         return self._cells[block]
 
     def doubled(self, blocks: Iterable[str]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations, zip_longest
+from collections.abc import Iterator
+from itertools import chain, combinations, zip_longest
 from typing import Any
 
 from primepar.certify.data import Names
@@ -27,34 +28,32 @@ def posts(node: op.Instruction) -> tuple[Post, ...]:
 class Flow:
     """What meets what: messages in order per channel, collectives in order per ranks.
 
-    `met` has all sides of a message or collective for each of them that meets the others. `wants`
-    says of each instruction that waits what must have started before it returns, None for what
-    never comes. `posted` says of each wait what it finishes.
+    `met` has all sides of a message or collective for each of them; where one meets nothing is
+    `lonely`. `wants` says of each instruction that waits what must have started before it returns,
+    None for what never comes. `posted` says of each wait what it finishes.
     """
 
     def __init__(self, program: op.Program, names: Names, buffered: bool) -> None:
         self.program, self._names, self._buffered = program, names, buffered
         self.met: dict[Side, tuple[Side, ...]] = {}
-        self.lonely: set[Place] = set()
-        """Where a message or collective meets nothing."""
-        self._match()
+        self.lonely = {side[:2] for side in self._match() if side not in self.met}
         self.posted: dict[Place, Place] = {}
         self.wants: dict[Place, list[Side | None]] = {}
         for rank, nodes in enumerate(program.programs):
             pending: dict[str, Place] = {}
             for index, node in enumerate(nodes):
-                request = getattr(node, "request", None)
-                if isinstance(node, op.Wait) and node.request in pending:
-                    self.posted[rank, index] = pending.pop(node.request)
-                    self.wants[rank, index] = self._wanted(self.posted[rank, index])
-                elif isinstance(node, op.Wait):
-                    self.wants[rank, index] = [None]
+                here, request = (rank, index), getattr(node, "request", None)
+                if isinstance(node, op.Wait):
+                    post = pending.pop(node.request, None)
+                    self.posted |= {here: post} if post else {}
+                    self.wants[here] = self._wanted(post) if post else [None]
                 elif request is not None:
-                    pending[request] = rank, index
+                    pending[request] = here
                 elif posts(node):
-                    self.wants[rank, index] = self._wanted((rank, index))
+                    self.wants[here] = self._wanted(here)
 
-    def _match(self) -> None:
+    def _match(self) -> Iterator[Side]:
+        """All sides; those that meet others are in `met` then."""
         lines: dict[tuple[Any, tuple[int, ...]], dict[int, list[Side]]] = {}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
@@ -65,8 +64,7 @@ class Flow:
             for met in zip_longest(*(sides.get(role, []) for role in roles)):
                 if None not in met and _agree([posts(self.node(side))[side[2]] for side in met]):
                     self.met |= dict.fromkeys(met, met)
-        sides_ = [side for own in lines.values() for line in own.values() for side in line]
-        self.lonely = {side[:2] for side in sides_ if side not in self.met}
+            yield from chain(*sides.values())
 
     def node(self, place: Place | Side) -> op.Instruction:
         """The instruction at a place."""
@@ -81,27 +79,29 @@ class Flow:
             for want in self.met.get((*place, part), (None,))
         ]
 
-    def races(self, rank: int) -> set[tuple[int, str]]:
-        """(instruction, block or request) of what touches a block in flight, or is left in flight.
+    def races(self) -> set[tuple[int, int, str]]:
+        """(rank, instruction, block or request) of what touches a block in flight, or stays there.
 
         A collective races with itself where two blocks that it brings share elements.
         """
-        nodes, found = self.program.programs[rank], set[tuple[int, str]]()
-        ends = {post: index for (owner, index), (_, post) in self.posted.items() if owner == rank}
-        for index, node in enumerate(nodes):
-            if isinstance(node, op.Group):
-                pairs = combinations(node.body, 2)
-                found |= {(index, name) for one, two in pairs for name in _clash(two, one, rank)}
-            if isinstance(node, op.Collective):
-                found |= {(index, name) for name in self._names.doubled(writes(node, rank))}
-            request = getattr(node, "request", None)
-            if request is None or isinstance(node, op.Wait):
-                continue
-            if index not in ends:
-                found.add((index, request))
-            for later in range(index + 1, ends.get(index, len(nodes))):
-                for part in posts(nodes[later]) or (nodes[later],):
-                    found |= {(later, name) for name in _clash(part, node, rank)}
+        found: set[tuple[int, int, str]] = set()
+        ends = {post: wait[1] for wait, post in self.posted.items()}
+        for rank, nodes in enumerate(self.program.programs):
+            for index, node in enumerate(nodes):
+                raced: list[tuple[int, str]] = []
+                if isinstance(node, op.Group):
+                    pairs = combinations(node.body, 2)
+                    raced += [(index, name) for a, b in pairs for name in _clash(b, a, rank)]
+                if isinstance(node, op.Collective):
+                    raced += [(index, name) for name in self._names.doubled(writes(node, rank))]
+                request = getattr(node, "request", None)
+                if request is not None and not isinstance(node, op.Wait):
+                    end = ends.get((rank, index), len(nodes))
+                    raced += [] if (rank, index) in ends else [(index, request)]
+                    raced += [(later, name) for later in range(index + 1, end)
+                              for part in posts(nodes[later]) or (nodes[later],)
+                              for name in _clash(part, node, rank)]  # fmt: skip
+                found |= {(rank, *race) for race in raced}
         return found
 
 
@@ -130,8 +130,6 @@ def _agree(met: list[Post]) -> bool:
 
 def _clash(node: op.Instruction, flying: op.Instruction, rank: int) -> set[str]:
     """What an instruction reads while it arrives, or changes while it leaves or arrives."""
-    taken, given, changed = (set(each) for each in (
-        uses(flying, rank), writes(flying, rank), writes(node, rank)))  # fmt: skip
-    if isinstance(node, op.Free | op.Evict):
-        changed = {node.block}
+    taken, given = set(uses(flying, rank)), set(writes(flying, rank))
+    changed = {node.block} if isinstance(node, op.Free | op.Evict) else set(writes(node, rank))
     return given & set(uses(node, rank)) | (taken | given) & changed

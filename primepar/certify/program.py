@@ -29,8 +29,8 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     Deadlock-freedom: instructions none of which ever returns, as each waits for what comes after
     another of them or for what never comes, or a message that meets none. Coverage: all that
-    compute one sub-operator. Races: what touches `block`, in flight. Data: what reads a wrong
-    block; one past the last instruction where a block is wrong at the end.
+    compute one sub-operator. Races: what races with `block`. Data: what reads a wrong block; one
+    past the last instruction where a block is wrong at the end.
     """
 
     property: Refutable
@@ -104,9 +104,8 @@ class _Checker:
         self.flow = Flow(program, self.names, given.buffered)
         self.unfinished: list[int] = []
         self.starts: dict[Place, int] = {}
-        """Place -> level at which an instruction starts, of those that do."""
         self.returns: dict[Place, int] = {}
-        """The same of those that wait and return; what comes after one starts at its level."""
+        """Levels of what starts, and of what waits and returns: the next one starts there."""
         for rank, nodes in enumerate(program.programs):
             levels, level = iter(given.levels[rank]), 0
             for index in range(len(nodes)):
@@ -125,33 +124,24 @@ class _Checker:
         """Whatever returns does so after it and all that it waits for have started."""
         for place, level in self.returns.items():
             for want in (place, *self.flow.wants[place]):
-                if want is None:
-                    expected = f"{_at(place)} never to return, as nothing meets it"
-                    _refuse("levels", expected, f"{level}")
-                started = self.starts.get(want[:2])
-                if started is None or started >= level:
-                    when = "never" if started is None else f"at {started}"
-                    expected = f"{_at(place)} to return after {_at(want)} starts, {when}"
-                    _refuse("levels", expected, f"{level}")
+                if want is None or self.starts.get(want[:2], level) >= level:
+                    when = "never, as nothing meets it" if want is None else f"after {_at(want)}"
+                    _refuse("levels", f"{_at(place)} to return {when}", f"{level}")
 
     def is_wrong(self, evidence: Evidence) -> bool:
         """Whether a property is wrong where the evidence says."""
-        places = set(evidence.places)
-        match evidence.property:
-            case "deadlock-freedom":
-                return bool(places) and all(self._hangs(place, places) for place in places)
-            case "coverage":
-                cell, phase = evidence.sub_operator or {}, evidence.phase or ""
-                products = self.names.products.get(phase, ())
-                found = tuple(place for place, own in products if own == cell)
-                due = cell in self.names.grid.get(phase, ())
-                return phase in self.names.grid and found == evidence.places and len(found) != due
-            case "races":
-                races = {(rank, *race) for rank in range(self.program.ranks)
-                         for race in self.flow.races(rank)}  # fmt: skip
-                return bool(places) and {(*place, evidence.block) for place in places} <= races
-            case _:
-                return bool(places) and places <= {wrong[:2] for wrong in self._wrong()}
+        places, names = set(evidence.places), self.names
+        if evidence.property == "coverage":
+            phase, cell = evidence.phase or "", evidence.sub_operator
+            found = tuple(place for place, own in names.products.get(phase, ()) if own == cell)
+            due = cell in names.grid.get(phase, ())
+            return phase in names.grid and found == evidence.places and len(found) != due
+        if evidence.property == "deadlock-freedom":
+            return bool(places) and all(self._hangs(place, places) for place in places)
+        races = self.flow.races()
+        wrong = races if evidence.property == "races" else self._wrong() - races
+        named = {tuple(place) for *place, block in wrong if evidence.block in (None, block)}
+        return bool(places) and places <= named
 
     def _hangs(self, place: Place, places: set[Place]) -> bool:
         """Whether an instruction meets nothing, or waits for what comes after one of the others."""
@@ -166,9 +156,8 @@ class _Checker:
             _refuse("matching", f"a partner of {_at(place)}", "none")
         for rank in self.unfinished:
             _refuse("levels", f"rank {rank} to come to its end", "too few")
-        for rank in range(self.program.ranks):
-            for index, block in sorted(self.flow.races(rank)):
-                _refuse("races", "none", f"{block} at {_at((rank, index))}")
+        for rank, index, block in sorted(self.flow.races()):
+            _refuse("races", "none", f"{block} at {_at((rank, index))}")
         if self.given.coverage.keys() != self.names.grid.keys():
             _refuse("coverage", "the phases of the grid", "others")
         for phase, cells in self.names.grid.items():

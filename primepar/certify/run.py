@@ -11,9 +11,6 @@ from primepar.certify.flow import Flow, Place, Side, posts
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import uses, writes
 
-Given = dict[int, list[Content]]
-"""What each rank gives to a message or collective, or to an instruction of its own."""
-
 
 class Run:
     """`wrong` collects (rank, instruction, block) of every read of what is not there, or wrong."""
@@ -49,34 +46,27 @@ class Run:
             side, blocks = (*place, part), writes(post, place[0])
             met = self.flow.met.get(side, (side,)) if blocks else ()
             given = {each[0]: self._given[each] for each in reversed(met)}  # a sender comes first
-            for block, content in zip(blocks, self._made(post, place, given), strict=False):
+            made = self._made(post, place, given) if blocks else ()
+            for block, content in zip(blocks, made, strict=False):
                 self._write(place[0], block, content)
 
     def end(self) -> None:
         """Look at what lies where at the end, and for what the grid makes and nothing takes."""
-        names, final = self.names, self.program.final
-        ends = [(rank, len(nodes)) for rank, nodes in enumerate(self.program.programs)]
-        kept = {(rank, block) for rank, blocks in enumerate(final or ()) for block in blocks}
-        for rank, block in kept:
+        names, programs, place = self.names, self.program.programs, self.names.meaning.place
+        final = [(rank, b) for rank, own in enumerate(self.program.final or ()) for b in own]
+        for rank, block in final:
             held = self._device[rank].get(block)
-            meant = names.meaning.place(block) is not None
-            if held is None or (meant and not names.is_right(held, block)):
-                self.wrong.add((*ends[rank], block))
-        taken = {names.meaning.place(block) for _, block in kept} | {
-            names.meaning.place(block)
-            for node in (node for nodes in self.program.programs for node in nodes)
-            if isinstance(node, op.Compute | op.Cut | op.Join)
-            for block in uses(node, 0)
-        }
-        phases = names.meaning.phases
-        for block in {phases[n].writes.block(cell) for n in names.grid for cell in names.grid[n]}:
+            if held is None or (place(block) is not None and not names.is_right(held, block)):
+                self.wrong.add((rank, len(programs[rank]), block))
+        taken = {place(block) for _, block in final}
+        for node in chain(*programs):
+            if isinstance(node, op.Compute | op.Cut | op.Join):
+                taken |= set(map(place, uses(node, 0)))
+        for block in names.made():
             there = [held[block] for held in self._device if block in held]
-            if (
-                names.meaning.place(block) not in taken
-                if final is not None
-                else not any(names.is_right(content, block) for content in there)
-            ):
-                self.wrong.add((*ends[0], block))
+            arrives = any(names.is_right(held, block) for held in there)
+            if not (arrives if self.program.final is None else place(block) in taken):
+                self.wrong.add((0, len(programs[0]), block))
 
     def _write(self, rank: int, block: str, content: Content) -> None:
         self._device[rank][block] = content
@@ -85,28 +75,26 @@ class Run:
     def _read(self, place: Place, block: str) -> Content:
         rank = place[0]
         if block not in self._device[rank]:
-            if self.program.initial is None and block not in self._known[rank]:
-                self._write(rank, block, self.names.bring(block))
-            else:
-                self.wrong.add((*place, block))
-                self._write(rank, block, self.names.of(block))
+            gone = self.program.initial is not None or block in self._known[rank]
+            self.wrong |= {(*place, block)} if gone else set()
+            self._write(rank, block, self.names.of(block) if gone else self.names.bring(block))
         return self._device[rank][block]
 
-    def _made(self, node: op.Instruction, place: Place, given: Given) -> Sequence[Content]:
-        """What a rank gets, in the order of the blocks that it writes."""
+    def _made(
+        self, node: op.Instruction, place: Place, given: dict[int, list[Content]]
+    ) -> Sequence[Content]:
+        """What a rank gets of what each gives, in the order of the blocks that it writes."""
         rank = place[0]
         match node:
             case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
-                return given[source] if writes(node, rank) else ()
-            case op.AllReduce() | op.Reduce() if writes(node, rank):
+                return given[source]
+            case op.AllReduce() | op.Reduce():
                 return [reduced(node.reduction, [given[member][0] for member in node.group])]
             case op.AllGather(group=group):
                 return [given[member][0] for member in group]
-            case op.ReduceScatter(group=group, reduction=reduction):
-                own = group.index(rank)
-                return [reduced(reduction, [given[member][own] for member in group])]
-            case op.AllToAll(group=group):
-                return [given[member][group.index(rank)] for member in group]
+            case op.ReduceScatter(group=group) | op.AllToAll(group=group):
+                own = [given[member][group.index(rank)] for member in group]
+                return own if isinstance(node, op.AllToAll) else [reduced(node.reduction, own)]
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
