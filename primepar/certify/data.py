@@ -1,18 +1,15 @@
 """What the blocks of a program hold, and what they should hold by their names.
 
-All cuts of a tensor cut it together into cells. What a block holds is told by cells, wherever it
-has come from: in each there is a reduction of tokens, which stand for the products that belong
-there and for data from before the program.
-
-    W is cut at 0, 2, 4, 8, and V, which is W, at 0, 4, 8
-    W[0] holds {(W, 0 to 2): own}, and V[0] joined of W[0] and W[1] also {(W, 2 to 4): own}
+All cuts of a tensor cut it together into cells. In each of the cells that a block has there is a
+reduction of tokens: products that belong there, or data from before the program. Where a block
+has another name than its data, the cells are still those of the data.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import pairwise, product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, pairwise, product
 from typing import NamedTuple
 
 from primepar.schedule.meaning import Box, Meaning, Phase
@@ -21,7 +18,7 @@ from primepar.schedule.program import Compute, Program
 Cell = tuple[str, Box | None]
 """A tensor and a box in it that no cut goes through; a block without meaning is its own cell."""
 Token = tuple[str, tuple[tuple[str, int], ...]]
-"""A phase and the slices that tell its sub-operators apart; data from before is `FOUND`."""
+"""A phase and the slices that its sub-operators differ in; data from before is `FOUND`."""
 FOUND: Token = ("", ())
 SubOperator = dict[str, int]
 """The slice of each dim."""
@@ -54,13 +51,12 @@ def _joined(reduction: str, values: list[Value]) -> Value:
     """A sum counts its tokens; the largest or smallest of equal values is one of them."""
     if len(values if reduction == "sum" else set(values)) == 1:
         return values[0]
+    how = frozenset({reduction}).union(*(value.how for value in values))
+    if reduction != "sum":
+        return Value(frozenset(chain(*(value.tokens for value in values))), how)
     total = Counter[Token]()
     for value in values:
-        if reduction == "sum":
-            total.update(dict(value.tokens))
-        else:
-            total |= Counter(dict(value.tokens))
-    how = frozenset({reduction}).union(*(value.how for value in values))
+        total.update(dict(value.tokens))
     return Value(frozenset(total.items()), how)
 
 
@@ -148,7 +144,7 @@ class Names:
             for cell, value in content.items()
         )
 
-    def is_one_kind(self, content: Content) -> bool:
+    def is_one_kind(self, content: Mapping[Cell, Value]) -> bool:
         """Whether all cells have the same parts.
 
         Of a product those slices are its part that the index of an output block leaves open.

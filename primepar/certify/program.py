@@ -7,7 +7,6 @@ counted, and what blocks hold is followed once, in the order that the certificat
 from __future__ import annotations
 
 from hashlib import sha256
-from itertools import zip_longest
 from typing import Literal, NoReturn
 
 from msgspec import Struct
@@ -166,13 +165,14 @@ class _Checker:
             _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
     def _check_coverage(self, phase: str, cells: list[SubOperator]) -> None:
-        products = dict(self.names.products.get(phase, ()))
-        for place, cell in zip_longest(self.given.coverage[phase], cells):
-            if place is None or products.get(place) != cell:
-                expected = f"{phase} sub-operator {cell} at {_at(place) if place else 'a place'}"
+        places, products = self.given.coverage[phase], dict(self.names.products.get(phase, ()))
+        if not len(places) == len(products) == len(cells):
+            got = f"{len(places)}, and {len(products)} in the program"
+            _refuse("coverage", f"{len(cells)} places of {phase}", got)
+        for place, cell in zip(places, cells, strict=True):
+            if products.get(place) != cell:
+                expected = f"{phase} sub-operator {cell} at {_at(place)}"
                 _refuse("coverage", expected, "another instruction")
-        if len(products) != len(cells):
-            _refuse("coverage", f"{len(cells)} products of {phase}", f"{len(products)}")
 
     def _wrong(self) -> set[tuple[int, int, str]]:
         """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""

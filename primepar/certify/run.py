@@ -21,11 +21,11 @@ class Run:
         self.wrong: set[tuple[int, int, str]] = set()
         self._device: list[dict[str, Content]] = [{} for _ in ranks]
         self._host: list[dict[str, Content]] = [{} for _ in ranks]
-        self._known: list[set[str]] = [set() for _ in ranks]
+        self._gone: list[set[str]] = [set() for _ in ranks]
         self._given: dict[Side, list[Content]] = {}
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
-                self._write(rank, block, names.bring(block))
+                self._device[rank][block] = names.bring(block)
 
     def start(self, place: Place) -> None:
         """Read all that an instruction takes; what is local makes its blocks at once."""
@@ -34,6 +34,7 @@ class Run:
             self._given[*place, part] = [self._read(place, block) for block in uses(post, rank)]
         if isinstance(node, op.Free | op.Evict):
             content = self._device[rank].pop(node.block)
+            self._gone[rank].add(node.block)
             if isinstance(node, op.Evict):
                 self._host[rank][node.block] = content
         if not posts(node):
@@ -48,7 +49,7 @@ class Run:
             given = {each[0]: self._given[each] for each in reversed(met)}  # a sender comes first
             made = self._made(post, place, given) if blocks else ()
             for block, content in zip(blocks, made, strict=False):
-                self._write(place[0], block, content)
+                self._device[place[0]][block] = content
 
     def end(self) -> None:
         """Look at what lies where at the end, and for what the grid makes and nothing takes."""
@@ -68,16 +69,12 @@ class Run:
             if not (arrives if self.program.final is None else place(block) in taken):
                 self.wrong.add((0, len(programs[0]), block))
 
-    def _write(self, rank: int, block: str, content: Content) -> None:
-        self._device[rank][block] = content
-        self._known[rank].add(block)
-
     def _read(self, place: Place, block: str) -> Content:
         rank = place[0]
         if block not in self._device[rank]:
-            gone = self.program.initial is not None or block in self._known[rank]
+            gone = self.program.initial is not None or block in self._gone[rank]
             self.wrong |= {(*place, block)} if gone else set()
-            self._write(rank, block, self.names.of(block) if gone else self.names.bring(block))
+            self._device[rank][block] = (self.names.of if gone else self.names.bring)(block)
         return self._device[rank][block]
 
     def _made(
@@ -98,7 +95,7 @@ class Run:
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
-                return self._cut_or_joined(node, place, given[rank])
+                return self._parted(node, place, given[rank])
             case op.Alloc():
                 return [ZERO]
             case op.Fetch(block=block):
@@ -124,26 +121,20 @@ class Run:
         return reduced(phase.reduction if phase else "sum", contents)
 
     def _fetched(self, block: str, place: Place) -> Content:
-        rank = place[0]
-        if block in self._host[rank]:
-            return self._host[rank].pop(block)
-        if self.program.initial is not None or block in self._known[rank]:
+        rank, held = place[0], self._host[place[0]].pop(block, None)
+        known = block in self._device[rank] or block in self._gone[rank]
+        if held is None and (self.program.initial is not None or known):
             self.wrong.add((*place, block))
-        return self.names.of(block)
+        return self.names.of(block) if held is None else held
 
-    def _cut_or_joined(
-        self, node: op.Cut | op.Join, place: Place, given: list[Content]
-    ) -> list[Content]:
-        """The cells of the parts, each once, have to be those of the whole."""
-        parts, held = [self.names.cells(block) for block in node.blocks], ChainMap(*given)
-        taken = [self.names.cells(block) for block in uses(node, place[0])]
-        pairs = zip(given, taken, strict=True)
-        fitting = all(not content or content.keys() == set(cells) for content, cells in pairs)
-        if not fitting or Counter(chain(*parts)) != Counter(self.names.cells(node.block)):
+    def _parted(self, node: op.Cut | op.Join, place: Place, given: list[Content]) -> list[Content]:
+        """The parts have the cells of the whole, each once, and a join is of one kind."""
+        cells, held = self.names.cells, ChainMap(*given)
+        pairs = zip(given, uses(node, place[0]), strict=True)
+        fitting = all(not each or each.keys() == set(cells(block)) for each, block in pairs)
+        filled = Counter(chain(*map(cells, node.blocks))) == Counter(cells(node.block))
+        alike = len(set(map(bool, given))) == 1 and self.names.is_one_kind(held)
+        if not (fitting and filled and (alike or isinstance(node, op.Cut))):
             self.wrong.add((*place, node.block))
-            return []
-        if isinstance(node, op.Cut):
-            return [{cell: held[cell] for cell in cells if held} for cells in parts]
-        if len(set(map(bool, given))) > 1 or not self.names.is_one_kind(dict(held)):
-            self.wrong.add((*place, node.block))
-        return [dict(held)]
+        blocks = writes(node, place[0]) if fitting and filled else ()
+        return [{cell: held[cell] for cell in cells(block) if cell in held} for block in blocks]
