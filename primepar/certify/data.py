@@ -77,8 +77,8 @@ class Names:
                     own.append(((rank, index), node.sub_operator))
         self.grid: dict[str, list[SubOperator]] = {}
         for name, slices in (program.grid or {}).items():
-            indices = product(*map(range, slices.values()))
-            self.grid[name] = [dict(zip(slices, index, strict=True)) for index in indices]
+            cells = product(*map(range, slices.values()))
+            self.grid[name] = [dict(zip(slices, cell, strict=True)) for cell in cells]
         self._lines: dict[tuple[str, int], set[int]] = {}
         for name, tensor in (program.tensors or {}).items():
             for dim, cuts in enumerate(tensor.cuts):

@@ -88,28 +88,23 @@ class Flow:
         ends = {post: wait[1] for wait, post in self.posted.items()}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
-                raced: list[tuple[int, str]] = []
+                brought = writes(node, rank) if isinstance(node, op.Collective) else ()
+                raced = list(self._names.doubled(brought))
                 if isinstance(node, op.Group):
                     pairs = combinations(node.body, 2)
-                    raced += [(index, name) for a, b in pairs for name in _clash(b, a, rank)]
-                if isinstance(node, op.Collective):
-                    raced += [(index, name) for name in self._names.doubled(writes(node, rank))]
+                    raced += [name for one, two in pairs for name in _clash(two, one, rank)]
                 request = getattr(node, "request", None)
                 if request is not None and not isinstance(node, op.Wait):
-                    end = ends.get((rank, index), len(nodes))
-                    raced += [] if (rank, index) in ends else [(index, request)]
-                    raced += [(later, name) for later in range(index + 1, end)
-                              for part in posts(nodes[later]) or (nodes[later],)
-                              for name in _clash(part, node, rank)]  # fmt: skip
-                found |= {(rank, *race) for race in raced}
+                    raced += [] if (rank, index) in ends else [request]
+                    for later in range(index + 1, ends.get((rank, index), len(nodes))):
+                        for part in posts(nodes[later]) or (nodes[later],):
+                            found |= {(rank, later, name) for name in _clash(part, node, rank)}
+                found |= {(rank, index, name) for name in raced}
         return found
 
 
 def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
-    """The line in which posts of one role meet those of the others in order, and the own role.
-
-    The roles of a message are 1, its sender, and 0; those of a collective are the ranks.
-    """
+    """Within what posts meet in order, and the own role: of a message 1 sends, 0 receives."""
     if isinstance(post, op.Collective):
         return (post.communicator, tuple(sorted(post.group))), rank
     sends = isinstance(post, op.Send | op.ISend)
@@ -119,11 +114,9 @@ def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
 
 def _agree(met: list[Post]) -> bool:
     """Whether posts are one: of one tag, or of one kind, order, root, reduction and length."""
-    names = ("group", "root", "reduction")
-    claims = {
-        (getattr(post, "tag", type(post)), *(getattr(post, name, None) for name in names))
-        for post in met
-    }
+    fields = ("group", "root", "reduction")
+    claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
+              for post in met}  # fmt: skip
     lists = [getattr(post, name, met) for post in met for name in ("blocks", "into")]
     return len(claims) == 1 and all(len(blocks) == len(met) for blocks in lists)
 

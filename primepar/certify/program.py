@@ -11,16 +11,12 @@ from typing import Literal, NoReturn
 
 from msgspec import Struct
 
-from primepar.certify.data import Names, SubOperator
+from primepar.certify.data import Names
 from primepar.certify.flow import Flow, Place, Side
 from primepar.certify.run import Run
 from primepar.errors import ClaimError
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
-
-Refutable = Literal["coverage", "data", "deadlock-freedom", "races"]
-"""What may be wrong; data is placement, completion and alignment together. Memory and traffic are
-sums that need no witness: a certificate says nothing of them."""
 
 
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -28,11 +24,12 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     Deadlock-freedom: instructions none of which ever returns, as each waits for what comes after
     another of them or for what never comes, or a message that meets none. Coverage: all that
-    compute one sub-operator. Races: what races with `block`. Data: what reads a wrong block; one
-    past the last instruction where a block is wrong at the end.
+    compute one sub-operator. Races: what races with `block`. Data, which is placement, completion
+    and alignment: what reads a wrong block; one past the last instruction where a block is wrong
+    at the end. Memory and traffic are sums that need no witness.
     """
 
-    property: Refutable
+    property: Literal["coverage", "data", "deadlock-freedom", "races"]
     places: tuple[Place, ...]
     block: str | None = None
     phase: str | None = None
@@ -64,10 +61,9 @@ def digest(program: Program) -> str:
 
 def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
     """The properties that a certificate is about."""
-    if given.refuted:
-        return tuple(evidence.property for evidence in given.refuted)
-    names = ("placement", "completion", "alignment", "deadlock-freedom", "races")
-    return ("coverage", *names) if program.grid else names
+    coverage = ("coverage",) if program.grid else ()
+    proved = (*coverage, "placement", "completion", "alignment", "deadlock-freedom", "races")
+    return tuple(evidence.property for evidence in given.refuted) or proved
 
 
 def certify_program(given: ProgramCertificate, program: Program) -> None:
@@ -106,17 +102,15 @@ class _Checker:
         self.returns: dict[Place, int] = {}
         """Levels of what starts, and of what waits and returns: the next one starts there."""
         for rank, nodes in enumerate(program.programs):
-            levels, level = iter(given.levels[rank]), 0
+            levels, level = list(reversed(given.levels[rank])), 0
             for index in range(len(nodes)):
                 self.starts[rank, index] = level
-                if (rank, index) not in self.flow.wants:
-                    continue
-                after = next(levels, None)
-                if after is None:
+                if (rank, index) in self.flow.wants and not levels:
                     self.unfinished.append(rank)
                     break
-                level = self.returns[rank, index] = after
-            if next(levels, None) is not None:
+                if (rank, index) in self.flow.wants:
+                    level = self.returns[rank, index] = levels.pop()
+            if levels:
                 _refuse("levels", f"those of rank {rank} only", "more")
 
     def check_levels(self) -> None:
@@ -159,20 +153,14 @@ class _Checker:
             _refuse("races", "none", f"{block} at {_at((rank, index))}")
         if self.given.coverage.keys() != self.names.grid.keys():
             _refuse("coverage", "the phases of the grid", "others")
-        for phase, cells in self.names.grid.items():
-            self._check_coverage(phase, cells)
+        for phase, grid in self.names.grid.items():
+            products = dict(self.names.products.get(phase, ()))
+            computed = [products.get(place) for place in self.given.coverage[phase]]
+            if computed != grid or len(products) != len(grid):
+                expected = f"the {len(grid)} places of {phase} in order of the grid"
+                _refuse("coverage", expected, f"others, of {len(products)} in the program")
         for rank, index, block in sorted(self._wrong()):
             _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
-
-    def _check_coverage(self, phase: str, cells: list[SubOperator]) -> None:
-        places, products = self.given.coverage[phase], dict(self.names.products.get(phase, ()))
-        if not len(places) == len(products) == len(cells):
-            got = f"{len(places)}, and {len(products)} in the program"
-            _refuse("coverage", f"{len(cells)} places of {phase}", got)
-        for place, cell in zip(places, cells, strict=True):
-            if products.get(place) != cell:
-                expected = f"{phase} sub-operator {cell} at {_at(place)}"
-                _refuse("coverage", expected, "another instruction")
 
     def _wrong(self) -> set[tuple[int, int, str]]:
         """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""
