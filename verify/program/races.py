@@ -119,10 +119,8 @@ _Flying = dict[str, list[_Flight]]
 def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
     flying: _Flying = {}
     for operation in in_time(operations):
-        if not flying and not operation.posts and operation.awaits == operation.starts:
-            blocks = [post.message.block for post in operation.starts]
-            if len(set(blocks)) == len(blocks):
-                continue  # nothing is in flight, and these leave one another alone
+        if not flying and _is_alone(operation):
+            continue
         if flying or operation.posts:
             reads, writes = touched(operation.instruction, operation.rank)
             yield from _clashes(operation, reads, "read", flying, leaked)
@@ -140,6 +138,14 @@ def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iter
         if operation.posted is not None:
             reads, writes = touched(operation.posted.instruction, operation.rank)
             _land(flying, operation.posted, {*reads, *writes})
+
+
+def _is_alone(operation: Operation) -> bool:
+    """Whether it leaves nothing in flight, and touches no block by two messages."""
+    if operation.posts or operation.awaits != operation.starts:
+        return False
+    blocks = [post.message.block for post in operation.starts]
+    return len(set(blocks)) == len(blocks)
 
 
 def _land(flying: _Flying, posted: Post | Operation, blocks: Iterable[str]) -> None:

@@ -114,17 +114,19 @@ class SymbolicRun:
             hanging[stretch.rank] = stretch.waiting
 
     def _start(self, operation: Operation) -> None:
-        rank, node = operation.rank, operation.instruction
         for post in operation.starts:
             if post.sends:
                 block = post.message.block
-                held = self.device[rank].get(block)
+                held = self.device[operation.rank].get(block)
                 self._sent[post] = self._read(operation, block) if held is None else held
+        if isinstance(operation.instruction, Compute):
+            self._compute(operation, operation.instruction)
+        elif not operation.starts:
+            self._start_other(operation)
+
+    def _start_other(self, operation: Operation) -> None:
+        rank, node = operation.rank, operation.instruction
         match node:
-            case Compute():
-                self._compute(operation, node)
-            case _ if operation.starts:
-                pass
             case Alloc(block=block):
                 self._write(rank, block, ZERO)
             case Free(block=block):

@@ -9,8 +9,7 @@ and is not trusted: Z3 checks the order that it finds, or that the circle cannot
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import z3
 
@@ -19,7 +18,6 @@ from primepar.verify.program.flow import Flow, Operation, Post, needs
 from primepar.verify.program.solver import Solver
 
 _NEVER = -1
-T = TypeVar("T")
 
 
 class Stretch(NamedTuple):
@@ -88,30 +86,26 @@ class Waits:
         return [node - 1, *[self._node(item) for item in wanted]]
 
     def _levels(self) -> list[int | None]:
-        """Longest way to each node, None for those that are never reached.
-
-        Each node asks for the levels of what comes before it, one after the other, and is parked
-        at the first that has none yet; that one wakes it. So every wait is looked at once.
-        """
-        count = len(self.stretches)
-        level: list[int | None] = [None] * (count + len(self._meetings))
-        parked: dict[int, list[tuple[int, Iterator[int], int]]] = {}
-        starts = [node for node in range(count) if not self._follows(node)]
-        first = (*starts, *range(count, len(level)))
-        ready = deque((node, iter(self.before(node)), 0) for node in first)
-        for node, wanted, at in in_time(_emptied(ready)):
-            for earlier in wanted:
-                known = None if earlier == _NEVER else level[earlier]
-                if known is None:
-                    parked.setdefault(earlier, []).append((node, wanted, at))
-                    break
-                at = max(at, known + 1)
-            else:
-                level[node] = at
-                ready += [(n, rest, max(own, at + 1)) for n, rest, own in parked.pop(node, ())]
-                if node + 1 < count and self._follows(node + 1):
-                    ready.append((node + 1, iter(self.before(node + 1)), 0))
-        return level
+        """Longest way to each node, None for those that are never reached (Kahn's algorithm)."""
+        count = len(self.stretches) + len(self._meetings)
+        after: list[list[int]] = [[] for _ in range(count)]
+        missing = [0] * count
+        for node in in_time(range(count)):
+            before = self.before(node)
+            missing[node] = len(before)
+            for earlier in before:
+                if earlier != _NEVER:
+                    after[earlier].append(node)
+        level = [0] * count
+        ready = [node for node, count in enumerate(missing) if not count]
+        for node in in_time(ready):
+            above = level[node] + 1
+            for later in after[node]:
+                level[later] = max(level[later], above)
+                missing[later] -= 1
+                if not missing[later]:
+                    ready.append(later)
+        return [None if count else at for at, count in zip(level, missing, strict=True)]
 
     def _follows(self, node: int) -> bool:
         """Whether a stretch comes after another of its rank."""
@@ -183,12 +177,6 @@ class Waits:
             ]
             hangs[stretch.rank] = (waiting, wants)
         return hangs
-
-
-def _emptied(ready: deque[T]) -> Iterator[T]:
-    """What is in a queue, with what is added meanwhile."""
-    while ready:
-        yield ready.popleft()
 
 
 def _sentence(circle: list[int], collective: bool) -> str:
