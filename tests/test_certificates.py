@@ -19,6 +19,7 @@ from primepar.schedule import Program
 from primepar.schedule.program import Compute, Recv, Send
 from primepar.schedule.signature import Signature, Tensor
 from primepar.verify.certificate.program import certificate
+from primepar.verify.explorer.explore import explore
 from primepar.verify.program.proof import verify_program
 
 NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
@@ -211,3 +212,17 @@ def test_coverage_is_no_claim_about_a_phase_without_a_grid() -> None:
     assert str(raised.value) == (
         "refuted: expected coverage to be wrong at rank 0, instruction 0, got nothing wrong there"
     )
+
+
+def test_a_block_without_meaning_is_no_block_of_a_tensor_of_its_name() -> None:
+    """`W` lies on rank 0, and rank 1 calls it `W[]`, a tensor without dims."""
+    whole = Program(
+        "primepar-program", 1, 2, ((Send(1, "W"),), (Recv(0, "W[]"),)),
+        initial=(("W",), ()), final=((), ("W[]",)), tensors={"W": Tensor(())},
+    )  # fmt: skip
+    report = verify_program(whole)
+    assert report["alignment"].verdict == "refuted"
+    assert "alignment" in explore(whole).failed
+    with pytest.raises(ClaimError) as raised:
+        certify_program(replace(certificate(whole, report), refuted=()), whole)
+    assert str(raised.value) == "data: expected the right data, got W[] at rank 1, instruction 1"

@@ -94,6 +94,7 @@ class Names:
         found, (lengths, corners) = self.meaning.place(block), self.cells(block)
         tensor = block if found is None else found.tensor
         source = "own" if self.maker(block) is None else "before"
+        source = source if found else "loose"
         return Content(lengths, tuple(single([(source, tensor, corner)]) for corner in corners))
 
     def blank(self, block: str) -> Content:

@@ -18,9 +18,11 @@ from primepar.schedule.signature import Reduction
 from primepar.verify.deadline import in_time
 
 OWN = ("own", ())
+LOOSE = ("loose", ())
 BEFORE = ("before", ())
 Source = tuple[str, Key]
-"""(phase, which part of its output), or `OWN` or `BEFORE` for data that the program found."""
+"""(phase, which part of its output), or `OWN` or `BEFORE` for data that the program found, or
+`LOOSE` if no tensor has it."""
 
 
 class Part(NamedTuple):

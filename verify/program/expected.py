@@ -11,6 +11,7 @@ from primepar.schedule.program import Compute
 from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     BEFORE,
+    LOOSE,
     OWN,
     Content,
     Part,
@@ -63,7 +64,7 @@ class Expected:
     def _datum(self, block: str) -> Content:
         found = self.meaning.place(block)
         source: Source = OWN if self.meaning.maker(block) is None else BEFORE
-        part = Part(source, found) if found else Part(OWN, Place(block, ()))
+        part = Part(source, found) if found else Part(LOOSE, Place(block, ()))
         return Content.flat(made_of(part.place, frozenset(((part.source, 1),)), "sum"))
 
     def sum(self, block: str) -> Sum:

@@ -9,7 +9,7 @@ from itertools import product
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join, Program
 from primepar.verify.deadline import in_time
-from primepar.verify.program.contents import BEFORE, OWN, Part, Sum, parts_of
+from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Part, Sum, parts_of
 from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected
 from primepar.verify.program.flow import place
@@ -89,7 +89,7 @@ def part_text(expected: Expected, part: Part) -> str:
     """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
     name, key = part.source
     block = expected.meaning.block_at(*part.place)
-    if part.source == OWN:
+    if part.source in (OWN, LOOSE):
         return block
     if part.source == BEFORE:
         return f"{block} from before"
