@@ -83,20 +83,20 @@ def _smallest(
     wrong: dict[Cell, int] = {}
     for depth in reversed(range(len(grid))):
         rows: dict[Cell, set[tuple[int, bool]]] = {} if depth else {(): set()}
-        for (*row, slice_), is_right in right.items():
-            rows.setdefault(tuple(row), set()).add((slice_, is_right))
+        for cell, is_right in right.items():
+            rows.setdefault(cell[:-1], set()).add((cell[-1], is_right))
         right = {}
         for place, slices in in_time(rows.items()):
-            found = smallest_wrong(frozenset(slices), grid[depth])
-            right[place] = found is None
-            if found is not None:
-                wrong[place] = found
+            first = smallest_wrong(frozenset(slices), grid[depth])
+            right[place] = first is None
+            if first is not None:
+                wrong[place] = first
     if right.get((), False):
         return None
-    cell: Cell = ()
-    while cell in wrong:
-        cell = (*cell, wrong[cell])
-    return cell + (0,) * (len(grid) - len(cell))
+    found: Cell = ()
+    while found in wrong:
+        found = (*found, wrong[found])
+    return found + (0,) * (len(grid) - len(found))
 
 
 def _stranger(

@@ -29,7 +29,6 @@ from primepar.schedule.program_file import instruction_line
 from primepar.verify.deadline import in_time
 
 COLLECTIVES = frozenset(get_args(Collective))
-_SENDING = frozenset((Send, ISend))
 _BLOCKING = COLLECTIVES | {Send, Recv, Wait, Group}
 LOCAL = frozenset(get_args(Instruction)) - _BLOCKING - {ISend, IRecv}
 """Instructions that touch nothing but their own rank."""
@@ -46,11 +45,6 @@ class Post:
     """Whether this is the sender's side."""
     partner: Post | None = None
     """The other side; None where nothing meets it."""
-
-    @classmethod
-    def of(cls, rank: int, index: int, message: Send | Recv | ISend | IRecv) -> Post:
-        """The side of a message that an instruction starts."""
-        return cls(rank, index, message, type(message) in _SENDING)
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({instruction_line(self.message)})"
@@ -114,6 +108,8 @@ class Flow:
 
     program: Program
     operations: list[list[Operation]] = field(default_factory=list)
+    calls: list[Operation] = field(default_factory=list)
+    """All calls of collectives."""
     meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     leaked: list[Post | Operation] = field(default_factory=list)
@@ -139,19 +135,20 @@ class Flow:
             posts: tuple[Post, ...]
             match instruction:
                 case Group(body=body):
-                    posts = tuple([Post.of(rank, index, message) for message in body])
+                    posts = tuple([Post(rank, index, each, type(each) is Send) for each in body])
                     yield Operation(rank, index, instruction, posts, posts)
                 case ISend() | IRecv():
-                    post = Post.of(rank, index, instruction)
+                    post = Post(rank, index, instruction, isinstance(instruction, ISend))
                     self._pend(pending, instruction.request, post)
                     yield Operation(rank, index, instruction, (post,))
                 case Send() | Recv():
-                    posts = (Post.of(rank, index, instruction),)
+                    posts = (Post(rank, index, instruction, isinstance(instruction, Send)),)
                     yield Operation(rank, index, instruction, posts, posts)
                 case Wait(request=request):
                     yield self._wait(rank, index, instruction, pending.pop(request, None))
                 case _:
                     operation = Operation(rank, index, instruction)
+                    self.calls.append(operation)
                     if operation.posts:
                         self._pend(pending, str(getattr(instruction, "request", "")), operation)
                     yield operation
@@ -220,17 +217,14 @@ class Flow:
 
     def _match_collectives(self) -> None:
         calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
-        for operations in self.operations:
-            for operation in in_time(operations):
-                node = operation.instruction
-                if type(node) not in COLLECTIVES:
-                    continue
-                assert isinstance(node, Collective)
-                if operation.rank not in node.group:
-                    self._blame(operation, _STRANGER.format(operation.rank))
-                    continue
-                key = (node.communicator, tuple(sorted(node.group)))
-                calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
+        for operation in in_time(self.calls):
+            node = operation.instruction
+            assert isinstance(node, Collective)
+            if operation.rank not in node.group:
+                self._blame(operation, _STRANGER.format(operation.rank))
+                continue
+            key = (node.communicator, tuple(sorted(node.group)))
+            calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
         for (_, members), by_rank in calls.items():
             for met in in_time(zip_longest(*(by_rank.get(rank, []) for rank in members))):
                 self._match_collective(members, met)

@@ -31,7 +31,7 @@ from primepar.schedule.program import (
 )
 from primepar.verify.deadline import in_time
 from primepar.verify.program.expected import meet
-from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, place
+from primepar.verify.program.flow import Flow, Operation, Post, place
 
 
 @dataclass(frozen=True, order=True)
@@ -81,15 +81,13 @@ def races(flow: Flow, meaning: Meaning) -> list[Race]:
     """All races, smallest instruction index first; then what is never waited for."""
     leaked = set(flow.leaked)
     found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
-    found += [race for operations in flow.operations for race in _shared(operations, meaning)]
+    found += _shared(flow.calls, meaning)
     return sorted(found) + sorted(_leak(posted) for posted in leaked)
 
 
-def _shared(operations: list[Operation], meaning: Meaning) -> Iterator[Race]:
+def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
     """Blocks that one collective brings to one place: each would replace the other there."""
-    for operation in in_time(operations):
-        if type(operation.instruction) not in COLLECTIVES:
-            continue
+    for operation in in_time(calls):
         writes = touched(operation.instruction, operation.rank).writes
         at = {block: found for block in writes if (found := meaning.place(block))}
         cuts = {block.rpartition("[")[0] for block in at}

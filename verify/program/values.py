@@ -52,6 +52,8 @@ ON_HOST = "in host memory"
 OPERANDS = "and nothing but these"
 SIZE = "of its size"
 GONE = "after it was freed"
+SHORT = 64
+"""Instructions between which nobody looks at the clock."""
 
 
 class Made(NamedTuple):
@@ -109,15 +111,17 @@ class SymbolicRun:
             waited = hanging[stretch.rank]
             if waited is not None:
                 self._finish(waited)
-            for operation in in_time(stretch.operations):
+            own = stretch.operations
+            for operation in own if len(own) < SHORT else in_time(own):
                 self._start(operation)
             hanging[stretch.rank] = stretch.waiting
 
     def _start(self, operation: Operation) -> None:
+        memory = self.device[operation.rank]
         for post in operation.starts:
             if post.sends:
                 block = post.message.block
-                held = self.device[operation.rank].get(block)
+                held = memory.get(block)
                 self._sent[post] = self._read(operation, block) if held is None else held
         if isinstance(operation.instruction, Compute):
             self._compute(operation, operation.instruction)
@@ -167,10 +171,11 @@ class SymbolicRun:
         return found
 
     def _finish(self, operation: Operation) -> None:
+        memory = self.device[operation.rank]
         for post in operation.awaits:
             if not post.sends:
                 assert post.partner is not None
-                self._write(post.rank, post.message.block, self._sent.pop(post.partner))
+                memory[post.message.block] = self._sent.pop(post.partner)
         call = None if operation.awaits else operation.call
         if call is not None:
             self._finish_collective(operation, call)
@@ -243,8 +248,10 @@ class SymbolicRun:
     ) -> None:
         kind = self._kind(operation.rank, phase.name)
         wanted = [template.block(sub_operator) for template in phase.reads]
+        memory = self.device[operation.rank]
         for block, want in zip(reads, wanted, strict=False):
-            content = self._read(operation, block, kind)
+            held = memory.get(block)
+            content = self._read(operation, block, kind) if held is None else held
             if content.holds(self.expected.sum(want)):
                 continue
             if (operation.rank, operation.index, block) not in self._racing:
