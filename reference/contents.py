@@ -167,7 +167,7 @@ def sub_operator_text(phase: str, slices: Mapping[str, int]) -> str:
 
 def overlap(one: Place, other: Place) -> bool:
     """Whether two places have something in common."""
-    pairs = list(zip(one.box, other.box, strict=False))
-    return one.tensor == other.tensor and all(
-        first < stop and start < end for (first, end), (start, stop) in pairs
-    )
+    if one.tensor != other.tensor or len(one.box) != len(other.box):
+        return False
+    pairs = zip(one.box, other.box, strict=True)
+    return all(first < stop and start < end for (first, end), (start, stop) in pairs)

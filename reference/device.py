@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, combinations
 
 from primepar.errors import InFlightError, MissingBlockError, WrongDataError
 from primepar.reference.block import Array, Block
-from primepar.reference.contents import Contents
+from primepar.reference.contents import Contents, overlap
 
 
 class Device:
@@ -102,6 +102,20 @@ class Device:
                 f"expected {name} in this device's host memory, got none there: evict it first"
             )
         self.write(name, self.__host.pop(name))
+
+    def check_apart(self, names: tuple[str, ...]) -> None:
+        """Raise `InFlightError` if two blocks that arrive together lie in one place."""
+        places = ((name, self._contents.meaning.place(name)) for name in names)
+        homes = {name: home for name, home in places if home is not None}
+        tensors = {name.partition("[")[0] for name in homes}
+        if len(tensors) <= 1 and len(set(homes.values())) == len(homes):
+            return  # of one cut, whose blocks lie apart
+        for (one, first), (other, second) in combinations(homes.items(), 2):
+            if overlap(first, second):
+                raise InFlightError(
+                    f"expected blocks that arrive together to lie apart, got {one} and {other}, "
+                    f"which share elements of {first.tensor}: name blocks of one cut"
+                )
 
     def begin_send(self, name: str) -> Block:
         """Hand out a block for a message; it may not change until `end_send`."""

@@ -68,10 +68,11 @@ class Wires:
         """Start one member's part. Raises an `EmulationError` where that is not possible."""
         given, gotten = gives(node, device.rank), gets(node, device.rank)
         blocks = tuple(device.read(name) for name in given)
+        device.check_apart(gotten)
         for name in given:
             if name not in gotten:
                 device.begin_send(name)
-        for name in dict.fromkeys(gotten):
+        for name in gotten:
             device.begin_receive(name)
         meeting = self._meetings.join(node, device.rank, blocks, device.clock)
         return Call(node, device.clock, meeting)

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from certificate_attack import KINDS, attack, is_order, places_of
 from certificate_cases import FILES, NO_WITNESS, altered, program, proved
 from msgspec.structs import replace
 from mutants import mutant
@@ -15,14 +16,13 @@ from primepar.certify.program import Evidence, ProgramCertificate, certify_progr
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
-from primepar.schedule.program import Compute
+from primepar.schedule.program import Compute, Recv, Send
+from primepar.schedule.signature import Signature, Tensor
 from primepar.verify.certificate.program import certificate
-from primepar.verify.program.flow import Flow
+from primepar.verify.explorer.explore import explore
 from primepar.verify.program.proof import verify_program
-from primepar.verify.program.waits import Waits
 
 NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
-KINDS = {"placement": "data", "completion": "data", "alignment": "data"}
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,6 @@ def test_memory_and_traffic_have_no_certificate(path: Path) -> None:
     assert str(raised.value) == ("no certificate, as memory and traffic are sums without a witness")
 
 
-def is_order(given: ProgramCertificate, name: str) -> bool:
-    """Whether the levels put every stretch after all that it waits for, told by the prover."""
-    waits = Waits(Flow.of(program(name)), given.buffered)
-    at: list[int | None] = []
-    for rank, levels in enumerate(given.levels):
-        stretches = [each for each in waits.stretches if each.rank == rank]
-        at += [0, *levels, *[None] * len(stretches)][: len(stretches)]
-    for node, own in enumerate(at):
-        if own is None:
-            continue
-        ready = list(waits.before[node])
-        while ready:
-            earlier = ready.pop()
-            if earlier >= len(at):  # a meeting: all of its calls
-                ready += waits.before[earlier]
-            elif earlier < 0 or (at[earlier] or 0) >= own or at[earlier] is None:
-                return False
-    return True
-
-
 def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> None:
     """Of all numbers only a level may change a little, and the prover says the same of it."""
     random, ends = Random(0), Counter[str]()
@@ -81,7 +61,7 @@ def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> Non
                 ends["refused"] += 1
                 continue
             ends[f"still true, {way[0]}"] += 1
-            assert is_order(changed, name)
+            assert is_order(changed, program(name))
             assert {each.property for each in changed.refuted} <= refuted
     assert "still true, coverage" not in ends
     assert ends["refused"] > sum(ends.values()) / 2, ends
@@ -166,20 +146,6 @@ def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
         certify_program(certificate(broken, report), broken)
 
 
-def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
-    """The places of each phase of the grid, in order of its sub-operators."""
-    found: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
-    for rank, nodes in enumerate(whole.programs):
-        for index, node in enumerate(nodes):
-            if isinstance(node, Compute) and node.phase in (whole.grid or {}):
-                cell = tuple((node.sub_operator or {}).values())
-                found.setdefault(node.phase, []).append((cell, (rank, index)))
-    return {
-        phase: tuple(place for _, place in sorted(found.get(phase, ())))
-        for phase in whole.grid or {}
-    }
-
-
 def test_generated_programs_are_certified_as_they_are_judged() -> None:
     """One whose refutation is left out of the certificate is not taken for proved."""
     ends = Counter[str]()
@@ -198,3 +164,65 @@ def test_generated_programs_are_certified_as_they_are_judged() -> None:
             with pytest.raises(ClaimError):
                 certify_program(replace(given, refuted=(), coverage=places_of(whole)), whole)
     assert min(ends["proved"], ends["refuted"]) > 20
+
+
+def test_altered_certificates_are_refused_or_still_true() -> None:
+    """A sample of what `python tests/certificate_attack.py` does many times."""
+    ends = attack(400)
+    ways = {way for way, _ in ends}
+    assert {end for _, end in ends} == {"refused", "still true"}
+    assert len(ways) > 12
+    assert sum(times for (_, end), times in ends.items() if end == "refused") > 200
+
+
+def reshaped() -> Program:
+    """A block of A is received as a block of B, which begins where it does and is as large."""
+    cuts = {"A": ((0, 3, 6), (0, 2, 6)), "B": ((0, 2, 6), (0, 3, 6)), "Y": ((0, 1),)}
+    product = Compute(("B[0,0]",), "Y[0]", "f", {"X": 0})
+    return Program(
+        "primepar-program", 1, 2, ((Send(1, "A[0,0]"),), (Recv(0, "B[0,0]"), product)),
+        grid={"f": {"X": 1}}, initial=(("A[0,0]",), ()), final=((), ("Y[0]",)),
+        phases={"f": Signature(reads=("B[X,0]",), writes="Y[X]")},
+        tensors={name: Tensor(lines, "A" if name == "B" else None) for name, lines in cuts.items()},
+    )  # fmt: skip
+
+
+def test_a_block_of_another_shape_that_begins_at_the_same_element_is_wrong() -> None:
+    whole = reshaped()
+    report = verify_program(whole)
+    assert report["placement"].verdict == "refuted"
+    given = certificate(whole, report)
+    certify_program(given, whole)
+    forged = replace(given, refuted=(), coverage={"f": ((1, 1),)})
+    with pytest.raises(ClaimError) as raised:
+        certify_program(forged, whole)
+    assert str(raised.value) == (
+        "data: expected the right data, got B[0,0] at rank 1, instruction 1"
+    )
+
+
+def test_coverage_is_no_claim_about_a_phase_without_a_grid() -> None:
+    one = Compute(("I[0,0]", "W[0,0]"), "O[0,0]", "forward", {"M": 0, "N": 0, "K": 0})
+    whole = Program("primepar-program", 1, 1, ((one,),))
+    report = verify_program(whole)
+    assert report.verdict == "proved"
+    evidence = Evidence("coverage", ((0, 0),), None, "forward", {"M": 0, "N": 0, "K": 0})
+    with pytest.raises(ClaimError) as raised:
+        certify_program(replace(certificate(whole, report), refuted=(evidence,)), whole)
+    assert str(raised.value) == (
+        "refuted: expected coverage to be wrong at rank 0, instruction 0, got nothing wrong there"
+    )
+
+
+def test_a_block_without_meaning_is_no_block_of_a_tensor_of_its_name() -> None:
+    """`W` lies on rank 0, and rank 1 calls it `W[]`, a tensor without dims."""
+    whole = Program(
+        "primepar-program", 1, 2, ((Send(1, "W"),), (Recv(0, "W[]"),)),
+        initial=(("W",), ()), final=((), ("W[]",)), tensors={"W": Tensor(())},
+    )  # fmt: skip
+    report = verify_program(whole)
+    assert report["alignment"].verdict == "refuted"
+    assert "alignment" in explore(whole).failed
+    with pytest.raises(ClaimError) as raised:
+        certify_program(replace(certificate(whole, report), refuted=()), whole)
+    assert str(raised.value) == "data: expected the right data, got W[] at rank 1, instruction 1"

@@ -143,6 +143,12 @@ def node(instruction: dict[str, object], ranks: int = 2) -> str:
          "[0, 0] - at `$.programs[0][0]`"),
         (node({"op": "broadcast", "group": [0], "block": "A", "root": 1}), "expected a root out of "
          "the group [0], got 1 - at `$.programs[0][0]`"),
+        (node({"op": "all_gather", "group": [0, 1], "block": "A", "blocks": ["B", "B"]}),
+         "expected every name of blocks once, got B 2 times: give each member's data a name of its "
+         "own - at `$.programs[0][0]`"),
+        (node({"op": "all_to_all", "group": [0, 1], "blocks": ["A", "A"], "into": ["B", "B"]}),
+         "expected every name of into once, got B 2 times: give each member's data a name of its "
+         "own - at `$.programs[0][0]`"),
         (node({"op": "compute", "reads": ["A"], "accumulates": "B", "phase": "forward"}),
          "expected phase and sub_operator together, or neither for an addition - at "
          "`$.programs[0][0]`"),

@@ -1,202 +1,128 @@
-"""Who meets whom in a program, what every instruction waits for, and what it touches.
-
-Part of the checker of certificates: it knows the grammar of programs and nothing of the proofs.
-"""
+"""Who meets whom in a program, what every instruction waits for, and what it races with."""
 
 from __future__ import annotations
 
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from itertools import chain, combinations, zip_longest
+from typing import Any
 
-from primepar.schedule.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    Collective,
-    Compute,
-    Cut,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Join,
-    Program,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Send,
-    Wait,
-)
+from primepar.certify.data import Names
+from primepar.schedule import program as op
+from primepar.schedule.program_uses import uses, writes
 
 Place = tuple[int, int]
 """(rank, instruction)."""
 Side = tuple[int, int, int]
 """(rank, instruction, place in its group)."""
+Post = op.Send | op.Recv | op.ISend | op.IRecv | op.Collective
+"""One side of a message, or one member's call of a collective."""
 
 
-class Touched(NamedTuple):
-    """Blocks that an instruction takes and gives, those of its messages too."""
-
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-
-
-def messages(node: Instruction) -> tuple[Send | Recv | ISend | IRecv, ...]:
-    """The messages of an instruction."""
-    if isinstance(node, Group):
+def posts(node: op.Instruction) -> tuple[Post, ...]:
+    """The messages of an instruction, or its collective."""
+    if isinstance(node, op.Group):
         return node.body
-    return (node,) if isinstance(node, Send | Recv | ISend | IRecv) else ()
-
-
-def touched(node: Instruction, rank: int) -> Touched:
-    """What an instruction takes and gives; to free or evict a block is to change it."""
-    match node:
-        case Compute(reads=reads, accumulates=block):
-            return Touched((*reads, block), (block,))
-        case Send(block=block) | ISend(block=block):
-            return Touched((block,), ())
-        case Cut(block=block, blocks=blocks):
-            return Touched((block,), blocks)
-        case Join(block=block, blocks=blocks):
-            return Touched(blocks, (block,))
-        case Wait() | Group():
-            return Touched((), ())
-        case _ if isinstance(node, Collective):
-            return _collective(node, rank)
-        case _:
-            return Touched((), (node.block,))
-
-
-def _collective(node: Collective, rank: int) -> Touched:
-    match node:
-        case Barrier():
-            return Touched((), ())
-        case Broadcast(block=block, root=root):
-            return Touched((block,), ()) if rank == root else Touched((), (block,))
-        case Reduce(block=block, root=root):
-            return Touched((block,), (block,) if rank == root else ())
-        case AllToAll(blocks=blocks, into=into):
-            return Touched(blocks, into)
-        case AllGather(block=block, blocks=blocks):
-            return Touched((block,), blocks)
-        case ReduceScatter(block=block, blocks=blocks):
-            return Touched(blocks, (block,))
-        case AllReduce(block=block):
-            return Touched((block,), (block,))
+    return (node,) if isinstance(node, Post) else ()
 
 
 class Flow:
-    """What meets what: messages in order per channel, collectives in order per ranks."""
+    """What meets what: messages in order per channel, collectives in order per ranks.
 
-    def __init__(self, program: Program, buffered: bool) -> None:
-        self.program, self.buffered = program, buffered
-        self.partner: dict[Side, Side] = {}
-        self.meeting: dict[Place, tuple[Place, ...]] = {}
-        self._match_messages()
-        self._match_collectives()
+    `met` has all sides of a message or collective for each of them; where one meets nothing is
+    `lonely`. `wants` says of each instruction that waits what must have started before it returns,
+    None for what never comes. `posted` says of each wait what it finishes.
+    """
 
-    def _match_messages(self) -> None:
-        lines: dict[Any, tuple[list[Side], list[Side]]] = {}
+    def __init__(self, program: op.Program, names: Names, buffered: bool) -> None:
+        self.program, self._names, self._buffered = program, names, buffered
+        self.met: dict[Side, tuple[Side, ...]] = {}
+        self.lonely = {side[:2] for side in self._match() if side not in self.met}
+        self.posted: dict[Place, Place] = {}
+        self.wants: dict[Place, list[Side | None]] = {}
+        for rank, nodes in enumerate(program.programs):
+            pending: dict[str, Place] = {}
+            for index, node in enumerate(nodes):
+                here, request = (rank, index), getattr(node, "request", None)
+                if isinstance(node, op.Wait):
+                    post = pending.pop(node.request, None)
+                    self.posted |= {here: post} if post else {}
+                    self.wants[here] = self._wanted(post) if post else [None]
+                elif request is not None:
+                    pending[request] = here
+                elif posts(node):
+                    self.wants[here] = self._wanted(here)
+
+    def _match(self) -> Iterator[Side]:
+        """All sides; those that meet others are in `met` then."""
+        lines: dict[tuple[Any, tuple[int, ...]], dict[int, list[Side]]] = {}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
-                for part, message in enumerate(messages(node)):
-                    sends = isinstance(message, Send | ISend)
-                    ends = (rank, message.peer) if sends else (message.peer, rank)
-                    line = lines.setdefault((ends, message.communicator), ([], []))
-                    line[not sends].append((rank, index, part))
-        for line in lines.values():
-            for send, receive in zip(*line, strict=False):
-                if self.message(send).tag == self.message(receive).tag:
-                    self.partner[send], self.partner[receive] = receive, send
+                for part, post in enumerate(posts(node)):
+                    line, role = _line(post, rank)
+                    lines.setdefault(line, {}).setdefault(role, []).append((rank, index, part))
+        for (_, roles), sides in lines.items():
+            for met in zip_longest(*(sides.get(role, []) for role in roles)):
+                if None not in met and _agree([posts(self.node(side))[side[2]] for side in met]):
+                    self.met |= dict.fromkeys(met, met)
+            yield from chain(*sides.values())
 
-    def _match_collectives(self) -> None:
-        calls: dict[Any, dict[int, list[Place]]] = {}
-        for rank, nodes in enumerate(self.program.programs):
-            for index, node in enumerate(nodes):
-                if isinstance(node, Collective) and rank in node.group:
-                    key = (node.communicator, tuple(sorted(node.group)))
-                    calls.setdefault(key, {}).setdefault(rank, []).append((rank, index))
-        for (_, ranks), by_rank in calls.items():
-            for met in zip_longest(*(by_rank.get(rank, []) for rank in ranks)):
-                if None not in met and self._agree(met):
-                    self.meeting |= dict.fromkeys(met, met)
-
-    def node(self, place: Place | Side) -> Instruction:
+    def node(self, place: Place | Side) -> op.Instruction:
         """The instruction at a place."""
         return self.program.programs[place[0]][place[1]]
 
-    def message(self, side: Side) -> Send | Recv | ISend | IRecv:
-        """The message at a place."""
-        return messages(self.node(side))[side[2]]
-
-    def _agree(self, met: tuple[Place, ...]) -> bool:
-        """Whether these calls are one: of one kind, order, root and reduction, with all blocks."""
-        nodes = [node for place in met if isinstance(node := self.node(place), Collective)]
-        claims = {
-            (type(n), *(getattr(n, name, None) for name in ("group", "root", "reduction")))
-            for n in nodes
-        }
-        lists = [getattr(n, name, n.group) for n in nodes for name in ("blocks", "into")]
-        return len(claims) == 1 and all(len(names) == len(met) for names in lists)
-
-    def awaited(self, rank: int) -> list[list[Side | Place | None] | None]:
-        """For each instruction what must have started before it returns; None if it never waits.
-
-        What is None in a list never comes.
-        """
-        posted: dict[str, list[Side | Place | None]] = {}
-        found: list[list[Side | Place | None] | None] = []
-        for index, node in enumerate(self.program.programs[rank]):
-            wants = self._wants(rank, index, node)
-            request = getattr(node, "request", None)
-            if isinstance(node, Wait):
-                found.append(posted.pop(node.request, [None]))
-            elif request is not None:
-                posted[request] = wants
-                found.append(None)
-            else:
-                waits = bool(messages(node)) or isinstance(node, Collective)
-                found.append(wants if waits else None)
-        return found
-
-    def _wants(self, rank: int, index: int, node: Instruction) -> list[Side | Place | None]:
-        if isinstance(node, Collective):
-            return list(self.meeting.get((rank, index), (None,)))
+    def _wanted(self, place: Place) -> list[Side | None]:
+        """All sides of what is posted at a place; a buffered send waits for nothing."""
         return [
-            self.partner.get((rank, index, part))
-            for part, message in enumerate(messages(node))
-            if not (self.buffered and isinstance(message, Send | ISend))
+            want
+            for part, post in enumerate(posts(self.node(place)))
+            if not (self._buffered and isinstance(post, op.Send | op.ISend))
+            for want in self.met.get((*place, part), (None,))
         ]
 
-    def lonely(self, place: Place) -> bool:
-        """Whether a message or collective at a place meets nothing."""
-        node = self.node(place)
-        if isinstance(node, Collective):
-            return place not in self.meeting
-        return any((*place, part) not in self.partner for part in range(len(messages(node))))
+    def races(self) -> set[tuple[int, int, str]]:
+        """(rank, instruction, block or request) of what touches a block in flight, or stays there.
 
-    def races(self, rank: int) -> set[tuple[int, str]]:
-        """(instruction, block or request) of what is touched in flight, or never waited for."""
-        flying: dict[str, tuple[int, Touched]] = {}
-        lost: list[Touched] = []
-        found: set[tuple[int, str]] = set()
-        for index, node in enumerate(self.program.programs[rank]):
-            if isinstance(node, Wait):
-                flying.pop(node.request, None)
-                continue
-            inside = [*(each for _, each in flying.values()), *lost]
-            for part in messages(node) or (node,):
-                reads, writes = touched(part, rank)
-                for taken, given in inside:
-                    found |= {(index, name) for name in reads if name in given}
-                    found |= {(index, name) for name in writes if name in (*taken, *given)}
-                inside += [Touched(reads, writes)] * isinstance(node, Group)
-            request = getattr(node, "request", None)
-            if request is not None:
-                if request in flying:
-                    found.add((flying[request][0], request))
-                    lost.append(flying[request][1])
-                flying[request] = (index, touched(node, rank))
-        return found | {(index, request) for request, (index, _) in flying.items()}
+        A collective races with itself where two blocks that it brings share elements.
+        """
+        found: set[tuple[int, int, str]] = set()
+        ends = {post: wait[1] for wait, post in self.posted.items()}
+        for rank, nodes in enumerate(self.program.programs):
+            for index, node in enumerate(nodes):
+                brought = writes(node, rank) if isinstance(node, op.Collective) else ()
+                raced = list(self._names.doubled(brought))
+                if isinstance(node, op.Group):
+                    pairs = combinations(node.body, 2)
+                    raced += [name for one, two in pairs for name in _clash(two, one, rank)]
+                request = getattr(node, "request", None)
+                if request is not None and not isinstance(node, op.Wait):
+                    raced += [] if (rank, index) in ends else [request]
+                    for later in range(index + 1, ends.get((rank, index), len(nodes))):
+                        for part in posts(nodes[later]) or (nodes[later],):
+                            found |= {(rank, later, name) for name in _clash(part, node, rank)}
+                found |= {(rank, index, name) for name in raced}
+        return found
+
+
+def _line(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
+    """Within what posts meet in order, and the own role: of a message 1 sends, 0 receives."""
+    if isinstance(post, op.Collective):
+        return (post.communicator, tuple(sorted(post.group))), rank
+    sends = isinstance(post, op.Send | op.ISend)
+    ends = (rank, post.peer) if sends else (post.peer, rank)
+    return ((*ends, post.communicator), (1, 0)), int(sends)
+
+
+def _agree(met: list[Post]) -> bool:
+    """Whether posts are one: of one tag, or of one kind, order, root, reduction and length."""
+    fields = ("group", "root", "reduction")
+    claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
+              for post in met}  # fmt: skip
+    lists = [getattr(post, name, met) for post in met for name in ("blocks", "into")]
+    return len(claims) == 1 and all(len(blocks) == len(met) for blocks in lists)
+
+
+def _clash(node: op.Instruction, flying: op.Instruction, rank: int) -> set[str]:
+    """What an instruction reads while it arrives, or changes while it leaves or arrives."""
+    taken, given = set(uses(flying, rank)), set(writes(flying, rank))
+    changed = {node.block} if isinstance(node, op.Free | op.Evict) else set(writes(node, rank))
+    return given & set(uses(node, rank)) | (taken | given) & changed

@@ -7,20 +7,16 @@ counted, and what blocks hold is followed once, in the order that the certificat
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, NoReturn
 
 from msgspec import Struct
 
-from primepar.certify.data import Data
+from primepar.certify.data import Names
 from primepar.certify.flow import Flow, Place, Side
-from primepar.certify.run import Run, Stretch
+from primepar.certify.run import Run
 from primepar.errors import ClaimError
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
-
-Refutable = Literal["coverage", "data", "deadlock-freedom", "races"]
-"""What may be wrong; data is placement, completion and alignment together. Memory and traffic are
-sums that need no witness: a certificate says nothing of them."""
 
 
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -28,11 +24,12 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     Deadlock-freedom: instructions none of which ever returns, as each waits for what comes after
     another of them or for what never comes, or a message that meets none. Coverage: all that
-    compute one sub-operator. Races: what touches `block`, in flight. Data: what reads a wrong
-    block; one past the last instruction where a block is wrong at the end.
+    compute one sub-operator. Races: what races with `block`. Data, which is placement, completion
+    and alignment: what reads a wrong block; one past the last instruction where a block is wrong
+    at the end. Memory and traffic are sums that need no witness.
     """
 
-    property: Refutable
+    property: Literal["coverage", "data", "deadlock-freedom", "races"]
     places: tuple[Place, ...]
     block: str | None = None
     phase: str | None = None
@@ -64,173 +61,114 @@ def digest(program: Program) -> str:
 
 def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
     """The properties that a certificate is about."""
-    if given.refuted:
-        return tuple(evidence.property for evidence in given.refuted)
-    names = ("placement", "completion", "alignment", "deadlock-freedom", "races")
-    return ("coverage", *names) if program.grid else names
-
-
-def products_of(program: Program) -> dict[str, list[tuple[Place, dict[str, int]]]]:
-    """Phase -> where it is computed, and which sub-operators."""
-    found: dict[str, list[tuple[Place, dict[str, int]]]] = {}
-    for rank, nodes in enumerate(program.programs):
-        for index, node in enumerate(nodes):
-            if isinstance(node, Compute) and node.phase is not None:
-                cell = node.sub_operator or {}
-                found.setdefault(node.phase, []).append(((rank, index), cell))
-    return found
-
-
-def at(place: Place | Side) -> str:
-    """How messages name a place."""
-    return f"rank {place[0]}, instruction {place[1]}"
+    coverage = ("coverage",) if program.grid else ()
+    proved = (*coverage, "placement", "completion", "alignment", "deadlock-freedom", "races")
+    return tuple(evidence.property for evidence in given.refuted) or proved
 
 
 def certify_program(given: ProgramCertificate, program: Program) -> None:
     """Check a certificate. Raises `ClaimError` for the first claim that does not hold."""
-    if given.program != digest(program):
-        raise ClaimError(
-            f"program: expected the certificate of this program, {digest(program)[:12]}, "
-            f"got that of another, {given.program[:12]}"
-        )
-    if len(given.levels) != program.ranks:
-        raise ClaimError(
-            f"levels: expected one list for each of {program.ranks} ranks, got {len(given.levels)}"
-        )
+    own, ranks = digest(program), program.ranks
+    if given.program != own:
+        expected = f"the certificate of this program, {own[:12]}"
+        _refuse("program", expected, f"that of another, {given.program[:12]}")
+    if len(given.levels) != ranks:
+        _refuse("levels", f"one list for each of {ranks} ranks", f"{len(given.levels)}")
     checker = _Checker(given, program)
     checker.check_levels()
     for evidence in given.refuted:
         if not checker.is_wrong(evidence):
-            places = " and ".join(map(at, evidence.places)) or "no place"
-            raise ClaimError(
-                f"refuted: expected {evidence.property} to be wrong at {places}, "
-                "got nothing wrong there"
-            )
+            places = " and ".join(map(_at, evidence.places)) or "no place"
+            expected = f"{evidence.property} to be wrong at {places}"
+            _refuse("refuted", expected, "nothing wrong there")
     if not given.refuted:
         checker.check_proof()
 
 
+def _refuse(claim: str, expected: str, got: str) -> NoReturn:
+    raise ClaimError(f"{claim}: expected {expected}, got {got}")
+
+
+def _at(place: Place | Side) -> str:
+    return f"rank {place[0]}, instruction {place[1]}"
+
+
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
-        self.given, self.program = given, program
-        self.flow, self.data = Flow(program, given.buffered), Data(program)
-        self.products = products_of(program)
-        self.awaited = [self.flow.awaited(rank) for rank in range(program.ranks)]
-        self.stretches: list[Stretch] = []
-        self.finished: set[int] = set()
-        self.begins: dict[Place, int] = {}
-        """Place -> level at which an instruction starts, of those that do."""
-        for rank in range(program.ranks):
-            self._cut(rank)
-
-    def _cut(self, rank: int) -> None:
-        """Stretches of instructions that run without waiting."""
-        levels, first, level, returning = iter(self.given.levels[rank]), 0, 0, -1
-        for index, waits in enumerate(self.awaited[rank]):
-            self.begins[rank, index] = level
-            if waits is None:
-                continue
-            self.stretches.append((level, rank, returning, range(first, index + 1)))
-            first, returning = index + 1, index
-            after = next(levels, None)
-            if after is None:
-                return
-            if after <= level:
-                raise ClaimError(
-                    f"levels: expected {at((rank, index))} to return after {level}, got {after}"
-                )
-            level = after
-        last = len(self.awaited[rank])
-        self.stretches.append((level, rank, returning, range(first, last)))
-        self.finished.add(rank)
-        if next(levels, None) is not None:
-            raise ClaimError(f"levels: expected those of rank {rank} only, got more")
+        self.given, self.program, self.names = given, program, Names(program)
+        self.flow = Flow(program, self.names, given.buffered)
+        self.unfinished: list[int] = []
+        self.starts: dict[Place, int] = {}
+        self.returns: dict[Place, int] = {}
+        """Levels of what starts, and of what waits and returns: the next one starts there."""
+        for rank, nodes in enumerate(program.programs):
+            levels, level = list(reversed(given.levels[rank])), 0
+            for index in range(len(nodes)):
+                self.starts[rank, index] = level
+                if (rank, index) in self.flow.wants and not levels:
+                    self.unfinished.append(rank)
+                    break
+                if (rank, index) in self.flow.wants:
+                    level = self.returns[rank, index] = levels.pop()
+            if levels:
+                _refuse("levels", f"those of rank {rank} only", "more")
 
     def check_levels(self) -> None:
-        """Whatever returns does so after all that it waits for has started."""
-        for level, rank, returning, _ in self.stretches:
-            wants = self.awaited[rank][returning] if returning >= 0 else None
-            for want in wants or ():
-                if want is None:
-                    raise ClaimError(
-                        f"levels: expected {at((rank, returning))} never to return, as nothing "
-                        f"meets it, got {level}"
-                    )
-                started = self.begins.get(want[:2])
-                if started is None or started >= level:
-                    told = "never" if started is None else f"at {started}"
-                    raise ClaimError(
-                        f"levels: expected {at((rank, returning))} to return after "
-                        f"{at(want)} starts, {told}, got {level}"
-                    )
+        """Whatever returns does so after it and all that it waits for have started."""
+        for place, level in self.returns.items():
+            for want in (place, *self.flow.wants[place]):
+                if want is None or self.starts.get(want[:2], level) >= level:
+                    when = "never, as nothing meets it" if want is None else f"after {_at(want)}"
+                    _refuse("levels", f"{_at(place)} to return {when}", f"{level}")
 
     def is_wrong(self, evidence: Evidence) -> bool:
-        """Whether a property is wrong where it is said to be."""
-        places = evidence.places
-        match evidence.property:
-            case "deadlock-freedom":
-                return bool(places) and all(self._hangs(place, places) for place in places)
-            case "coverage":
-                cell, phase = evidence.sub_operator or {}, evidence.phase or ""
-                found = [place for place, own in self.products.get(phase, ()) if own == cell]
-                due = cell in self.data.cells_of(phase)
-                return found == list(places) and len(found) != due
-            case "races":
-                races = {(rank, *race) for rank in range(self.program.ranks)
-                         for race in self.flow.races(rank)}  # fmt: skip
-                return bool(places) and {(*place, evidence.block) for place in places} <= races
-            case _:
-                wrong = {(rank, index) for rank, index, _ in self._run().wrong}
-                return bool(places) and set(places) <= wrong
+        """Whether a property is wrong where the evidence says."""
+        places, names = set(evidence.places), self.names
+        if evidence.property == "coverage":
+            phase, cell = evidence.phase or "", evidence.sub_operator
+            found = tuple(place for place, own in names.products.get(phase, ()) if own == cell)
+            due = cell in names.grid.get(phase, ())
+            return phase in names.grid and found == evidence.places and len(found) != due
+        if evidence.property == "deadlock-freedom":
+            return bool(places) and all(self._hangs(place, places) for place in places)
+        races = self.flow.races()
+        wrong = races if evidence.property == "races" else self._wrong() - races
+        named = {tuple(place) for *place, block in wrong if evidence.block in (None, block)}
+        return bool(places) and places <= named
 
-    def _hangs(self, place: Place, places: tuple[Place, ...]) -> bool:
+    def _hangs(self, place: Place, places: set[Place]) -> bool:
         """Whether an instruction meets nothing, or waits for what comes after one of the others."""
-        rank, index = place
-        if not (0 <= rank < self.program.ranks and 0 <= index < len(self.awaited[rank])):
-            return False
-        first = dict(sorted(places, reverse=True))
-        return self.flow.lonely(place) or any(
-            want is None or first.get(want[0], want[1]) < want[1]
-            for want in self.awaited[rank][index] or ()
+        return place in self.flow.lonely or any(
+            want is None or any(want[0] == rank and want[1] > index for rank, index in places)
+            for want in self.flow.wants.get(place, ())
         )
 
     def check_proof(self) -> None:
         """All properties, one after the other."""
-        for rank, nodes in enumerate(self.program.programs):
-            for index in range(len(nodes)):
-                if self.flow.lonely((rank, index)):
-                    raise ClaimError(f"matching: expected a partner of {at((rank, index))}, "
-                                     "got none")  # fmt: skip
-            if rank not in self.finished:
-                raise ClaimError(f"levels: expected rank {rank} to come to its end, got too few")
-            for index, block in sorted(self.flow.races(rank)):
-                raise ClaimError(f"races: expected none, got {block} at {at((rank, index))}")
-        if self.given.coverage.keys() != (self.program.grid or {}).keys():
-            raise ClaimError("coverage: expected the phases of the grid, got others")
-        for phase in self.program.grid or {}:
-            self._check_coverage(phase)
-        for rank, index, block in sorted(self._run().wrong):
-            raise ClaimError(f"data: expected the right data, got {block} at {at((rank, index))}")
+        for place in sorted(self.flow.lonely):
+            _refuse("matching", f"a partner of {_at(place)}", "none")
+        for rank in self.unfinished:
+            _refuse("levels", f"rank {rank} to come to its end", "too few")
+        for rank, index, block in sorted(self.flow.races()):
+            _refuse("races", "none", f"{block} at {_at((rank, index))}")
+        if self.given.coverage.keys() != self.names.grid.keys():
+            _refuse("coverage", "the phases of the grid", "others")
+        for phase, grid in self.names.grid.items():
+            products = dict(self.names.products.get(phase, ()))
+            computed = [products.get(place) for place in self.given.coverage[phase]]
+            if computed != grid or len(products) != len(grid):
+                expected = f"the {len(grid)} places of {phase} in order of the grid"
+                _refuse("coverage", expected, f"others, of {len(products)} in the program")
+        for rank, index, block in sorted(self._wrong()):
+            _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
-    def _check_coverage(self, phase: str) -> None:
-        told, cells = self.given.coverage[phase], self.data.cells_of(phase)
-        products = dict(self.products.get(phase, ()))
-        if not len(told) == len(products) == len(cells):
-            raise ClaimError(
-                f"coverage: expected {len(cells)} places of {phase}, got {len(told)}, and "
-                f"{len(products)} in the program"
-            )
-        for place, cell in zip(told, cells, strict=True):
-            if products.get(place) != cell:
-                text = ", ".join(f"{dim}={index}" for dim, index in cell.items())
-                raise ClaimError(
-                    f"coverage: expected {phase} sub-operator ({text}) at {at(place)}, "
-                    "got another instruction"
-                )
-
-    def _run(self) -> Run:
-        run = Run(self.flow, self.data)
-        run.follow(self.stretches)
-        if len(self.finished) == self.program.ranks:
+    def _wrong(self) -> set[tuple[int, int, str]]:
+        """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""
+        run = Run(self.flow, self.names)
+        events = [(level, place, run.start) for place, level in self.starts.items()]
+        events += [(level, place, run.finish) for place, level in self.returns.items()]
+        for _, place, step in sorted(events, key=lambda event: event[:2]):
+            step(place if step == run.start else self.flow.posted.get(place, place))
+        if not self.unfinished:
             run.end()
-        return run
+        return run.wrong

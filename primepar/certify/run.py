@@ -2,214 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Sequence
+from itertools import chain
 
-from primepar.certify.data import ZERO, Content, Data, cut, fits, join, reduced
-from primepar.certify.flow import Flow, Place, Side, messages, touched
-from primepar.schedule.program import (
-    AllGather,
-    Alloc,
-    AllReduce,
-    AllToAll,
-    Broadcast,
-    Collective,
-    Compute,
-    Cut,
-    Evict,
-    Fetch,
-    Free,
-    Instruction,
-    ISend,
-    Join,
-    Reduce,
-    ReduceScatter,
-    Send,
-    Wait,
-)
-
-Stretch = tuple[int, int, int, range]
-"""(level at which it begins, rank, the instruction that returns then or -1, what is started)."""
+from primepar.certify.data import ZERO, Content, Names, reduced
+from primepar.certify.flow import Flow, Place, Side, posts
+from primepar.schedule import program as op
+from primepar.schedule.program_uses import uses, writes
 
 
 class Run:
     """`wrong` collects (rank, instruction, block) of every read of what is not there, or wrong."""
 
-    def __init__(self, flow: Flow, data: Data) -> None:
-        self.flow, self.data = flow, data
-        ranks = flow.program.ranks
-        self.device: list[dict[str, Content]] = [{} for _ in range(ranks)]
+    def __init__(self, flow: Flow, names: Names) -> None:
+        self.flow, self.names, self.program = flow, names, flow.program
+        ranks = range(self.program.ranks)
         self.wrong: set[tuple[int, int, str]] = set()
-        self._host: list[dict[str, Content]] = [{} for _ in range(ranks)]
-        self._known: list[set[str]] = [set() for _ in range(ranks)]
-        self._sent: dict[Side, Content] = {}
-        self._given: dict[Place, list[Content]] = {}
-        self._posted: list[dict[str, int]] = [{} for _ in range(ranks)]
-        for rank, blocks in enumerate(flow.program.initial or ()):
+        self._device: list[dict[str, Content]] = [{} for _ in ranks]
+        self._host: list[dict[str, Content]] = [{} for _ in ranks]
+        self._gone: list[set[str]] = [set() for _ in ranks]
+        self._given: dict[Side, list[Content]] = {}
+        for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
-                self._write(rank, block, data.own(block, bring=True))
+                self._device[rank][block] = names.bring(block)
 
-    def follow(self, stretches: Sequence[Stretch]) -> None:
-        """Run stretches in the order of their levels."""
-        for _, rank, returning, started in sorted(stretches, key=lambda each: each[:2]):
-            if returning >= 0:
-                self._return(rank, returning)
-            for index in started:
-                self._start(rank, index)
+    def start(self, place: Place) -> None:
+        """Read all that an instruction takes; what is local makes its blocks at once."""
+        rank, node = place[0], self.flow.node(place)
+        for part, post in enumerate(posts(node) or (node,)):
+            self._given[*place, part] = [self._read(place, block) for block in uses(post, rank)]
+        if isinstance(node, op.Free | op.Evict):
+            content = self._device[rank].pop(node.block)
+            self._gone[rank].add(node.block)
+            if isinstance(node, op.Evict):
+                self._host[rank][node.block] = content
+        if not posts(node):
+            self.finish(place)
+
+    def finish(self, place: Place) -> None:
+        """Write all that an instruction makes of what is given to it."""
+        node = self.flow.node(place)
+        for part, post in enumerate(posts(node) or (node,)):
+            side, blocks = (*place, part), writes(post, place[0])
+            met = self.flow.met.get(side, (side,)) if blocks else ()
+            given = {each[0]: self._given[each] for each in reversed(met)}  # a sender comes first
+            made = self._made(post, place, given) if blocks else ()
+            for block, content in zip(blocks, made, strict=False):
+                self._device[place[0]][block] = content
 
     def end(self) -> None:
-        """Look at what lies where at the end."""
-        program, data = self.flow.program, self.data
-        for rank, blocks in enumerate(program.final or ()):
-            for block in blocks:
-                held = self.device[rank].get(block)
-                meant = data.meaning.place(block) is not None
-                if held is None or (meant and not data.is_right(held, block)):
-                    self.wrong.add((rank, len(program.programs[rank]), block))
-        made = self._made()
-        if program.final is not None:
-            places = set(map(data.meaning.place, self._taken()))
-            for block in made:
-                if data.meaning.place(block) not in places:
-                    self.wrong.add((0, len(program.programs[0]), block))
-        else:
-            for block in made:
-                held_ = [memory[block] for memory in self.device if block in memory]
-                if not any(data.is_right(content, block) for content in held_):
-                    self.wrong.add((0, len(program.programs[0]), block))
+        """Look at what lies where at the end, and for what the grid makes and nothing takes."""
+        names, programs, place = self.names, self.program.programs, self.names.meaning.place
+        final = [(rank, b) for rank, own in enumerate(self.program.final or ()) for b in own]
+        for rank, block in final:
+            held = self._device[rank].get(block)
+            if held is None or (place(block) is not None and not names.is_right(held, block)):
+                self.wrong.add((rank, len(programs[rank]), block))
+        taken = {place(block) for _, block in final}
+        for node in chain(*programs):
+            if isinstance(node, op.Compute | op.Cut | op.Join):
+                taken |= set(map(place, uses(node, 0)))
+        for block in names.made():
+            there = [held[block] for held in self._device if block in held]
+            arrives = any(names.is_right(held, block) for held in there)
+            if not (arrives if self.program.final is None else place(block) in taken):
+                self.wrong.add((0, len(programs[0]), block))
 
-    def _made(self) -> set[str]:
-        """Blocks that the phases of the grid make."""
-        return {
-            phase.writes.block(cell)
-            for phase in self.data.meaning.phases.values()
-            if phase.grid is not None
-            for cell in self.data.cells(phase)
-        }
+    def _read(self, place: Place, block: str) -> Content:
+        rank = place[0]
+        if block not in self._device[rank]:
+            gone = self.program.initial is not None or block in self._gone[rank]
+            self.wrong |= {(*place, block)} if gone else set()
+            self._device[rank][block] = (self.names.of if gone else self.names.bring)(block)
+        return self._device[rank][block]
 
-    def _taken(self) -> set[str]:
-        """Blocks that are read, cut or joined, or listed in `final`."""
-        taken = {block for blocks in self.flow.program.final or () for block in blocks}
-        for node in (node for nodes in self.flow.program.programs for node in nodes):
-            match node:
-                case Compute(reads=blocks) | Join(blocks=blocks):
-                    taken |= set(blocks)
-                case Cut(block=block):
-                    taken.add(block)
-        return taken
-
-    def _write(self, rank: int, block: str, content: Content) -> None:
-        self.device[rank][block] = content
-        self._known[rank].add(block)
-
-    def _read(self, rank: int, index: int, block: str) -> Content:
-        if block not in self.device[rank]:
-            bring = self.flow.program.initial is None and block not in self._known[rank]
-            if not bring:
-                self.wrong.add((rank, index, block))
-            self._write(rank, block, self.data.own(block, bring))
-        return self.device[rank][block]
-
-    def _start(self, rank: int, index: int) -> None:
-        node = self.flow.node((rank, index))
+    def _made(
+        self, node: op.Instruction, place: Place, given: dict[int, list[Content]]
+    ) -> Sequence[Content]:
+        """What a rank gets of what each gives, in the order of the blocks that it writes."""
+        rank = place[0]
         match node:
-            case Compute():
-                self._compute(rank, index, node)
-            case Alloc(block=block):
-                self._write(rank, block, ZERO)
-            case Free(block=block):
-                self._read(rank, index, block)
-                del self.device[rank][block]
-            case Evict(block=block):
-                self._host[rank][block] = self._read(rank, index, block)
-                del self.device[rank][block]
-            case Fetch(block=block):
-                if block not in self._host[rank]:
-                    if self.flow.program.initial is not None or block in self._known[rank]:
-                        self.wrong.add((rank, index, block))
-                    self._host[rank][block] = self.data.own(block)
-                self._write(rank, block, self._host[rank].pop(block))
-            case Cut() | Join():
-                self._cut_or_join(rank, index, node)
+            case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
+                return given[source]
+            case op.AllReduce() | op.Reduce():
+                return [reduced(node.reduction, [given[member][0] for member in node.group])]
+            case op.AllGather(group=group):
+                return [given[member][0] for member in group]
+            case op.ReduceScatter(group=group) | op.AllToAll(group=group):
+                own = [given[member][group.index(rank)] for member in group]
+                return own if isinstance(node, op.AllToAll) else [reduced(node.reduction, own)]
+            case op.Compute():
+                return [self._computed(node, place, given[rank])]
+            case op.Cut() | op.Join():
+                return self._parted(node, place, given[rank])
+            case op.Alloc():
+                return [ZERO]
+            case op.Fetch(block=block):
+                return [self._fetched(block, place)]
             case _:
-                self._post(rank, index, node)
+                return ()
 
-    def _post(self, rank: int, index: int, node: Instruction) -> None:
-        request = getattr(node, "request", None)
-        if request is not None and not isinstance(node, Wait):
-            self._posted[rank][request] = index
-        for part, message in enumerate(messages(node)):
-            if isinstance(message, Send | ISend):
-                self._sent[rank, index, part] = self._read(rank, index, message.block)
-        if isinstance(node, Collective):
-            reads = touched(node, rank).reads
-            self._given[rank, index] = [self._read(rank, index, block) for block in reads]
-
-    def _return(self, rank: int, index: int) -> None:
-        node = self.flow.node((rank, index))
-        if isinstance(node, Wait):
-            index = self._posted[rank].pop(node.request)
-            node = self.flow.node((rank, index))
-        for part, message in enumerate(messages(node)):
-            if not isinstance(message, Send | ISend):
-                sent = self._sent[self.flow.partner[rank, index, part]]
-                self._write(rank, message.block, sent)
-        if isinstance(node, Collective):
-            for block, content in self._results(rank, index, node):
-                self._write(rank, block, content)
-
-    def _results(self, rank: int, index: int, node: Collective) -> Iterator[tuple[str, Content]]:
-        met = self.flow.meeting[rank, index]
-        given = {place[0]: self._given[place] for place in met}
-        lines = [given[member] for member in node.group]
-        own, name = node.group.index(rank), str(met[0])
-        match node:
-            case AllReduce() | Reduce():
-                total = reduced(node.reduction, [line[0] for line in lines], name)
-                yield from ((block, total) for block in touched(node, rank).writes)
-            case ReduceScatter(block=block, reduction=reduction):
-                yield block, reduced(reduction, [line[own] for line in lines], f"{name} {own}")
-            case Broadcast(block=block, root=root) if rank != root:
-                yield block, given[root][0]
-            case AllGather(blocks=blocks):
-                yield from zip(blocks, (line[0] for line in lines), strict=True)
-            case AllToAll(into=into):
-                yield from zip(into, (line[own] for line in lines), strict=True)
-
-    def _compute(self, rank: int, index: int, node: Compute) -> None:
+    def _computed(self, node: op.Compute, place: Place, given: list[Content]) -> Content:
+        added = given
         if node.phase is None or node.sub_operator is None:
-            phase = self.data.maker(node.accumulates.rstrip("'"))
-            added = [self._read(rank, index, block) for block in node.reads]
+            phase = self.names.meaning.maker(node.accumulates.rstrip("'"))
         else:
-            phase = self.data.meaning.phases[node.phase]
-            wanted = [template.block(node.sub_operator) for template in phase.reads]
-            if len(wanted) != len(node.reads):
-                self.wrong.add((rank, index, node.accumulates))
-            for block, want in zip(node.reads, wanted, strict=False):
-                if not self.data.is_right(self._read(rank, index, block), want):
-                    self.wrong.add((rank, index, block))
-            told = self.data.told(node.phase, node.sub_operator)
-            added = [self.data.of(phase.writes.block(node.sub_operator), told)]
-        held = self.device[rank].get(node.accumulates)
+            phase, cell = self.names.meaning.phases[node.phase], node.sub_operator
+            wanted = [template.block(cell) for template in phase.reads]
+            if len(wanted) != len(given):
+                self.wrong.add((*place, node.accumulates))
+            for block, content, want in zip(node.reads, given, wanted, strict=False):
+                if not self.names.is_right(content, want):
+                    self.wrong.add((*place, block))
+            added = [self.names.of(phase.writes.block(cell), self.names.token(phase, cell))]
+        held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
-        reduction = phase.reduction if phase else "sum"
-        self._write(rank, node.accumulates, reduced(reduction, contents, f"{rank} {index}"))
+        return reduced(phase.reduction if phase else "sum", contents)
 
-    def _cut_or_join(self, rank: int, index: int, node: Cut | Join) -> None:
-        parts = self.data.parts(node)
-        given = node.blocks if isinstance(node, Join) else (node.block,)
-        held = [self._read(rank, index, block) for block in given]
-        if parts is None:
-            self.wrong.add((rank, index, node.block))
-            return
-        whole = self.data.box(node.block)
-        boxes = [box for _, box in parts] if isinstance(node, Join) else [whole]
-        if not all(map(fits, held, boxes)):
-            self.wrong.add((rank, index, node.block))
-        elif isinstance(node, Cut):
-            for block, box in parts:
-                self._write(rank, block, cut(held[0], box))
-        else:
-            joined = join(zip(held, (box for _, box in parts), strict=True))
-            if len({bool(content) for content in held}) > 1 or not self.data.is_one_kind(joined):
-                self.wrong.add((rank, index, node.block))
-            self._write(rank, node.block, joined)
+    def _fetched(self, block: str, place: Place) -> Content:
+        rank, held = place[0], self._host[place[0]].pop(block, None)
+        known = block in self._device[rank] or block in self._gone[rank]
+        if held is None and (self.program.initial is not None or known):
+            self.wrong.add((*place, block))
+        return self.names.of(block) if held is None else held
+
+    def _parted(self, node: op.Cut | op.Join, place: Place, given: list[Content]) -> list[Content]:
+        """The parts have the cells of the whole, each once, and a join is of one kind."""
+        cells, held = self.names.cells, ChainMap(*given)
+        pairs = zip(given, uses(node, place[0]), strict=True)
+        fitting = all(not each or each.keys() == set(cells(block)) for each, block in pairs)
+        filled = Counter(chain(*map(cells, node.blocks))) == Counter(cells(node.block))
+        alike = len(set(map(bool, given))) == 1 and self.names.is_one_kind(held)
+        if not (fitting and filled and (alike or isinstance(node, op.Cut))):
+            self.wrong.add((*place, node.block))
+        blocks = writes(node, place[0]) if fitting and filled else ()
+        return [{cell: held[cell] for cell in cells(block) if cell in held} for block in blocks]

@@ -56,24 +56,32 @@ def cannon(side: int) -> Program:
     the form is that of a careful hand with ncclGroupStart and ncclGroupEnd.)
     """
     points = [(r, c) for r in range(side) for c in range(side)]
+    i, w, o = (_names(tensor, side) for tensor in "IWO")
     return Program(
         format="primepar-program",
         version=1,
         ranks=side**2,
-        programs=tuple(tuple(_cannon_rank(side, r, c)) for r, c in points),
+        programs=tuple(tuple(_cannon_rank(side, r, c, i[r], w, o[r][c])) for r, c in points),
         grid={"forward": {"M": side, "N": side, "K": side}},
-        initial=tuple((f"I[{r},{(r + c) % side}]", f"W[{(r + c) % side},{c}]") for r, c in points),
+        initial=tuple((i[r][(r + c) % side], w[(r + c) % side][c]) for r, c in points),
     )
 
 
-def _cannon_rank(side: int, r: int, c: int) -> Iterator[Instruction]:
+def _names(tensor: str, side: int) -> list[list[str]]:
+    """Names of all blocks of a tensor, each made once."""
+    return [[f"{tensor}[{row},{column}]" for column in range(side)] for row in range(side)]
+
+
+def _cannon_rank(
+    side: int, r: int, c: int, i: list[str], w: list[list[str]], o: str
+) -> Iterator[Instruction]:
+    """`i[n]` is the block of I in the rank's row, `w[n][c]` that of W in its column."""
     left, right = r * side + (c - 1) % side, r * side + (c + 1) % side
     above, below = (r - 1) % side * side + c, (r + 1) % side * side + c
     for t in range(side):
         n, following = (r + c + t) % side, (r + c + t + 1) % side
-        yield Compute((f"I[{r},{n}]", f"W[{n},{c}]"), f"O[{r},{c}]", "forward",
-                      {"M": r, "N": n, "K": c})  # fmt: skip
+        yield Compute((i[n], w[n][c]), o, "forward", {"M": r, "N": n, "K": c})
         if t < side - 1:
-            along = (Send(left, f"I[{r},{n}]", 0), Recv(right, f"I[{r},{following}]", 0))
-            down = (Send(above, f"W[{n},{c}]", 1), Recv(below, f"W[{following},{c}]", 1))
+            along = (Send(left, i[n], 0), Recv(right, i[following], 0))
+            down = (Send(above, w[n][c], 1), Recv(below, w[following][c], 1))
             yield Group((*along, *down))

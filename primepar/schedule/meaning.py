@@ -79,9 +79,9 @@ class Phase:
     def key(self, sub_operator: Mapping[str, int]) -> Key:
         """Which of the parts that its output block is made of a sub-operator makes."""
         return tuple(
-            sub_operator[dim] % modulus if modulus else sub_operator[dim]
-            for dim, modulus in self._open
-        )
+            [sub_operator[dim] % modulus if modulus else sub_operator[dim]
+             for dim, modulus in self._open]
+        )  # fmt: skip
 
     @cached_property
     def keys(self) -> tuple[Key, ...] | None:

@@ -65,8 +65,13 @@ Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
 Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
 
 
-class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True):
-    """Base of the instructions; the JSON field `op` names which."""
+class Node(
+    Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True, gc=False
+):
+    """Base of the instructions; the JSON field `op` names which.
+
+    They are trees, so the collector of cycles need not look at them (`gc`).
+    """
 
 
 class Compute(Node, frozen=True, tag="compute"):
@@ -132,6 +137,18 @@ class _Collective(Node, frozen=True):
         root = getattr(self, "root", None)
         if root is not None and root not in self.group:
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Of what it writes no name may stand twice: the later data would replace the earlier."""
+        field = {"all_gather": "blocks", "all_to_all": "into"}.get(str(self.__struct_config__.tag))
+        names = getattr(self, field) if field else ()
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(
+                f"expected every name of {field} once, got {twice} {names.count(twice)} times: "
+                "give each member's data a name of its own"
+            )
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
@@ -260,8 +277,9 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         for rank, instructions in enumerate(self.programs):
             for place, instruction in enumerate(instructions):
                 try:
-                    self._check_ranks(instruction)
-                    if isinstance(instruction, Compute) and instruction.phase is not None:
+                    if type(instruction) is not Compute:
+                        self._check_ranks(instruction)
+                    elif instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None

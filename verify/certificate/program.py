@@ -9,15 +9,16 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
+from primepar.certify.data import Names
 from primepar.certify.flow import Place
 from primepar.certify.program import (
     Evidence,
     ProgramCertificate,
     certify_program,
     digest,
-    products_of,
 )
 from primepar.errors import CertificateError, ClaimError
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Program
 from primepar.verify.program.flow import Flow, Operation
 from primepar.verify.program.races import races
@@ -64,7 +65,7 @@ class _Made:
     def __init__(self, program: Program, buffered: bool) -> None:
         self.program = program
         self.flow = Flow.of(program)
-        self.products = products_of(program)
+        self.products = Names(program).products
         self.waits = Waits(self.flow, buffered)
         self.order = self.waits.order()
 
@@ -105,7 +106,7 @@ class _Made:
                 case "coverage":
                     yield self._uncovered()
                 case "races":
-                    race = races(self.flow)[0]
+                    race = races(self.flow, Meaning(self.program))[0]
                     yield Evidence("races", ((race.rank, race.index),), race.block)
                 case "placement" | "completion" | "alignment":
                     yield Evidence("data", (self._blamed(result),))

@@ -271,7 +271,7 @@ class _Lookup:
     def _source(self, writer: Operation | Post) -> Operation | Post | None:
         """The other end of a message, or the root of a broadcast."""
         if isinstance(writer, Post):
-            return self.flow.partner.get(writer)
+            return writer.partner
         node = writer.instruction
         if isinstance(node, Broadcast):
             met = self.flow.meeting.get(writer, ())

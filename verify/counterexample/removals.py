@@ -59,8 +59,8 @@ def _together(operation: Operation, flow: Flow, items: dict[Post, Item]) -> Iter
     """An instruction and what it goes with; a group is only as much as one of its messages."""
     for post in (*operation.starts, *operation.awaits):
         yield items[post]
-        if post in flow.partner:
-            yield items[flow.partner[post]]
+        if post.partner is not None:
+            yield items[post.partner]
         if isinstance(operation.instruction, Group):
             return
     here = (operation.rank, operation.index, 0)

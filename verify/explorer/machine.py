@@ -207,6 +207,8 @@ class Machine(Blocks):
     def _call(self, rank: int, node: Collective) -> None:
         reads, writes = gives(node, rank), gets(node, rank)
         self._touch(rank, reads, writes)
+        if self.names.overlap(writes):
+            self._fail("races")
         given = [self._take(rank, block) for block in reads]
         calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
         if node.request is not None:

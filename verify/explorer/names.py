@@ -79,11 +79,22 @@ class Names:
             tuple(a + b for a, b in zip(corner, at, strict=True)) for at in starts(lengths)
         )
 
+    def overlap(self, blocks: tuple[str, ...]) -> bool:
+        """Whether two of some blocks have a cell of a tensor in common."""
+        found = [
+            (at.tensor, corner)
+            for block in blocks
+            if (at := self.meaning.place(block)) is not None
+            for corner in self.cells(block)[1]
+        ]
+        return len(set(found)) < len(found)
+
     def datum(self, block: str) -> Content:
         """What a block holds that the program did not make."""
         found, (lengths, corners) = self.meaning.place(block), self.cells(block)
         tensor = block if found is None else found.tensor
         source = "own" if self.maker(block) is None else "before"
+        source = source if found else "loose"
         return Content(lengths, tuple(single([(source, tensor, corner)]) for corner in corners))
 
     def blank(self, block: str) -> Content:

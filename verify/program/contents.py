@@ -2,32 +2,34 @@
 
 A part is a product of one sub-operator, or data from before the program; it has a place in a
 tensor. Two blocks hold the same if their parts are the same as often: an equality of formal sums
-that holds whatever the shapes and numbers are, and needs no solver.
+that holds whatever the shapes and numbers are, and needs no solver. Parts of one place stand
+together, so that all blocks of a tensor can share what is due in them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from primepar.schedule.meaning import Box, Key
+from primepar.schedule.meaning import Box, Key, Place
 from primepar.schedule.signature import Reduction
 from primepar.verify.deadline import in_time
 
 OWN = ("own", ())
+LOOSE = ("loose", ())
 BEFORE = ("before", ())
 Source = tuple[str, Key]
-"""(phase, which part of its output), or `OWN` or `BEFORE` for data that the program found."""
+"""(phase, which part of its output), or `OWN` or `BEFORE` for data that the program found, or
+`LOOSE` if no tensor has it."""
 
 
 class Part(NamedTuple):
     """One summand of a block."""
 
     source: Source
-    tensor: str
-    box: Box
+    place: Place
 
 
 class Choice(NamedTuple):
@@ -37,8 +39,11 @@ class Choice(NamedTuple):
     of: frozenset[Sum]
 
 
-Sum = frozenset[tuple[Any, int]]
-"""(part or choice, times)."""
+Terms = frozenset[tuple[Source | None, int]]
+"""(source, times) of what is summed up in one place; of a choice the source is None."""
+Sum = frozenset[tuple[Any, Terms]]
+"""(place or choice, terms)."""
+ONCE: Terms = frozenset(((None, 1),))
 
 
 class Content:
@@ -46,7 +51,7 @@ class Content:
 
     __slots__ = ("_flat", "_of", "_reduction")
 
-    def __init__(self, reduction: Reduction, of: tuple[Content, ...]) -> None:
+    def __init__(self, reduction: Reduction, of: tuple[Content | Part, ...]) -> None:
         self._reduction, self._of = reduction, of
         self._flat: Sum | None = None
 
@@ -60,7 +65,7 @@ class Content:
     @classmethod
     def one(cls, part: Part) -> Content:
         """A single part."""
-        return cls.flat(frozenset(((part, 1),)))
+        return cls("sum", (part,))
 
     @property
     def parts(self) -> Sum:
@@ -71,38 +76,40 @@ class Content:
 
     def holds(self, due: Sum) -> bool:
         """Whether this is what is due; the answer is fast the second time."""
-        if self.parts is not due and self.parts == due:
-            self._flat = due
+        if self._flat is not due and self.parts == due:
+            self._flat, self._of = due, ()
         return self._flat is due
 
     def _sum(self) -> Sum:
         """Each content once, with how often it is in the sum: they may share one another."""
         uses, inner = self._uses()
-        total: dict[Any, int] = {}
+        total: dict[Any, dict[Source | None, int]] = {}
         often = dict.fromkeys(uses, 0) | {id(self): 1}
         ready: list[Content] = [self]
-        while ready:
-            above = ready.pop()
+        for above in ready:
             for content in above._of:
+                if isinstance(content, Part):
+                    _add(total, content.place, ((content.source, 1),), often[id(above)])
+                    continue
                 at = id(content)
                 often[at] += often[id(above)]
                 uses[at] -= 1
-                if uses[at]:
-                    continue
-                if at in inner:
+                if not uses[at] and at in inner:
                     ready.append(content)
-                    continue
-                for part, times in content.parts:
-                    total[part] = total.get(part, 0) + times * often[at]
-        return frozenset(total.items())
+                elif not uses[at]:
+                    for where, terms in content.parts:
+                        _add(total, where, terms, often[at])
+        return frozenset((where, frozenset(terms.items())) for where, terms in total.items())
 
     def _uses(self) -> tuple[dict[int, int], set[int]]:
         """How many sums below this one use a content, and those that are open sums themselves."""
         uses: dict[int, int] = {}
         inner: set[int] = set()
         ready: list[Content] = [self]
-        while ready:
-            for content in in_time(ready.pop()._of):
+        for above in in_time(ready):
+            for content in above._of:
+                if isinstance(content, Part):
+                    continue
                 at = id(content)
                 uses[at] = uses.get(at, 0) + 1
                 is_open = content._flat is None and content._reduction == "sum"
@@ -114,14 +121,15 @@ class Content:
     def _choice(self) -> Sum:
         """Of equal reductions one inside another are one."""
         sums: set[Sum] = set()
-        ready, seen = list(self._of), set[int]()
+        ready = [each for each in self._of if isinstance(each, Content)]
+        seen = set[int]()
         while ready:
             content = ready.pop()
             if id(content) in seen:
                 continue
             seen.add(id(content))
             if content._flat is None and content._reduction == self._reduction:
-                ready += content._of
+                ready += [each for each in content._of if isinstance(each, Content)]
             else:
                 sums |= _chosen(content.parts, self._reduction)
         return next(iter(sums)) if len(sums) == 1 else _choice_of(self._reduction, sums)
@@ -130,59 +138,84 @@ class Content:
 ZERO = Content.flat(frozenset())
 
 
+def _add(
+    total: dict[Any, dict[Source | None, int]],
+    where: Any,
+    terms: Iterable[tuple[Source | None, int]],
+    often: int,
+) -> None:
+    own = total.setdefault(where, {})
+    for source, times in terms:
+        own[source] = own.get(source, 0) + times * often
+
+
 def _chosen(parts: Sum, reduction: Reduction) -> frozenset[Sum]:
     """The sums that a choice is among; a sum that is no such choice is the only one."""
     if len(parts) == 1:
-        ((part, times),) = parts
-        if times == 1 and isinstance(part, Choice) and part.reduction == reduction:
-            return part.of
+        ((choice, terms),) = parts
+        if terms == ONCE and choice.reduction == reduction:
+            of: frozenset[Sum] = choice.of
+            return of
     return frozenset((parts,))
 
 
 def _choice_of(reduction: Reduction, sums: Iterable[Sum]) -> Sum:
-    return frozenset(((Choice(reduction, frozenset(sums)), 1),))
+    return frozenset(((Choice(reduction, frozenset(sums)), ONCE),))
 
 
-def reduced(reduction: Reduction, contents: Iterable[Content]) -> Content:
+def reduced(reduction: Reduction, contents: Iterable[Content | Part]) -> Content:
     """The sum of some contents, or the largest or smallest."""
-    return Content(reduction, tuple(contents))
-
-
-def made_of(parts: Iterable[Part], reduction: Reduction) -> Sum:
-    """Every part once, reduced."""
-    sums = [frozenset(((part, 1),)) for part in parts]
     if reduction == "sum":
-        return frozenset(item for one in sums for item in one)
-    return sums[0] if len(sums) == 1 else _choice_of(reduction, sums)
+        return Content(reduction, tuple(contents))
+    return Content(reduction, tuple([Content.one(each) if type(each) is Part else each
+                                     for each in contents]))  # fmt: skip
+
+
+def made_of(place: Place, terms: Terms, reduction: Reduction) -> Sum:
+    """Every term in one place, reduced."""
+    if reduction == "sum" or len(terms) == 1:
+        return frozenset(((place, terms),))
+    return _choice_of(reduction, [frozenset(((place, frozenset((term,))),)) for term in terms])
 
 
 def parts_of(content: Sum) -> Counter[Part]:
     """How often each part is in a sum, those that a choice is among counted too."""
     found: Counter[Part] = Counter()
-    for part, times in in_time(content):
-        if isinstance(part, Choice):
-            for one in part.of:
+    for where, terms in in_time(content):
+        if isinstance(where, Choice):
+            for one in where.of:
                 found.update(parts_of(one))
-        else:
-            found[part] += times
+            continue
+        for source, times in terms:
+            assert source is not None
+            found[Part(source, where)] += times
     return found
+
+
+def _places(content: Sum) -> Iterator[Place]:
+    for where, _ in in_time(content):
+        if isinstance(where, Choice):
+            for one in where.of:
+                yield from _places(one)
+        else:
+            yield where
 
 
 def fits(content: Sum, box: Box) -> bool:
     """Whether everything in a sum is as large as a box."""
     size = [end - first for first, end in box]
-    return all([end - first for first, end in part.box] == size for part in parts_of(content))
+    return all([end - first for first, end in at.box] == size for at in _places(content))
 
 
 def cut(content: Sum, whole: Box, box: Box) -> Sum:
     """What a part of a block holds, of what the whole holds: every part is cut alike."""
 
-    def moved(part: Part) -> Part:
+    def moved(at: Place) -> Place:
         corner = tuple(
             (first - start + own, first - start + end)
-            for (first, _), (start, _), (own, end) in zip(part.box, whole, box, strict=False)
+            for (first, _), (start, _), (own, end) in zip(at.box, whole, box, strict=False)
         )
-        return Part(part.source, part.tensor, corner)
+        return Place(at.tensor, corner)
 
     return _each(content, moved)
 
@@ -193,21 +226,22 @@ def joined(contents: Iterable[tuple[Sum, Box]], box: Box) -> Sum | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _stretched(part: Part, own: Box, box: Box) -> Part:
+def _stretched(at: Place, own: Box, box: Box) -> Place:
     around = tuple(
-        (first - at + start, first - at + end)
-        for (first, _), (at, _), (start, end) in zip(part.box, own, box, strict=False)
+        (first - corner + start, first - corner + end)
+        for (first, _), (corner, _), (start, end) in zip(at.box, own, box, strict=False)
     )
-    return Part(part.source, part.tensor, around)
+    return Place(at.tensor, around)
 
 
-def _each(content: Sum, change: Callable[[Part], Part]) -> Sum:
+def _each(content: Sum, change: Callable[[Place], Place]) -> Sum:
+    """A sum with its parts elsewhere. What `fits` is moved by one distance, so no two meet."""
     return frozenset(
         (
-            Choice(part.reduction, frozenset(_each(one, change) for one in part.of))
-            if isinstance(part, Choice)
-            else change(part),
-            times,
+            Choice(where.reduction, frozenset(_each(one, change) for one in where.of))
+            if isinstance(where, Choice)
+            else change(where),
+            terms,
         )
-        for part, times in content
+        for where, terms in content
     )

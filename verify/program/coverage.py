@@ -40,16 +40,18 @@ def cover(program: Program, solver: Solver) -> str | None:
 
     products = _products(program)
     for phase, grid in (program.grid or {}).items():
-        places: dict[Cell, Places] = {}
+        counts: dict[Cell, int] = {}
         for rank, index, sub_operator in in_time(products.get(phase, ())):
             outside = sub_operator.keys() != grid.keys()
             if outside or any(sub_operator[dim] >= grid[dim] for dim in grid):
                 return _stranger(phase, grid, rank, index, sub_operator)
-            cell = tuple(sub_operator[dim] for dim in grid)
-            places.setdefault(cell, []).append((rank, index))
-        wrong = _smallest(places, tuple(grid.values()), smallest_wrong)
+            cell = tuple([sub_operator[dim] for dim in grid])
+            counts[cell] = counts.get(cell, 0) + 1
+        wrong = _smallest(counts, tuple(grid.values()), smallest_wrong)
         if wrong is not None:
-            return _sentence(phase, dict(zip(grid, wrong, strict=True)), places.get(wrong, []))
+            missed = dict(zip(grid, wrong, strict=True))
+            places = [(rank, at) for rank, at, own in products.get(phase, ()) if own == missed]
+            return _sentence(phase, missed, places)
     return None
 
 
@@ -74,27 +76,27 @@ def _question(row: Row) -> str:
 
 
 def _smallest(
-    places: dict[Cell, Places], grid: Cell, smallest_wrong: Callable[[Row, int], int | None]
+    counts: dict[Cell, int], grid: Cell, smallest_wrong: Callable[[Row, int], int | None]
 ) -> Cell | None:
     """The first cell of a grid that has no place or several."""
-    right = {cell: len(at) == 1 for cell, at in places.items()}
+    right = {cell: count == 1 for cell, count in counts.items()}
     wrong: dict[Cell, int] = {}
     for depth in reversed(range(len(grid))):
         rows: dict[Cell, set[tuple[int, bool]]] = {} if depth else {(): set()}
-        for (*row, slice_), is_right in right.items():
-            rows.setdefault(tuple(row), set()).add((slice_, is_right))
+        for cell, is_right in right.items():
+            rows.setdefault(cell[:-1], set()).add((cell[-1], is_right))
         right = {}
         for place, slices in in_time(rows.items()):
-            found = smallest_wrong(frozenset(slices), grid[depth])
-            right[place] = found is None
-            if found is not None:
-                wrong[place] = found
+            first = smallest_wrong(frozenset(slices), grid[depth])
+            right[place] = first is None
+            if first is not None:
+                wrong[place] = first
     if right.get((), False):
         return None
-    cell: Cell = ()
-    while cell in wrong:
-        cell = (*cell, wrong[cell])
-    return cell + (0,) * (len(grid) - len(cell))
+    found: Cell = ()
+    while found in wrong:
+        found = (*found, wrong[found])
+    return found + (0,) * (len(grid) - len(found))
 
 
 def _stranger(

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import prod
 
-from primepar.schedule.meaning import Box, Key, Meaning, Phase
+from primepar.schedule.meaning import Box, Key, Meaning, Phase, Place
 from primepar.schedule.program import Compute
 from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     BEFORE,
+    LOOSE,
     OWN,
     Content,
     Part,
     Source,
     Sum,
+    Terms,
     made_of,
 )
 
@@ -28,6 +30,8 @@ class Expected:
         self._before: dict[str, set[Box]] = {}
         """Where tensors have data that the program found: it stays in the sums made there."""
         self._known: dict[str, Sum] = {}
+        self._whole: dict[str, Terms] = {}
+        """What is due in every block that a phase of the grid makes."""
         self._data: dict[str, Content] = {}
         self._seen: dict[str, dict[Box, set[Key]]] = {}
         for instructions in meaning.program.programs:
@@ -60,8 +64,8 @@ class Expected:
     def _datum(self, block: str) -> Content:
         found = self.meaning.place(block)
         source: Source = OWN if self.meaning.maker(block) is None else BEFORE
-        return Content.one(Part(source, found.tensor, found.box) if found else
-                           Part(OWN, block, ()))  # fmt: skip
+        part = Part(source, found) if found else Part(LOOSE, Place(block, ()))
+        return Content.flat(made_of(part.place, frozenset(((part.source, 1),)), "sum"))
 
     def sum(self, block: str) -> Sum:
         """What a block must hold where it is read: its own data, or its sum, finished."""
@@ -73,17 +77,24 @@ class Expected:
         found, phase = self.meaning.place(block), self.meaning.maker(block)
         if found is None or phase is None:
             return self.datum(block).parts
-        keys = self._computed(phase, found.box) if phase.keys is None else phase.keys
-        parts = [Part((phase.name, key), *found) for key in keys]
-        if any(_meet(found.box, box) for box in self._before.get(found.tensor, ())):
-            parts.append(Part(BEFORE, *found))
-        return made_of(parts, phase.reduction) if parts else frozenset()
+        terms = self._terms(phase, found.box)
+        if any(meet(found.box, box) for box in self._before.get(found.tensor, ())):
+            terms |= {(BEFORE, 1)}
+        return made_of(found, terms, phase.reduction) if terms else frozenset()
 
-    def _computed(self, phase: Phase, box: Box) -> tuple[Key, ...]:
+    def _terms(self, phase: Phase, box: Box) -> Terms:
+        """All products that are due in a box."""
+        if phase.keys is None:
+            return frozenset(((phase.name, key), 1) for key in self._computed(phase, box))
+        if phase.name not in self._whole:
+            self._whole[phase.name] = frozenset(((phase.name, key), 1) for key in phase.keys)
+        return self._whole[phase.name]
+
+    def _computed(self, phase: Phase, box: Box) -> set[Key]:
         """Keys of what the program computes of a phase without a grid, there or in a part of it."""
         seen = self._seen.get(phase.name, {})
-        met = [seen[box]] if box in seen else [own for at, own in seen.items() if _meet(at, box)]
-        return tuple(sorted(set[Key]().union(*met)))
+        met = [seen[box]] if box in seen else [own for at, own in seen.items() if meet(at, box)]
+        return set[Key]().union(*met)
 
 
 def fills(boxes: Sequence[Box], whole: Box) -> bool:
@@ -95,11 +106,11 @@ def fills(boxes: Sequence[Box], whole: Box) -> bool:
         for box in boxes
     )  # fmt: skip
     size = sum(prod(end - first for first, end in box) for box in boxes)
-    apart = not any(_meet(one, other) for one, other in combinations(boxes, 2))
+    apart = not any(meet(one, other) for one, other in combinations(boxes, 2))
     return inside and apart and size == prod(b - a for a, b in whole)
 
 
-def _meet(one: Box, other: Box) -> bool:
+def meet(one: Box, other: Box) -> bool:
     """Whether two boxes have an element in common."""
     sides = zip(one, other, strict=False)
     meets = all(first < stop and start < end for (first, end), (start, stop) in sides)

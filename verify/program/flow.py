@@ -29,7 +29,6 @@ from primepar.schedule.program_file import instruction_line
 from primepar.verify.deadline import in_time
 
 COLLECTIVES = frozenset(get_args(Collective))
-_SENDING = frozenset((Send, ISend))
 _BLOCKING = COLLECTIVES | {Send, Recv, Wait, Group}
 LOCAL = frozenset(get_args(Instruction)) - _BLOCKING - {ISend, IRecv}
 """Instructions that touch nothing but their own rank."""
@@ -42,18 +41,10 @@ class Post:
     rank: int
     index: int
     message: Send | Recv | ISend | IRecv
-    sends: bool = field(init=False)
+    sends: bool
     """Whether this is the sender's side."""
-
-    def __post_init__(self) -> None:
-        self.sends = type(self.message) in _SENDING
-
-    @property
-    def channel(self) -> tuple[int, int, str]:
-        """(source, destination, communicator)."""
-        message = self.message
-        ends = (self.rank, message.peer) if self.sends else (message.peer, self.rank)
-        return (*ends, message.communicator)
+    partner: Post | None = None
+    """The other side; None where nothing meets it."""
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({instruction_line(self.message)})"
@@ -112,12 +103,13 @@ class Flow:
     """The operations of every rank and what meets what.
 
     A request that is never waited for is waited for after the rank's last instruction, and
-    listed in `leaked`. What is in `faults` has no entry in `partner` or `meeting`.
+    listed in `leaked`. What is in `faults` has no partner, and no entry in `meeting`.
     """
 
     program: Program
     operations: list[list[Operation]] = field(default_factory=list)
-    partner: dict[Post, Post] = field(default_factory=dict)
+    calls: list[Operation] = field(default_factory=list)
+    """All calls of collectives."""
     meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     leaked: list[Post | Operation] = field(default_factory=list)
@@ -140,21 +132,23 @@ class Flow:
             if type(instruction) in LOCAL:
                 yield Operation(rank, index, instruction)
                 continue
+            posts: tuple[Post, ...]
             match instruction:
+                case Group(body=body):
+                    posts = tuple([Post(rank, index, each, type(each) is Send) for each in body])
+                    yield Operation(rank, index, instruction, posts, posts)
                 case ISend() | IRecv():
-                    post = Post(rank, index, instruction)
+                    post = Post(rank, index, instruction, isinstance(instruction, ISend))
                     self._pend(pending, instruction.request, post)
                     yield Operation(rank, index, instruction, (post,))
                 case Send() | Recv():
-                    posts: tuple[Post, ...] = (Post(rank, index, instruction),)
-                    yield Operation(rank, index, instruction, posts, posts)
-                case Group(body=body):
-                    posts = tuple(Post(rank, index, message) for message in body)
+                    posts = (Post(rank, index, instruction, isinstance(instruction, Send)),)
                     yield Operation(rank, index, instruction, posts, posts)
                 case Wait(request=request):
                     yield self._wait(rank, index, instruction, pending.pop(request, None))
                 case _:
                     operation = Operation(rank, index, instruction)
+                    self.calls.append(operation)
                     if operation.posts:
                         self._pend(pending, str(getattr(instruction, "request", "")), operation)
                     yield operation
@@ -188,13 +182,14 @@ class Flow:
 
     def _match_messages(self) -> None:
         channels: dict[tuple[int, int, str], tuple[list[Post], list[Post]]] = {}
-        for operations in self.operations:
-            for operation in in_time(operations):
-                for post in operation.starts:
-                    channel = post.channel
-                    if channel not in channels:
-                        channels[channel] = ([], [])
-                    channels[channel][not post.sends].append(post)
+        for rank, operations in enumerate(in_time(self.operations)):
+            for post in (post for operation in operations for post in operation.starts):
+                message = post.message
+                ends = (rank, message.peer) if post.sends else (message.peer, rank)
+                channel = (*ends, message.communicator)
+                if channel not in channels:
+                    channels[channel] = ([], [])
+                channels[channel][not post.sends].append(post)
         for sends, receives in in_time(channels.values()):
             for send, receive in zip(sends, receives, strict=False):
                 self._match_message(send, receive)
@@ -203,7 +198,7 @@ class Flow:
 
     def _match_message(self, send: Post, receive: Post) -> None:
         if send.message.tag == receive.message.tag:
-            self.partner[send], self.partner[receive] = receive, send
+            send.partner, receive.partner = receive, send
         else:
             self._blame(
                 receive,
@@ -222,17 +217,14 @@ class Flow:
 
     def _match_collectives(self) -> None:
         calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
-        for operations in self.operations:
-            for operation in in_time(operations):
-                node = operation.instruction
-                if type(node) not in COLLECTIVES:
-                    continue
-                assert isinstance(node, Collective)
-                if operation.rank not in node.group:
-                    self._blame(operation, _STRANGER.format(operation.rank))
-                    continue
-                key = (node.communicator, tuple(sorted(node.group)))
-                calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
+        for operation in in_time(self.calls):
+            node = operation.instruction
+            assert isinstance(node, Collective)
+            if operation.rank not in node.group:
+                self._blame(operation, _STRANGER.format(operation.rank))
+                continue
+            key = (node.communicator, tuple(sorted(node.group)))
+            calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
         for (_, members), by_rank in calls.items():
             for met in in_time(zip_longest(*(by_rank.get(rank, []) for rank in members))):
                 self._match_collective(members, met)
@@ -302,8 +294,8 @@ def needs(flow: Flow, operation: Operation, buffered: bool) -> Iterable[Post | O
 
     A buffered send returns at once.
     """
+    if operation.awaits:
+        return [post.partner for post in operation.awaits if not (buffered and post.sends)]
     if operation.call is not None:
         return flow.meeting.get(operation.call, (None,))
-    if isinstance(operation.instruction, Wait) and not operation.awaits:
-        return (None,)
-    return [flow.partner.get(post) for post in operation.awaits if not (buffered and post.sends)]
+    return (None,) if isinstance(operation.instruction, Wait) else ()

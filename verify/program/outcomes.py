@@ -9,7 +9,7 @@ from itertools import product
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join, Program
 from primepar.verify.deadline import in_time
-from primepar.verify.program.contents import BEFORE, OWN, Part, Sum, parts_of
+from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Part, Sum, parts_of
 from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected
 from primepar.verify.program.flow import place
@@ -88,13 +88,13 @@ def _number(times: int) -> str:
 def part_text(expected: Expected, part: Part) -> str:
     """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
     name, key = part.source
-    block = expected.meaning.block_at(part.tensor, part.box)
-    if part.source == OWN:
+    block = expected.meaning.block_at(*part.place)
+    if part.source in (OWN, LOOSE):
         return block
     if part.source == BEFORE:
         return f"{block} from before"
     phase = expected.meaning.phases[name]
-    index = expected.meaning.index_of(phase, part.box)
+    index = expected.meaning.index_of(phase, part.place.box)
     if index is None:
         slices = ", ".join(map(str, key))
         return f"{name} part {slices or 0} of {block}"

@@ -151,7 +151,7 @@ class _Proof:
 
     @cached_property
     def races(self) -> list[Race]:
-        return races(self.flow)
+        return races(self.flow, self.meaning)
 
     @cached_property
     def run(self) -> SymbolicRun:

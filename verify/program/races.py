@@ -1,15 +1,18 @@
 """Races: a block in flight that is touched between its post and its wait.
 
 What is posted is deterministic, so a race is a matter of one rank's own instructions: what stands
-between a post and its wait may run before the message or collective is done or after it.
+between a post and its wait may run before the message or collective is done or after it. So is it
+where one collective brings two blocks that share elements of a tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -27,6 +30,7 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 from primepar.verify.deadline import in_time
+from primepar.verify.program.expected import meet
 from primepar.verify.program.flow import Flow, Operation, Post, place
 
 
@@ -73,11 +77,30 @@ def touched(instruction: Instruction, rank: int) -> Touched:
             return Touched((), ())
 
 
-def races(flow: Flow) -> list[Race]:
+def races(flow: Flow, meaning: Meaning) -> list[Race]:
     """All races, smallest instruction index first; then what is never waited for."""
     leaked = set(flow.leaked)
     found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
+    found += _shared(flow.calls, meaning)
     return sorted(found) + sorted(_leak(posted) for posted in leaked)
+
+
+def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
+    """Blocks that one collective brings to one place: each would replace the other there."""
+    for operation in in_time(calls):
+        writes = touched(operation.instruction, operation.rank).writes
+        at = {block: found for block in writes if (found := meaning.place(block))}
+        cuts = {block.rpartition("[")[0] for block in at}
+        if len(cuts) < 2 and len(set(at.values())) == len(at):
+            continue  # blocks of one cut lie apart
+        for (one, first), (other, second) in combinations(at.items(), 2):
+            if first.tensor == second.tensor and meet(first.box, second.box):
+                sentence = (
+                    f"{place(operation)}: expected blocks that lie apart in what one collective "
+                    f"brings, got {one} and {other}, which share elements of {first.tensor}: "
+                    "name blocks of one cut"
+                )
+                yield Race(operation.index, operation.rank, other, sentence)
 
 
 class _Flight(NamedTuple):
@@ -94,6 +117,8 @@ _Flying = dict[str, list[_Flight]]
 def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
     flying: _Flying = {}
     for operation in in_time(operations):
+        if not flying and _is_alone(operation):
+            continue
         if flying or operation.posts:
             reads, writes = touched(operation.instruction, operation.rank)
             yield from _clashes(operation, reads, "read", flying, leaked)
@@ -111,6 +136,14 @@ def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iter
         if operation.posted is not None:
             reads, writes = touched(operation.posted.instruction, operation.rank)
             _land(flying, operation.posted, {*reads, *writes})
+
+
+def _is_alone(operation: Operation) -> bool:
+    """Whether it leaves nothing in flight, and touches no block by two messages."""
+    if operation.posts or operation.awaits != operation.starts:
+        return False
+    blocks = [post.message.block for post in operation.starts]
+    return len(set(blocks)) == len(blocks)
 
 
 def _land(flying: _Flying, posted: Post | Operation, blocks: Iterable[str]) -> None:

@@ -30,7 +30,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.schedule.signature import Reduction
 from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     ZERO,
@@ -53,6 +52,8 @@ ON_HOST = "in host memory"
 OPERANDS = "and nothing but these"
 SIZE = "of its size"
 GONE = "after it was freed"
+SHORT = 64
+"""Instructions between which nobody looks at the clock."""
 
 
 class Made(NamedTuple):
@@ -87,10 +88,12 @@ class SymbolicRun:
         self.program, self.flow = program, flow
         self.expected = Expected(meaning)
         self.broken: list[Broken] = []
-        self.made: list[Made] = []
+        self._order: Sequence[Stretch] = ()
+        self._noted: list[Made] | None = None
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
-        self._known: list[set[str]] = [set() for _ in range(program.ranks)]
+        self._gone: list[set[str]] = [set() for _ in range(program.ranks)]
+        """What was freed or evicted there."""
         self._sent: dict[Post, Content] = {}
         self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
@@ -102,28 +105,38 @@ class SymbolicRun:
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after all that it waits for."""
+        self._order = order
         hanging: list[Operation | None] = [None] * self.program.ranks
         for stretch in in_time(order):
             waited = hanging[stretch.rank]
             if waited is not None:
                 self._finish(waited)
-            for operation in in_time(stretch.operations):
+            own = stretch.operations
+            for operation in own if len(own) < SHORT else in_time(own):
                 self._start(operation)
             hanging[stretch.rank] = stretch.waiting
 
     def _start(self, operation: Operation) -> None:
+        memory = self.device[operation.rank]
+        for post in operation.starts:
+            if post.sends:
+                block = post.message.block
+                held = memory.get(block)
+                self._sent[post] = self._read(operation, block) if held is None else held
+        if isinstance(operation.instruction, Compute):
+            self._compute(operation, operation.instruction)
+        elif not operation.starts:
+            self._start_other(operation)
+
+    def _start_other(self, operation: Operation) -> None:
         rank, node = operation.rank, operation.instruction
         match node:
-            case Compute():
-                self._compute(operation, node)
             case Alloc(block=block):
                 self._write(rank, block, ZERO)
             case Free(block=block):
-                self._read(operation, block)
-                self.device[rank].pop(block, None)
+                self._take(operation, block)
             case Evict(block=block):
-                self._host[rank][block] = self._read(operation, block)
-                self.device[rank].pop(block, None)
+                self._host[rank][block] = self._take(operation, block)
             case Fetch(block=block):
                 self._write(rank, block, self._fetched(operation, block))
             case Cut() | Join():
@@ -133,9 +146,20 @@ class SymbolicRun:
                 self._given[operation] = [
                     self._read(operation, block) for block in touched(node, rank).reads
                 ]
-        for post in operation.starts:
-            if post.sends:
-                self._sent[post] = self._read(operation, post.message.block)
+
+    @cached_property
+    def made(self) -> list[Made]:
+        """What every instruction made, of a second run: only a wrong sum is looked up there."""
+        again = SymbolicRun(self.expected.meaning, self.flow, self._racing)
+        again._noted = []
+        again.follow(self._order)
+        return again._noted
+
+    def _note(
+        self, operation: Operation, block: str, content: Content, part: Part | None = None
+    ) -> None:
+        if self._noted is not None:
+            self._noted.append(Made(operation, block, content, part))
 
     @cached_property
     def holders(self) -> dict[str, list[int]]:
@@ -147,19 +171,26 @@ class SymbolicRun:
         return found
 
     def _finish(self, operation: Operation) -> None:
+        memory = self.device[operation.rank]
         for post in operation.awaits:
             if not post.sends:
-                self._write(post.rank, post.message.block, self._sent[self.flow.partner[post]])
-        node, call = operation.instruction, operation.call
+                assert post.partner is not None
+                memory[post.message.block] = self._sent.pop(post.partner)
+        call = None if operation.awaits else operation.call
         if call is not None:
             self._finish_collective(operation, call)
-        if type(node) is not Send:
-            phase, _ = self._first_step[operation.rank]
+        phase, aligning = self._first_step[operation.rank]
+        if aligning and type(operation.instruction) is not Send:
             self._first_step[operation.rank] = (phase, False)
 
     def _write(self, rank: int, block: str, content: Content) -> None:
         self.device[rank][block] = content
-        self._known[rank].add(block)
+
+    def _take(self, operation: Operation, block: str) -> Content:
+        content = self._read(operation, block)
+        self._gone[operation.rank].add(block)
+        del self.device[operation.rank][block]
+        return content
 
     def _bring(self, rank: int, block: str) -> Content:
         self._write(rank, block, self.expected.bring(block))
@@ -170,10 +201,10 @@ class SymbolicRun:
         rank, memory = operation.rank, self.device[operation.rank]
         if block in memory:
             return memory[block]
-        if self.program.initial is None and block not in self._known[rank]:
+        if self.program.initial is None and block not in self._gone[rank]:
             return self._bring(rank, block)
         if (rank, operation.index, block) not in self._racing:
-            why = GONE if block in self._known[rank] else ""
+            why = GONE if block in self._gone[rank] else ""
             self.broken.append(Broken(kind, place(operation), block, None, block, why))
         self._write(rank, block, self.expected.datum(block))
         return memory[block]
@@ -182,43 +213,45 @@ class SymbolicRun:
         host = self._host[operation.rank]
         if block in host:
             return host.pop(block)
-        if self.program.initial is not None or block in self._known[operation.rank]:
+        rank = operation.rank
+        known = block in self.device[rank] or block in self._gone[rank]
+        if self.program.initial is not None or known:
             where = place(operation)
             self.broken.append(Broken("placement", where, block, None, block, ON_HOST))
         return self.expected.datum(block)
 
     def _compute(self, operation: Operation, node: Compute) -> None:
         rank, part = operation.rank, None
-        reduction: Reduction = "sum"
+        added: tuple[Content | Part, ...]
         if node.phase is None or node.sub_operator is None:
-            added = [self._read(operation, block) for block in node.reads]
+            added = tuple(self._read(operation, block) for block in node.reads)
             phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
         else:
             phase = self.expected.meaning.phases[node.phase]
             self._operands(operation, phase, node.sub_operator, node.reads)
             part = self._part(phase, node.sub_operator)
-            added = [Content.one(part)]
+            added = (part,)
         before = self.device[rank].get(node.accumulates)
         if before is not None:
-            added = [before, *added]
-        if phase is not None:
-            reduction = phase.reduction
-        total = added[0] if len(added) == 1 else reduced(reduction, added)
+            added = (before, *added)
+        total = reduced("sum" if phase is None else phase.reduction, added)
         self._write(rank, node.accumulates, total)
-        self.made.append(Made(operation, node.accumulates, total, part))
+        self._note(operation, node.accumulates, total, part)
 
     def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Part:
         found = self.expected.meaning.place(phase.writes.block(sub_operator))
         assert found is not None
-        return Part((phase.name, phase.key(sub_operator)), *found)
+        return Part((phase.name, phase.key(sub_operator)), found)
 
     def _operands(
         self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]
     ) -> None:
         kind = self._kind(operation.rank, phase.name)
         wanted = [template.block(sub_operator) for template in phase.reads]
+        memory = self.device[operation.rank]
         for block, want in zip(reads, wanted, strict=False):
-            content = self._read(operation, block, kind)
+            held = memory.get(block)
+            content = self._read(operation, block, kind) if held is None else held
             if content.holds(self.expected.sum(want)):
                 continue
             if (operation.rank, operation.index, block) not in self._racing:
@@ -288,7 +321,7 @@ class SymbolicRun:
         given, shared = self._results[met[0]]
         for block, content in _results(node, operation.rank, given, shared):
             self._write(operation.rank, block, content)
-            self.made.append(Made(call, block, content))
+            self._note(call, block, content)
 
 
 def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:

@@ -9,20 +9,18 @@ and is not trusted: Z3 checks the order that it finds, or that the circle cannot
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import z3
 
 from primepar.verify.deadline import UndecidedError, in_time
-from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, needs
+from primepar.verify.program.flow import Flow, Operation, Post, needs
 from primepar.verify.program.solver import Solver
 
 _NEVER = -1
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Instructions of one rank that run without waiting; only the last one may wait."""
 
     rank: int
@@ -41,53 +39,64 @@ class Waits:
     def __init__(self, flow: Flow, buffered: bool) -> None:
         self.flow, self.buffered = flow, buffered
         self.stretches: list[Stretch] = []
-        self._at: dict[Operation | Post, int] = {}
+        self._at: list[list[int]] = []
+        """Of every rank the stretch of each instruction."""
         for rank, operations in enumerate(flow.operations):
             self._cut(rank, operations)
-        self.before: list[list[int]] = [[] for _ in self.stretches]
-        self._meetings: dict[Operation, int] = {}
-        for node, stretch in enumerate(in_time(self.stretches)):
-            if node and self.stretches[node - 1].rank == stretch.rank:
-                self._link(node)
+        self._meetings: list[tuple[Operation, ...]] = []
+        self._number: dict[Operation, int] = {}
+        """Of the first call of each meeting; its node comes behind those of all stretches."""
+        for met in flow.meeting.values():
+            if met[0] not in self._number:
+                self._number[met[0]] = len(self._meetings)
+                self._meetings.append(met)
         self.level = self._levels()
 
     def _cut(self, rank: int, operations: list[Operation]) -> None:
-        run: list[Operation] = []
-        for operation in in_time(operations):
-            run.append(operation)
-            if type(operation.instruction) in COLLECTIVES:
-                self._at[operation] = len(self.stretches)
-            for post in operation.starts:
-                self._at[post] = len(self.stretches)
+        first, node = 0, len(self.stretches)
+        at: list[int] = []
+        for place, operation in enumerate(in_time(operations)):
+            at.append(node)
             if operation.blocks:
-                self.stretches.append(Stretch(rank, tuple(run)))
-                run = []
-        self.stretches.append(Stretch(rank, tuple(run)))
+                self.stretches.append(Stretch(rank, tuple(operations[first : place + 1])))
+                first, node = place + 1, node + 1
+        self.stretches.append(Stretch(rank, tuple(operations[first:])))
+        self._at.append(at)
 
-    def _link(self, node: int) -> None:
-        """Say what comes before a stretch: the one before it, and what its last waits for."""
+    def _node(self, item: Post | Operation | None) -> int:
+        """The stretch in which a message or call is started."""
+        return _NEVER if item is None else self._at[item.rank][item.index]
+
+    def before(self, node: int) -> list[int]:
+        """What comes before a stretch: the one before it, and what the last of that waits for.
+
+        Before a meeting come all of its calls.
+        """
+        count = len(self.stretches)
+        if node >= count:
+            return [self._node(call) for call in self._meetings[node - count]]
+        if not self._follows(node):
+            return []
         waiting = self.stretches[node - 1].operations[-1]
-        self.before[node].append(node - 1)
         call = None if waiting.awaits else waiting.call
         met = self.flow.meeting.get(call) if call else None
         if met:
-            if met[0] not in self._meetings:
-                self._meetings[met[0]] = len(self.before)
-                self.before.append([self._at[call] for call in met])
-            self.before[node].append(self._meetings[met[0]])
-        else:
-            wanted = needs(self.flow, waiting, self.buffered)
-            self.before[node] += [_NEVER if item is None else self._at[item] for item in wanted]
+            return [node - 1, count + self._number[met[0]]]
+        wanted = needs(self.flow, waiting, self.buffered)
+        return [node - 1, *[self._node(item) for item in wanted]]
 
     def _levels(self) -> list[int | None]:
         """Longest way to each node, None for those that are never reached (Kahn's algorithm)."""
-        after: list[list[int]] = [[] for _ in self.before]
-        missing = [len(nodes) for nodes in self.before]
-        for node, nodes in enumerate(self.before):
-            for earlier in nodes:
+        count = len(self.stretches) + len(self._meetings)
+        after: list[list[int]] = [[] for _ in range(count)]
+        missing = [0] * count
+        for node in in_time(range(count)):
+            before = self.before(node)
+            missing[node] = len(before)
+            for earlier in before:
                 if earlier != _NEVER:
                     after[earlier].append(node)
-        level = [0] * len(self.before)
+        level = [0] * count
         ready = [node for node, count in enumerate(missing) if not count]
         for node in in_time(ready):
             above = level[node] + 1
@@ -97,6 +106,10 @@ class Waits:
                 if not missing[later]:
                     ready.append(later)
         return [None if count else at for at, count in zip(level, missing, strict=True)]
+
+    def _follows(self, node: int) -> bool:
+        """Whether a stretch comes after another of its rank."""
+        return node > 0 and self.stretches[node - 1].rank == self.stretches[node].rank
 
     def order(self) -> list[Stretch]:
         """Stretches that are reached, each after all that it waits for."""
@@ -115,8 +128,17 @@ class Waits:
         All nodes of one level are one to it: an order of the levels orders the nodes, and a mesh
         of any size asks no more than its longest way. Raises `UndecidedError` if it is none.
         """
-        if not self.finishes or solver.has_model(_disorder(self.level, self.before)):
+        if not self.finishes or solver.has_model(self._disorder()):
             raise UndecidedError("the order that the search found is not one: a bug of this tool")
+
+    def _disorder(self) -> str:
+        """Is, of levels that are their numbers, one not after another that it should be after?"""
+        level = [at or 0 for at in self.level]
+        pairs = {(level[u], level[v]) for v in range(len(level)) for u in self.before(v)}
+        levels = sorted({at for pair in pairs for at in pair})
+        known = "".join(f"(declare-const at{at} Int)(assert (= at{at} {at}))" for at in levels)
+        broken = " ".join(f"(not (< at{earlier} at{later}))" for earlier, later in sorted(pairs))
+        return f"{known}(assert (or false {broken}))"
 
     def circle(self, solver: Solver) -> str:
         """The shortest circle of waiting ranks, as one sentence and one line for each of them.
@@ -151,19 +173,10 @@ class Waits:
             wants = [
                 (item.rank, item)
                 for item in needs(self.flow, waiting, self.buffered)
-                if item is not None and self.level[self._at[item]] is None
+                if item is not None and self.level[self._node(item)] is None
             ]
             hangs[stretch.rank] = (waiting, wants)
         return hangs
-
-
-def _disorder(level: Sequence[int | None], before: Sequence[Sequence[int]]) -> str:
-    """Is, of levels that are their numbers, one not after another that it should be after?"""
-    pairs = {(level[u] or 0, level[v] or 0) for v, nodes in enumerate(before) for u in nodes}
-    levels = sorted({level for pair in pairs for level in pair})
-    known = "".join(f"(declare-const at{at} Int)(assert (= at{at} {at}))" for at in levels)
-    broken = " ".join(f"(not (< at{earlier} at{later}))" for earlier, later in sorted(pairs))
-    return f"{known}(assert (or false {broken}))"
 
 
 def _sentence(circle: list[int], collective: bool) -> str:
