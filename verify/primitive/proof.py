@@ -14,18 +14,17 @@ from primepar.schedule.primitive import Primitive
 from primepar.verify.answer import check_by
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
+from primepar.verify.formulas.claims import formula_claims
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.claims import claims
 from primepar.verify.primitive.fit import fit_radices, samples
 from primepar.verify.primitive.fit_sender import FitError
 from primepar.verify.primitive.homes import home_claims
-from primepar.verify.primitive.memory import memory
 from primepar.verify.primitive.order import Alternatives, Claim
 from primepar.verify.primitive.races import races
 from primepar.verify.primitive.search import Fault, smallest_faults
 from primepar.verify.primitive.symbol import Term
 from primepar.verify.primitive.symbolic import SymbolicMap
-from primepar.verify.primitive.traffic import traffic
 from primepar.verify.report import PropertyResult, Report
 
 PROVED = ("coverage", "placement", "completion", "alignment", "deadlock-freedom")
@@ -144,8 +143,7 @@ def obligations(primitive: Primitive, timeout: float = 30.0) -> Iterator[Obligat
     yield from first
     if any(obligation.reason for obligation in first):
         return
-    moved = (races(symbolic, seen), memory(symbolic, seen, prover.cases), traffic(symbolic, seen))
-    for item in chain(*moved):
+    for item in chain(races(symbolic, seen), formula_claims(symbolic, prover.deadline)):
         yield from prover.asked(item)
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.sums import Kind, Sums
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.alive import Life
 from primepar.verify.primitive.claims import Movement
 from primepar.verify.primitive.fit import Sample, Transition
 from primepar.verify.primitive.fit_sender import Sender
@@ -33,11 +35,11 @@ def races(
     symbolic: SymbolicMap, seen: list[Sample], one_buffer: Rule = overlaps
 ) -> Iterator[Claim]:
     """All claims about what is in flight during a step."""
-    life = Life(symbolic, seen)
+    kinds = Sums(Blocks(symbolic, inf)).kinds
     for phase, made in PRODUCTS.items():
         for tensor in made.reads:
             yield from _Flight(symbolic, phase, tensor, one_buffer).operand()
-        if life.kind(phase) == "moves":
+        if kinds[phase] is Kind.MOVES:
             flight = _Flight(symbolic, phase, made.writes, one_buffer)
             yield from flight.sum(_senders(symbolic, seen, phase))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, TypeVar
 
 from primepar.errors import PrimitiveError, SymbolicError
@@ -15,7 +14,6 @@ from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine, sum_text
 from primepar.verify.primitive.fit_sender import Row, Sender
 from primepar.verify.primitive.locate import Locator
-from primepar.verify.primitive.polynomial import Polynomial
 from primepar.verify.primitive.symbol import Space, Symbol, Term
 
 T = TypeVar("T")
@@ -159,11 +157,6 @@ class SymbolicMap:
             for place in range(len(self.radices.get(dim, ())))
             if place >= len(digits) or digits[place] is ANY
         ]
-
-    def size(self, block: Block) -> Polynomial:
-        """How many blocks share these digits."""
-        radices = (self.radices[dim][place] for dim, place in self.opened(block))
-        return prod(map(self.space.polynomial, radices), start=Polynomial.of(1))
 
     def located(self, locator: Locator, device: Point, block: Block) -> Point:
         """The device where `locator` says that the block rests."""

@@ -18,30 +18,40 @@ from primepar.verify.primitive.affine import Affine, sum_text
 
 Monomial = tuple[str, ...]
 """Names of variables in order, each as often as its power says."""
-Term = Any
-"""A Z3 expression; z3 ships no types."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What is known of variables: the least value of some, and the only value of others.
+    """What is known of variables: the `least` value of some, and which of them are `only` that.
 
     Every other variable is 1 or more.
     """
 
     least: Mapping[str, int] = field(default_factory=dict)
-    only: Mapping[str, int] = field(default_factory=dict)
+    only: frozenset[str] = frozenset()
+
+    def lowest(self, name: str) -> int:
+        """The least value of a variable."""
+        return self.least.get(name, 1)
+
+    def split(self, name: str) -> tuple[Range, Range]:
+        """Where a variable has its least value, and where it is more."""
+        low = self.lowest(name)
+        return (
+            Range({**self.least, name: low}, self.only | {name}),
+            Range({**self.least, name: low + 1}, self.only),
+        )
 
     def from_zero(self, name: str) -> Polynomial:
-        """The variable as what it has at least, and a variable of 0 or more."""
-        if name in self.only:
-            return Polynomial.of(self.only[name])
-        return _from_least(name, self.least.get(name, 1))
+        """The variable as its least value and a variable of 0 or more."""
+        return _from_zero(name, self.lowest(name), name in self.only)
 
-    def term(self) -> Term:
+    def term(self) -> Any:
         """The same for Z3."""
-        least = [terms.Int(name) >= number for name, number in self.least.items()]
-        return terms.And(*least, *(terms.Int(name) == number for name, number in self.only.items()))
+        return terms.And(
+            *(terms.Int(name) == low if name in self.only else terms.Int(name) >= low
+              for name, low in self.least.items())
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,11 @@ class Polynomial:
 
     @classmethod
     def affine(cls, form: Affine, names: tuple[str, ...]) -> Polynomial:
-        """An affine form of the variables of these names."""
+        """An affine form of the sides of these names."""
         pairs = zip(names, form.coefficients, strict=True)
-        factors: dict[Monomial, int] = {(name,): factor for name, factor in pairs if factor}
+        factors: dict[Monomial, int] = {
+            (f"side {name}",): factor for name, factor in pairs if factor
+        }
         return cls({**factors, **cls.of(form.constant).factors})
 
     def __hash__(self) -> int:
@@ -75,26 +87,20 @@ class Polynomial:
         return hash(frozenset(self.factors.items()))
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        total = dict(self.factors)
-        for monomial, factor in other.factors.items():
-            total[monomial] = total.get(monomial, 0) + factor
-        return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
+        return _collected((*self.factors.items(), *other.factors.items()))
 
-    def __mul__(self, other: Polynomial) -> Polynomial:
-        total: dict[Monomial, int] = {}
-        for one, a in self.factors.items():
-            for two, b in other.factors.items():
-                both = one + two if not one or not two else tuple(sorted(one + two))
-                total[both] = total.get(both, 0) + a * b
-        return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
+    def __mul__(self, other: Polynomial | int) -> Polynomial:
+        right = Polynomial.of(other) if isinstance(other, int) else other
+        return _collected(
+            tuple(
+                (one + two if not one or not two else tuple(sorted(one + two)), a * b)
+                for one, a in self.factors.items()
+                for two, b in right.factors.items()
+            )
+        )
 
     def __sub__(self, other: Polynomial) -> Polynomial:
-        return self + other.times(-1)
-
-    def times(self, number: int) -> Polynomial:
-        """So many times this."""
-        every = ((monomial, factor * number) for monomial, factor in self.factors.items())
-        return Polynomial(dict(every) if number else {})
+        return self + other * -1
 
     @property
     def number(self) -> int | None:
@@ -106,39 +112,28 @@ class Polynomial:
         """Its variables."""
         return frozenset(name for monomial in self.factors for name in monomial)
 
-    @property
-    def longest(self) -> Monomial:
-        """The monomial of the highest degree."""
-        return max(self.factors, key=len, default=())
-
-    @cached_property
-    def is_positive(self) -> bool:
-        """Whether it is seen to be more than 0 for all variables of 1 or more."""
-        return bool(self.factors) and min(self.factors.values()) > 0
-
     def within(self, known: Range) -> Polynomial:
         """The same with every variable counted from its least value."""
-        total: dict[Monomial, int] = {}
-        for monomial, factor in self.factors.items():
-            parts = tuple(map(known.from_zero, monomial))
-            for each, times in _product(parts).factors.items():
-                total[each] = total.get(each, 0) + factor * times
-        return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
+        return _collected(
+            tuple(
+                (each, factor * times)
+                for monomial, factor in self.factors.items()
+                for each, times in _product(tuple(map(known.from_zero, monomial))).factors.items()
+            )
+        )
 
     def holds(self, compare: Callable[[int, int], bool], known: Range) -> bool | None:
         """Whether it compares with 0 so; None where that is not seen, or not always the same."""
-        if self.number is not None:
-            return compare(self.number, 0)
-        if self.is_positive:
+        if self.factors and min(self.factors.values()) > 0:
             return compare(1, 0)
         shifted = self.within(known)
         if shifted.number is not None:
             return compare(shifted.number, 0)
         for sign in (1, -1):
             if all(factor * sign > 0 for factor in shifted.factors.values()):
-                results = {compare(sign, 0)}
-                if () not in shifted.factors:
-                    results.add(compare(0, 0))
+                results = {compare(sign, 0)} | (
+                    {compare(0, 0)} if () not in shifted.factors else set()
+                )
                 return results.pop() if len(results) == 1 else None
         return None
 
@@ -148,37 +143,47 @@ class Polynomial:
 
     def reduced(self) -> Polynomial:
         """The same without the variables that all monomials have in common; of the same sign."""
-        if () in self.factors:
+        if not self.factors or () in self.factors:
             return self
-        gone = reduce(Counter.__and__, map(Counter, self.factors), Counter(self.longest))
-        left = {
-            tuple(sorted((Counter(monomial) - gone).elements())): factor
-            for monomial, factor in self.factors.items()
-        }
-        return Polynomial(left)
+        gone = reduce(Counter.__and__, map(Counter, self.factors))
+        return Polynomial({_without(each, gone): factor for each, factor in self.factors.items()})
 
     def per(self, other: Polynomial) -> str:
         """The fraction of the two as people write it, `s`, or `2*q / d`."""
         gone = reduce(Counter.__and__, map(Counter, (*self.factors, *other.factors)))
         shared = gcd(*self.factors.values(), *other.factors.values())
-        top, bottom = (
-            [(factor // shared, "*".join(
-                name.removeprefix("side ")
-                for name in sorted((Counter(monomial) - gone).elements())))
-             for monomial, factor in each.factors.items()]
-            for each in (self, other)
-        )  # fmt: skip
-        texts = [sum_text(part) if len(part) == 1 else f"({sum_text(part)})"
-                 for part in (top, bottom)]  # fmt: skip
-        return "1" if top == bottom else texts[0] if texts[1] == "1" else " / ".join(texts)
+        texts = []
+        for each in (self, other):
+            named = (
+                (
+                    factor // shared,
+                    [name.removeprefix("side ") for name in _without(monomial, gone)],
+                )
+                for monomial, factor in each.factors.items()
+            )
+            text = sum_text([(factor, "*".join(names)) for factor, names in named])
+            texts.append(text if len(each.factors) == 1 else f"({text})")
+        top, bottom = texts
+        return "1" if top == bottom else top if bottom == "1" else f"{top} / {bottom}"
 
-    def term(self) -> Term:
+    def term(self) -> Any:
         """The same for Z3."""
         parts = [
             terms.Product([terms.IntVal(factor), *map(terms.Int, monomial)])
             for monomial, factor in self.factors.items()
         ]
         return terms.Sum([terms.IntVal(0), *parts])
+
+
+def _collected(parts: tuple[tuple[Monomial, int], ...]) -> Polynomial:
+    total: dict[Monomial, int] = {}
+    for monomial, factor in parts:
+        total[monomial] = total.get(monomial, 0) + factor
+    return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
+
+
+def _without(monomial: Monomial, gone: Counter[str]) -> Monomial:
+    return tuple(sorted((Counter(monomial) - gone).elements()))
 
 
 @lru_cache(maxsize=4096)
@@ -194,11 +199,13 @@ def _least_common(one: Polynomial, other: Polynomial) -> tuple[Polynomial, Polyn
         return other, one
     ((here, a),), ((there, b),) = one.factors.items(), other.factors.items()
     most = Counter(here) | Counter(there)
-    missing = [tuple(sorted((most - Counter(own)).elements())) for own in (here, there)]
     number = lcm(a, b)
-    return Polynomial({missing[0]: number // a}), Polynomial({missing[1]: number // b})
+    return (
+        Polynomial({_without(tuple(most.elements()), Counter(here)): number // a}),
+        Polynomial({_without(tuple(most.elements()), Counter(there)): number // b}),
+    )
 
 
 @lru_cache(maxsize=256)
-def _from_least(name: str, least: int) -> Polynomial:
-    return Polynomial({(name,): 1, (): least})
+def _from_zero(name: str, least: int, only: bool) -> Polynomial:
+    return Polynomial.of(least) if only else Polynomial({(name,): 1, (): least})

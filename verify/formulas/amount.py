@@ -7,15 +7,15 @@ numerator and denominator, so that two amounts are compared by polynomials alone
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Rational
 from typing import Any, NoReturn
 
 from primepar.errors import SymbolicError
+from primepar.verify.formulas.polynomial import Polynomial, Range
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.polynomial import Polynomial, Range
 from primepar.verify.primitive.symbol import Term
 
 _PLAIN = "write it with +, -, *, / and powers, where(condition, a, b) for a choice, or use --side"
@@ -24,7 +24,6 @@ _OPPOSITE: dict[Compare, Compare] = {
     operator.lt: operator.ge, operator.le: operator.gt, operator.eq: operator.ne,
     operator.ge: operator.lt, operator.gt: operator.le, operator.ne: operator.eq,
 }  # fmt: skip
-_NOWHERE = Range()
 
 
 @dataclass(frozen=True)
@@ -49,26 +48,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Case:
-    """Where these facts hold, `top / bottom`."""
+    """Where these facts hold, `top / bottom`; the bottom is more than 0."""
 
     facts: tuple[Fact, ...]
     top: Polynomial
     bottom: Polynomial
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Variables of the fraction and of the facts."""
-        return self.top.names | self.bottom.names | self.conditions
-
-    @property
-    def conditions(self) -> frozenset[str]:
-        """Variables of the facts."""
-        return frozenset[str]().union(*(fact.polynomial.names for fact in self.facts))
-
-    @property
-    def sign(self) -> Polynomial:
-        """A polynomial of the same sign, where the bottom is not 0."""
-        return self.top if self.bottom.is_positive else self.top * self.bottom
 
 
 class Choice:
@@ -79,14 +63,12 @@ class Choice:
 
     def __where__(self, then: Any, otherwise: Any) -> Amount:
         """`then` where the condition holds, else `otherwise`."""
-        sides = Amount.of(then), Amount.of(otherwise)
         return Amount(
             [
-                Case(facts, case.top, case.bottom)
+                Case((*before, chosen, *case.facts), case.top, case.bottom)
                 for before, fact in self.cases
-                for amount, told in zip(sides, (fact, fact.opposite()), strict=True)
-                for case in amount.cases
-                for facts in _possible((*before, told, *case.facts))
+                for chosen, amount in ((fact, then), (fact.opposite(), otherwise))
+                for case in Amount.of(amount).cases
             ]
         )
 
@@ -94,24 +76,19 @@ class Choice:
         raise SymbolicError(f"a formula for every side cannot ask `if`, max or min: {_PLAIN}")
 
 
-def _possible(facts: tuple[Fact, ...]) -> Iterator[tuple[Fact, ...]]:
-    """The facts that do not always hold; nothing if one of them never does."""
-    seen = [(fact, fact.is_seen(_NOWHERE)) for fact in dict.fromkeys(facts)]
-    if all(holds is not False for _, holds in seen):
-        yield tuple(fact for fact, holds in seen if holds is None)
-
-
 class Amount:
     """A fraction of polynomials, by cases that exclude one another."""
 
     def __init__(self, cases: list[Case]) -> None:
-        self.cases = cases
+        self.cases = [case for case in cases if all(map(_can_hold, case.facts))]
 
     @classmethod
     def of(cls, value: Any) -> Amount:
         """An amount as it is, or a number. Raises `SymbolicError` for anything else."""
         if isinstance(value, Amount):
             return value
+        if isinstance(value, Polynomial):
+            return cls([Case((), value, Polynomial.of(1))])
         if isinstance(value, float):
             value = Fraction(value)
         if not isinstance(value, Rational):
@@ -121,20 +98,14 @@ class Amount:
         top, bottom = int(value.numerator), int(value.denominator)
         return cls([Case((), Polynomial.of(top), Polynomial.of(bottom))])
 
-    @classmethod
-    def whole(cls, top: Polynomial) -> Amount:
-        """The amount of a polynomial."""
-        return cls([Case((), top, Polynomial.of(1))])
-
     def _with(
         self, other: Any, join: Callable[[Case, Case], tuple[Polynomial, Polynomial]]
     ) -> Amount:
         return Amount(
             [
-                Case(facts, *join(one, two))
+                Case(tuple(dict.fromkeys((*one.facts, *two.facts))), *join(one, two))
                 for one in self.cases
                 for two in Amount.of(other).cases
-                for facts in _possible((*one.facts, *two.facts))
             ]
         )
 
@@ -145,7 +116,7 @@ class Amount:
         return self._with(other, lambda a, b: (a.top * b.top, a.bottom * b.bottom))
 
     def __truediv__(self, other: Any) -> Amount:
-        return self._with(other, lambda a, b: (a.top * b.bottom, a.bottom * b.top))
+        return self._with(other, _quotient)
 
     def __rtruediv__(self, other: Any) -> Amount:
         return Amount.of(other) / self
@@ -169,8 +140,7 @@ class Amount:
 
     def _compared(self, other: Any, compare: Compare) -> Choice:
         """Compare the difference with 0."""
-        gap = self - Amount.of(other)
-        return Choice([(case.facts, Fact(case.sign, compare)) for case in gap.cases])
+        return Choice([(case.facts, Fact(case.top, compare)) for case in (self - other).cases])
 
     def __eq__(self, other: Any) -> Choice:  # type: ignore[override]
         return self._compared(other, operator.eq)
@@ -198,64 +168,57 @@ class Amount:
     __float__ = __bool__ = __hash__ = __iter__ = __round__ = __floor__ = __ceil__ = _refuse
 
 
+def _can_hold(fact: Fact) -> bool:
+    return fact.is_seen(Range()) is not False
+
+
 def _sum(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
     """Over the least bottom that both divide, where that is seen."""
     here, there = one.bottom.least_common(other.bottom)
     return one.top * here + other.top * there, one.bottom * here
 
 
-def doubtful(gap: Amount, compare: Compare, known: Range) -> list[Case]:
-    """Cases in which `gap` is not seen to be defined and to compare with 0 so.
-
-    Seen are polynomials that are 0 for every side, and those whose coefficients have one sign.
-    """
-    return [
-        case
-        for case in gap.cases
-        if not any(fact.is_seen(known) is False for fact in case.facts)
-        and not _is_seen(case, compare, known)
-    ]
-
-
-def _is_seen(case: Case, compare: Compare, known: Range) -> bool:
-    told = Fact(case.sign.reduced(), compare)
-    if not Fact(case.bottom, operator.ne).is_seen(known):
-        return False
-    return bool(told.is_seen(known)) or _follows(told, case.facts, known)
+def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
+    """Raises `SymbolicError` where it is not seen that the divisor is never 0."""
+    for sign in (1, -1):
+        if (other.top * sign).holds(operator.gt, Range()):
+            return one.top * other.bottom * sign, one.bottom * other.top * sign
+    raise SymbolicError(f"a formula for every side cannot divide by what may be 0: {_PLAIN}")
 
 
 def broken(gap: Amount, compare: Compare, known: Range) -> Term:
-    """What a counterexample satisfies to: `gap` is defined and compares with 0 so.
+    """What a counterexample satisfies to: `gap` compares with 0 so.
 
-    It is false where no case is doubtful.
+    It is false where that is seen without Z3: of polynomials that are 0 for every side, and of
+    those whose coefficients have one sign.
     """
-    cases = doubtful(gap, compare, known)
-    if not cases:
-        return terms.FALSE
-    wrong = [
-        terms.And(
-            *(fact.term() for fact in case.facts),
-            terms.Not(
-                terms.And(case.bottom.term() != 0, Fact(case.sign.reduced(), compare).term())
-            ),
-        )
-        for case in cases
-    ]
-    names = frozenset[str]().union(*(case.names for case in cases))
-    return terms.And(
-        known.term(), *(terms.Int(name) >= 1 for name in sorted(names)), terms.Or(*wrong)
-    )
+    wrong, names = [], set[str]()
+    for case in gap.cases:
+        wanted = Fact(case.top.reduced(), compare)
+        if not _is_seen(wanted, case.facts, known):
+            facts = (*case.facts, wanted.opposite())
+            wrong.append(terms.And(*(fact.term() for fact in facts)))
+            names = names.union(*(fact.polynomial.names for fact in facts))
+    positive = (terms.Int(name) >= 1 for name in sorted(names))
+    return terms.And(known.term(), *positive, terms.Or(*wrong))
 
 
-def _follows(told: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
-    """Whether a fact about a larger polynomial says it already."""
-    if told.compare is not operator.ge:
+def _is_seen(wanted: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
+    """Whether the facts hold nowhere in the range, or what is wanted does wherever they hold."""
+    if any(fact.is_seen(known) is False for fact in facts):
+        return True
+    return bool(wanted.is_seen(known) or _follows(wanted, facts, known))
+
+
+def _follows(wanted: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
+    """Whether a fact about a smaller polynomial implies it: where 2*a > b, 3*a >= b."""
+    if wanted.compare is not operator.ge:
         return False
     for fact in facts:
         if fact.compare in (operator.eq, operator.ne):
             continue
         sign = 1 if fact.compare in (operator.gt, operator.ge) else -1
-        gap = told.polynomial - fact.polynomial.reduced().times(sign)
+        gap = wanted.polynomial - fact.polynomial.reduced() * sign
         if gap.holds(operator.ge, known):
             return True
     return False

@@ -1,0 +1,162 @@
+"""Memory of a primitive for every side: what is alive at most, counted and compared with `held`.
+
+At each moment the blocks of a tensor that are alive are a union of a few sets, each of which is
+given by digits. How many there are depends on which of the sets have a block in common. Without
+asking, all are taken to be apart; only where that is too many Z3 says which cases there are.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, zip_longest
+
+from primepar.errors import SymbolicError
+from primepar.schedule.primitive import ANY
+from primepar.verify.deadline import UndecidedError
+from primepar.verify.formulas.alive import Alive, Life, Moment
+from primepar.verify.formulas.amount import Amount, broken
+from primepar.verify.formulas.blocks import Blocks, formula
+from primepar.verify.formulas.polynomial import Polynomial, Range
+from primepar.verify.formulas.sums import Sums
+from primepar.verify.primitive import terms
+from primepar.verify.primitive.order import Claim
+from primepar.verify.primitive.symbol import Term
+from primepar.verify.primitive.symbolic import Block, overlaps
+
+NAME = "memory"
+LONGEST_ALONE = 3
+"""A side is looked at on its own below this length."""
+Pair = tuple[int, int, int]
+"""Two boxes of a tensor, by their places."""
+
+
+def memory(blocks: Blocks, sums: Sums) -> Iterator[Claim]:
+    """All claims about what a primitive holds; none if it has no formula."""
+    try:
+        held = formula(blocks.symbolic, "held")
+        if held is not None:
+            note: str | None = copies(blocks)
+            for moment in Life(blocks, sums).moments():
+                sentence = f"{moment.text}: at most as much is alive as the formula says"
+                yield Claim(NAME, sentence, Count(blocks, moment).beyond(held), note=note)
+                note = None
+    except (SymbolicError, UndecidedError) as error:
+        yield Claim(NAME, "as much is alive as the formula says, at most", None, str(error))
+
+
+@dataclass(frozen=True)
+class Count:
+    """How much is alive at one moment."""
+
+    blocks: Blocks
+    moment: Moment
+
+    def beyond(self, held: Amount) -> Term:
+        """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
+        room = held - self.total(frozenset())
+        return next(self._broken(held, room, self.moment.known), terms.FALSE)
+
+    def _broken(self, held: Amount, room: Amount, known: Range) -> Iterator[Term]:
+        """Counterexamples, short sides on their own only where that helps.
+
+        `room` is what the formula leaves where all boxes are apart.
+        """
+        during = terms.And(self.moment.during, known.term())
+        if terms.FALSE.eq(broken(room, operator.ge, known)) or self.blocks.never(during):
+            return
+        sides = (f"side {name}" for name in self.blocks.symbolic.space.names)
+        short = [name for name in sides if name not in known.only
+                 and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
+        wrong = next(self._cases(held, known, during), None)
+        if wrong is None:
+            return
+        if not short:
+            yield wrong
+            return
+        for part in known.split(short[0]):
+            yield from self._broken(held, room, part)
+
+    def _cases(self, held: Amount, known: Range, during: Term) -> Iterator[Term]:
+        conditions = self.conditions()
+        for truths in self.blocks.cases(during, list(conditions.values())):
+            met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
+            wrong = broken(held - self.total(met), operator.ge, known)
+            if not terms.FALSE.eq(wrong):
+                case = [condition if pair in met else terms.Not(condition)
+                        for pair, condition in conditions.items()]  # fmt: skip
+                yield terms.And(during, *case, wrong)
+
+    def conditions(self) -> dict[Pair, Term]:
+        """Two boxes -> the condition under which they have a block in common, where it is one."""
+        return {
+            (place, one, other): overlaps(alive.boxes[one], alive.boxes[other])
+            for place, alive in enumerate(self.moment.alive)
+            for one, other in combinations(range(len(alive.boxes)), 2)
+            if not _always_meet(alive.boxes[one], alive.boxes[other])
+        }
+
+    def total(self, met: frozenset[Pair]) -> Amount:
+        """Elements that are alive where these boxes have blocks in common, and no others."""
+        counts: dict[str, Polynomial] = {}
+        for place, alive in enumerate(self.moment.alive):
+            tensor, count = alive.tensor.removeprefix("d"), self._count(place, alive, met)
+            counts[tensor] = counts[tensor] + count if tensor in counts else count
+        elements = self.blocks.elements
+        total = Amount.of(0)
+        for tensor, count in counts.items():
+            total = total + Amount.of(count) * elements[tensor]
+        return total
+
+    def _count(self, place: int, alive: Alive, met: frozenset[Pair]) -> Polynomial:
+        pairs = {
+            (one, other)
+            for one, other in combinations(range(len(alive.boxes)), 2)
+            if (place, one, other) in met or _always_meet(alive.boxes[one], alive.boxes[other])
+        }
+        boxes = dict(enumerate(alive.boxes))
+        count = alive.more + self._union(boxes, pairs)
+        if alive.arrive:
+            both = {at: box for at, box in boxes.items() if box in alive.arrive}
+            count += self._union(both, pairs) - self.blocks.size(alive.arrive[1])
+        return count
+
+    def _union(self, boxes: dict[int, Block], pairs: set[tuple[int, int]]) -> Polynomial:
+        """By inclusion and exclusion: boxes of which any two have a common block all have one."""
+        count = Polynomial.of(0)
+        for several in range(1, len(boxes) + 1):
+            for some in combinations(boxes, several):
+                if pairs.issuperset(combinations(some, 2)):
+                    size = self.blocks.size(_common([boxes[at] for at in some]))
+                    count += size * (1 if several % 2 else -1)
+        return count
+
+
+def _always_meet(one: Block, other: Block) -> bool:
+    """Whether two boxes have a block in common whatever the device, the step and the sides."""
+    return bool(terms.TRUE.eq(overlaps(one, other)))
+
+
+def _common(boxes: Sequence[Block]) -> Block:
+    """The digits of the blocks that all of these have in common."""
+    return {
+        dim: tuple(
+            next((digit for digit in column if digit is not ANY), ANY)
+            for column in zip_longest(*(box[dim] for box in boxes), fillvalue=ANY)
+        )
+        for dim in boxes[0]
+    }
+
+
+def copies(blocks: Blocks) -> str:
+    """How often each of I, W and O is there at rest, `copies at rest: I 1, W d, O 1`."""
+    symbolic, parts = blocks.symbolic, []
+    for tensor in ("I", "W", "O"):
+        step = symbolic.steps.term - 1 if tensor == "O" else terms.IntVal(0)
+        box = symbolic.block("forward", tensor, symbolic.here, step)
+        if symbolic.homes:
+            box = symbolic.home(tensor, symbolic.here)
+        every = blocks.devices() * blocks.size(box)
+        parts.append(f"{tensor} {every.per(blocks.number(tensor))}")
+    return "copies at rest: " + ", ".join(parts)
