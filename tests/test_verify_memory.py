@@ -18,10 +18,12 @@ from primepar.partition.three_d import ThreeD, ThreeDRegathered
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.primitive import Value
-from primepar.verify.primitive.alive import Life
+from primepar.verify.formulas.alive import Life
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.memory import Count
+from primepar.verify.formulas.polynomial import Range
+from primepar.verify.formulas.sums import Sums
 from primepar.verify.primitive.fit import fit_radices, samples
-from primepar.verify.primitive.memory import Pairs
-from primepar.verify.primitive.polynomial import Range
 from primepar.verify.primitive.proof import Prover, asked, verify_primitive
 from primepar.verify.primitive.races import races
 from primepar.verify.primitive.symbolic import Block, SymbolicMap
@@ -83,21 +85,20 @@ def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[in
 def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
     """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
     seen = samples(primitive)
-    symbolic = SymbolicMap(primitive, fit_radices(seen))
-    prover = Prover(symbolic, float("inf"))
+    blocks = Blocks(SymbolicMap(primitive, fit_radices(seen)), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
-    for moment in Life(symbolic, seen).moments():
-        pairs = Pairs(symbolic, moment)
-        here = z3.And(moment.during, Range(only=lengths).term())
-        conditions = pairs.conditions()
-        for truths in prover.cases(here, list(conditions.values())):
-            together = zip(conditions, truths, strict=True)
-            total = pairs.total(frozenset(pair for pair, one in together if one))
+    for moment in Life(blocks, Sums(blocks)).moments():
+        count = Count(blocks, moment)
+        here = z3.And(moment.during, Range(lengths, frozenset(lengths)).term())
+        conditions = count.conditions()
+        for truths in blocks.cases(here, list(conditions.values())):
+            met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
+            total = count.total(met)
             for place, operator in enumerate(operators):
                 sizes = {f"size {dim}": operator.size(dim) for dim in "NK"}
-                rows = {"size M": operator.B * operator.M}
-                known = Range(only={**lengths, **sizes, **rows})
+                least = {**lengths, **sizes, "size M": operator.B * operator.M}
+                known = Range(least, frozenset(least))
                 (case,) = total.cases
                 top, bottom = case.top.within(known).number, case.bottom.within(known).number
                 assert top is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import z3
 
@@ -107,15 +108,26 @@ class Blocks:
         """
         named = [z3.Bool(f"case {place}") for place in range(len(choices))]
         pairs = zip(named, choices, strict=True)
+        solver = self._solver
+        solver.push()
+        try:
+            solver.add(condition, *(name == each for name, each in pairs))
+            while (answer := check_by(solver, self.deadline)) == z3.sat:
+                model = solver.model()
+                truths = tuple(z3.is_true(model.eval(name)) for name in named)
+                differ = (name != one for name, one in zip(named, truths, strict=True))
+                solver.add(terms.Or(*differ))
+                yield truths
+            if answer == z3.unknown:
+                raise UndecidedError(LATE)
+        finally:
+            solver.pop()
+
+    @cached_property
+    def _solver(self) -> Any:
         solver = z3.Solver()
-        solver.add(self.symbolic.all_sides, condition, *(name == each for name, each in pairs))
-        while (answer := check_by(solver, self.deadline)) == z3.sat:
-            model = solver.model()
-            truths = tuple(z3.is_true(model.eval(name)) for name in named)
-            solver.add(terms.Or(*(name != one for name, one in zip(named, truths, strict=True))))
-            yield truths
-        if answer == z3.unknown:
-            raise UndecidedError(LATE)
+        solver.add(self.symbolic.all_sides)
+        return solver
 
 
 def formula(symbolic: SymbolicMap, name: str) -> Amount | None:
