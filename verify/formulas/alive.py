@@ -248,7 +248,7 @@ class Life:
                 part = Part(When.EVERY, "forward", part.tensor)
                 boxes.append(self._box(part))
             if part.when is When.EVERY and not self._is_single:
-                more += self.blocks.polynomial(symbolic.steps.form) * self.blocks.size(boxes.pop())
+                more += self.blocks.product(self.blocks.steps) * self.blocks.size(boxes.pop())
         return Alive(tensor, tuple(boxes), more)
 
     @property

@@ -1,20 +1,19 @@
-"""Amounts: numbers of elements as fractions of polynomials in the sides and the operator's sizes.
+"""Amounts: what a primitive's formula is called with, as its maps are with symbols.
 
-A primitive's formula is called with these, as its maps are with symbols. A division is kept as
-numerator and denominator, so that two amounts are compared by polynomials alone.
+An amount is a fraction of polynomials, by cases: what a formula asks with `where` is kept.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partialmethod
 from numbers import Rational
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from primepar.errors import SymbolicError
-from primepar.verify.formulas.polynomial import Polynomial, Range
+from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.symbol import Term
 
@@ -26,8 +25,7 @@ _OPPOSITE: dict[Compare, Compare] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """What holds of a polynomial, compared with 0."""
 
     polynomial: Polynomial
@@ -46,8 +44,7 @@ class Fact:
         return self.compare(self.polynomial.term(), 0)
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Where these facts hold, `top / bottom`; the bottom is more than 0."""
 
     facts: tuple[Fact, ...]
@@ -58,19 +55,19 @@ class Case:
 class Choice:
     """What a comparison of amounts gives: `where` takes it, `if` cannot."""
 
-    def __init__(self, cases: list[tuple[tuple[Fact, ...], Fact]]) -> None:
-        self.cases = cases
+    def __init__(self, gap: Amount, compare: Compare) -> None:
+        self.gap, self.compare = gap, compare
 
     def __where__(self, then: Any, otherwise: Any) -> Amount:
         """`then` where the condition holds, else `otherwise`."""
-        return Amount(
-            [
-                Case((*before, chosen, *case.facts), case.top, case.bottom)
-                for before, fact in self.cases
-                for chosen, amount in ((fact, then), (fact.opposite(), otherwise))
-                for case in Amount.of(amount).cases
-            ]
-        )
+        cases = []
+        for gap in self.gap.cases:
+            fact = Fact(gap.top, self.compare)
+            for chosen, amount in ((fact, then), (fact.opposite(), otherwise)):
+                if chosen.is_seen(Range()) is not False:
+                    cases += [Case((*gap.facts, chosen, *case.facts), case.top, case.bottom)
+                              for case in Amount.of(amount).cases]  # fmt: skip
+        return Amount(cases)
 
     def __bool__(self) -> NoReturn:
         raise SymbolicError(f"a formula for every side cannot ask `if`, max or min: {_PLAIN}")
@@ -80,7 +77,7 @@ class Amount:
     """A fraction of polynomials, by cases that exclude one another."""
 
     def __init__(self, cases: list[Case]) -> None:
-        self.cases = [case for case in cases if all(map(_can_hold, case.facts))]
+        self.cases = cases
 
     @classmethod
     def of(cls, value: Any) -> Amount:
@@ -103,14 +100,16 @@ class Amount:
     ) -> Amount:
         return Amount(
             [
-                Case(tuple(dict.fromkeys((*one.facts, *two.facts))), *join(one, two))
+                Case((*one.facts, *two.facts), *cancelled(*join(one, two)))
                 for one in self.cases
                 for two in Amount.of(other).cases
             ]
         )
 
     def __add__(self, other: Any) -> Amount:
-        return self._with(other, _sum)
+        return self._with(
+            other, lambda a, b: (a.top * b.bottom + b.top * a.bottom, a.bottom * b.bottom)
+        )
 
     def __mul__(self, other: Any) -> Amount:
         return self._with(other, lambda a, b: (a.top * b.top, a.bottom * b.bottom))
@@ -138,44 +137,18 @@ class Amount:
             product = product * self
         return product
 
-    def _compared(self, other: Any, compare: Compare) -> Choice:
-        """Compare the difference with 0."""
-        return Choice([(case.facts, Fact(case.top, compare)) for case in (self - other).cases])
-
-    def __eq__(self, other: Any) -> Choice:  # type: ignore[override]
-        return self._compared(other, operator.eq)
-
-    def __ne__(self, other: Any) -> Choice:  # type: ignore[override]
-        return self._compared(other, operator.ne)
-
-    def __lt__(self, other: Any) -> Choice:
-        return self._compared(other, operator.lt)
-
-    def __le__(self, other: Any) -> Choice:
-        return self._compared(other, operator.le)
-
-    def __gt__(self, other: Any) -> Choice:
-        return self._compared(other, operator.gt)
-
-    def __ge__(self, other: Any) -> Choice:
-        return self._compared(other, operator.ge)
+    def _compared(self, compare: Compare, other: Any) -> Choice:
+        return Choice(self - other, compare)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise SymbolicError(f"a formula for every side cannot round or count with it: {_PLAIN}")
 
     __radd__, __rmul__ = __add__, __mul__
+    __lt__, __le__ = partialmethod(_compared, operator.lt), partialmethod(_compared, operator.le)
+    __gt__, __ge__ = partialmethod(_compared, operator.gt), partialmethod(_compared, operator.ge)
+    __eq__, __ne__ = partialmethod(_compared, operator.eq), partialmethod(_compared, operator.ne)
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __rpow__ = __int__ = __index__ = _refuse
     __float__ = __bool__ = __hash__ = __iter__ = __round__ = __floor__ = __ceil__ = _refuse
-
-
-def _can_hold(fact: Fact) -> bool:
-    return fact.is_seen(Range()) is not False
-
-
-def _sum(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
-    """Over the least bottom that both divide, where that is seen."""
-    here, there = one.bottom.least_common(other.bottom)
-    return one.top * here + other.top * there, one.bottom * here
 
 
 def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
@@ -186,15 +159,16 @@ def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
     raise SymbolicError(f"a formula for every side cannot divide by what may be 0: {_PLAIN}")
 
 
-def broken(gap: Amount, compare: Compare, known: Range) -> Term:
-    """What a counterexample satisfies to: `gap` compares with 0 so.
+def broken(amount: Amount, compare: Compare, total: Polynomial, known: Range) -> Term:
+    """What a counterexample satisfies to: the amount compares with the total so.
 
     It is false where that is seen without Z3: of polynomials that are 0 for every side, and of
     those whose coefficients have one sign.
     """
     wrong, names = [], set[str]()
-    for case in gap.cases:
-        wanted = Fact(case.top.reduced(), compare)
+    for case in amount.cases:
+        (gap,) = cancelled(case.top - total * case.bottom)
+        wanted = Fact(gap, compare)
         if not _is_seen(wanted, case.facts, known):
             facts = (*case.facts, wanted.opposite())
             wrong.append(terms.And(*(fact.term() for fact in facts)))
@@ -204,21 +178,19 @@ def broken(gap: Amount, compare: Compare, known: Range) -> Term:
 
 
 def _is_seen(wanted: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
-    """Whether the facts hold nowhere in the range, or what is wanted does wherever they hold."""
-    if any(fact.is_seen(known) is False for fact in facts):
+    """Whether the facts hold nowhere in the range, or what is wanted does wherever they hold.
+
+    A fact about a smaller polynomial is enough: where 2*a > b, 3*a >= b.
+    """
+    if wanted.is_seen(known) or any(fact.is_seen(known) is False for fact in facts):
         return True
-    return bool(wanted.is_seen(known) or _follows(wanted, facts, known))
-
-
-def _follows(wanted: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
-    """Whether a fact about a smaller polynomial implies it: where 2*a > b, 3*a >= b."""
     if wanted.compare is not operator.ge:
         return False
-    for fact in facts:
-        if fact.compare in (operator.eq, operator.ne):
-            continue
-        sign = 1 if fact.compare in (operator.gt, operator.ge) else -1
-        gap = wanted.polynomial - fact.polynomial.reduced() * sign
-        if gap.holds(operator.ge, known):
-            return True
-    return False
+    signs = {operator.gt: 1, operator.ge: 1, operator.lt: -1, operator.le: -1}
+    return any(
+        (wanted.polynomial - cancelled(fact.polynomial)[0] * signs[fact.compare]).holds(
+            operator.ge, known
+        )
+        for fact in facts
+        if fact.compare in signs
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 import z3
 
+from primepar.errors import SymbolicError
 from primepar.schedule.operators import Phase, tensor_dims
-from primepar.schedule.sequence import HOMES
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Amount
@@ -21,10 +21,7 @@ from primepar.verify.primitive.affine import Affine
 from primepar.verify.primitive.symbol import Term
 from primepar.verify.primitive.symbolic import Block, Point, SymbolicMap, overlaps
 
-SIZES = ("M", "N", "K")
-"""Dims whose sizes a formula is given; M counts the rows of all batches."""
 ONE = Polynomial.of(1)
-LATE = "Z3 did not decide it in the time that it was given"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,47 +50,64 @@ class Blocks:
 
     def inside(self, block: Block, *devices: Point) -> Term:
         """The block is one of its tensor, and the devices are in the mesh."""
-        in_mesh = map(self.symbolic.in_mesh, devices)
-        return terms.And(self.symbolic.in_grid(block), *in_mesh)
-
-    def moved(self, device: Point, offset: tuple[int, ...]) -> Point:
-        """The device that far away, every axis being a ring."""
-        space, lengths = self.symbolic.space, self.symbolic.lengths
-        return tuple(
-            ((space.below(at, length) + step) % space.exactly(length)).term if step else at
-            for at, step, length in zip(device, offset, lengths, strict=True)
-        )
+        return terms.And(self.symbolic.in_grid(block), *map(self.symbolic.in_mesh, devices))
 
     # How many
 
-    def polynomial(self, form: Affine | None) -> Polynomial:
-        """An affine form of the sides. Raises `UndecidedError` for the steps if they are none."""
+    @cached_property
+    def steps(self) -> Affine:
+        """The number of steps. Raises `UndecidedError` if it is no sum of sides."""
+        form = self.symbolic.steps.form
         if form is None:
             raise UndecidedError("the number of steps is no sum of sides")
-        return Polynomial.affine(form, self.symbolic.space.names)
+        return form
+
+    def polynomial(self, form: Affine) -> Polynomial:
+        """An affine form of the sides."""
+        sides = zip(self.symbolic.space.names, form.coefficients, strict=True)
+        parts = [((f"side {name}",), factor) for name, factor in sides]
+        return Polynomial.sum([*parts, ((), form.constant)])
+
+    def product(self, *forms: Affine) -> Polynomial:
+        """The product of affine forms."""
+        return prod(map(self.polynomial, forms), start=ONE)
 
     def size(self, block: Block) -> Polynomial:
         """How many blocks share these digits."""
-        radices = (self.symbolic.radices[dim][at] for dim, at in self.symbolic.opened(block))
-        return prod(map(self.polynomial, radices), start=ONE)
+        opened = self.symbolic.opened(block)
+        return self.product(*(self.symbolic.radices[dim][place] for dim, place in opened))
 
     def number(self, tensor: str) -> Polynomial:
         """How many blocks a tensor is cut in."""
         return self.size(dict.fromkeys(tensor_dims(tensor), ()))
 
-    def devices(self) -> Polynomial:
-        """How many devices there are."""
-        return prod(map(self.polynomial, self.symbolic.lengths), start=ONE)
+    def elements(self, tensor: str) -> Polynomial:
+        """Elements of one block of a tensor, of so many rows, `size M`, and columns in a slice."""
+        return prod(
+            (Polynomial.variable(f"size {dim}") for dim in tensor_dims(tensor) if dim != "B"),
+            start=ONE,
+        )
 
-    @cached_property
-    def elements(self) -> dict[str, Amount]:
-        """Elements of one block of I, W and O."""
-        found = {}
-        for tensor in HOMES:
-            dims = (dim for dim in tensor_dims(tensor) if dim in SIZES)
-            whole = prod((Polynomial.variable(f"size {dim}") for dim in dims), start=ONE)
-            found[tensor] = Amount.of(whole) / Amount.of(self.number(tensor))
-        return found
+    def formula(self, name: str) -> Amount | None:
+        """A primitive's own formula `sent` or `held`; None if it has none.
+
+        The sizes that it is given are those of a slice, as often as there are slices; M counts the
+        rows of all batches. Raises `SymbolicError` if amounts cannot follow it.
+        """
+        radices = {dim: self.symbolic.radices.get(dim, ()) for dim in "BMNK"}
+        radices["M"] += radices.pop("B")
+        sizes = (Polynomial.variable(f"size {dim}") * self.product(*digits)
+                 for dim, digits in radices.items())  # fmt: skip
+        sides = (Polynomial.variable(f"side {own}") for own in self.symbolic.space.names)
+        try:
+            amount = getattr(self.symbolic.primitive, name)(*map(Amount.of, (*sizes, *sides)))
+        except SymbolicError:
+            raise
+        except Exception as error:
+            raise SymbolicError(
+                f"{name} cannot be called for every side: {type(error).__name__}: {error}"
+            ) from None
+        return None if amount is None else Amount.of(amount)
 
     # Questions
 
@@ -107,19 +121,19 @@ class Blocks:
         Raises `UndecidedError` likewise.
         """
         named = [z3.Bool(f"case {place}") for place in range(len(choices))]
-        pairs = zip(named, choices, strict=True)
         solver = self._solver
         solver.push()
         try:
+            pairs = zip(named, choices, strict=True)
             solver.add(condition, *(name == each for name, each in pairs))
             while (answer := check_by(solver, self.deadline)) == z3.sat:
                 model = solver.model()
                 truths = tuple(z3.is_true(model.eval(name)) for name in named)
-                differ = (name != one for name, one in zip(named, truths, strict=True))
-                solver.add(terms.Or(*differ))
+                pairs = zip(named, truths, strict=True)
+                solver.add(terms.Or(*(name != one for name, one in pairs)))
                 yield truths
             if answer == z3.unknown:
-                raise UndecidedError(LATE)
+                raise UndecidedError("Z3 did not decide it in the time that it was given")
         finally:
             solver.pop()
 
@@ -128,15 +142,3 @@ class Blocks:
         solver = z3.Solver()
         solver.add(self.symbolic.all_sides)
         return solver
-
-
-def formula(symbolic: SymbolicMap, name: str) -> Amount | None:
-    """A primitive's own formula `sent` or `held`; None if it has none.
-
-    Raises `SymbolicError` if amounts cannot follow it.
-    """
-    variables = [f"size {dim}" for dim in SIZES]
-    variables += [f"side {own}" for own in symbolic.space.names]
-    given = [Amount.of(Polynomial.variable(variable)) for variable in variables]
-    amount = getattr(symbolic.primitive, name)(*given)
-    return None if amount is None else Amount.of(amount)

@@ -17,8 +17,8 @@ from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.alive import Alive, Life, Moment
 from primepar.verify.formulas.amount import Amount, broken
-from primepar.verify.formulas.blocks import Blocks, formula
-from primepar.verify.formulas.polynomial import Polynomial, Range
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.formulas.sums import Sums
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.order import Claim
@@ -35,7 +35,7 @@ Pair = tuple[int, int, int]
 def memory(blocks: Blocks, sums: Sums) -> Iterator[Claim]:
     """All claims about what a primitive holds; none if it has no formula."""
     try:
-        held = formula(blocks.symbolic, "held")
+        held = blocks.formula("held")
         if held is not None:
             note: str | None = copies(blocks)
             for moment in Life(blocks, sums).moments():
@@ -55,16 +55,15 @@ class Count:
 
     def beyond(self, held: Amount) -> Term:
         """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
-        room = held - self.total(frozenset())
-        return next(self._broken(held, room, self.moment.known), terms.FALSE)
+        return next(self._broken(held, self.total(frozenset()), self.moment.known), terms.FALSE)
 
-    def _broken(self, held: Amount, room: Amount, known: Range) -> Iterator[Term]:
+    def _broken(self, held: Amount, most: Polynomial, known: Range) -> Iterator[Term]:
         """Counterexamples, short sides on their own only where that helps.
 
-        `room` is what the formula leaves where all boxes are apart.
+        `most` is what is alive if all boxes are apart.
         """
         during = terms.And(self.moment.during, known.term())
-        if terms.FALSE.eq(broken(room, operator.ge, known)) or self.blocks.never(during):
+        if terms.FALSE.eq(broken(held, operator.ge, most, known)) or self.blocks.never(during):
             return
         sides = (f"side {name}" for name in self.blocks.symbolic.space.names)
         short = [name for name in sides if name not in known.only
@@ -76,13 +75,13 @@ class Count:
             yield wrong
             return
         for part in known.split(short[0]):
-            yield from self._broken(held, room, part)
+            yield from self._broken(held, most, part)
 
     def _cases(self, held: Amount, known: Range, during: Term) -> Iterator[Term]:
         conditions = self.conditions()
         for truths in self.blocks.cases(during, list(conditions.values())):
             met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
-            wrong = broken(held - self.total(met), operator.ge, known)
+            wrong = broken(held, operator.ge, self.total(met), known)
             if not terms.FALSE.eq(wrong):
                 case = [condition if pair in met else terms.Not(condition)
                         for pair, condition in conditions.items()]  # fmt: skip
@@ -97,16 +96,11 @@ class Count:
             if not _always_meet(alive.boxes[one], alive.boxes[other])
         }
 
-    def total(self, met: frozenset[Pair]) -> Amount:
+    def total(self, met: frozenset[Pair]) -> Polynomial:
         """Elements that are alive where these boxes have blocks in common, and no others."""
-        counts: dict[str, Polynomial] = {}
+        total = Polynomial.of(0)
         for place, alive in enumerate(self.moment.alive):
-            tensor, count = alive.tensor.removeprefix("d"), self._count(place, alive, met)
-            counts[tensor] = counts[tensor] + count if tensor in counts else count
-        elements = self.blocks.elements
-        total = Amount.of(0)
-        for tensor, count in counts.items():
-            total = total + Amount.of(count) * elements[tensor]
+            total += self._count(place, alive, met) * self.blocks.elements(alive.tensor)
         return total
 
     def _count(self, place: int, alive: Alive, met: frozenset[Pair]) -> Polynomial:
@@ -157,6 +151,7 @@ def copies(blocks: Blocks) -> str:
         box = symbolic.block("forward", tensor, symbolic.here, step)
         if symbolic.homes:
             box = symbolic.home(tensor, symbolic.here)
-        every = blocks.devices() * blocks.size(box)
-        parts.append(f"{tensor} {every.per(blocks.number(tensor))}")
+        every = blocks.product(*symbolic.lengths) * blocks.size(box)
+        top, bottom = (each.text() for each in cancelled(every, blocks.number(tensor)))
+        parts.append(f"{tensor} {top}" + f" / {bottom}" * (bottom != "1"))
     return "copies at rest: " + ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Polynomials in the sides and the operator's sizes, all of which are whole numbers of 1 or more.
+"""Polynomials in the sides and the sizes of slices, all of which are whole numbers of 1 or more.
 
 They are kept expanded, with whole coefficients, so that equal ones are seen to be equal; and one
 whose coefficients are positive, each variable counted from its least value, is seen to be positive.
@@ -7,17 +7,18 @@ whose coefficients are positive, each variable counted from its least value, is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, reduce
-from math import gcd, lcm
+from functools import lru_cache, reduce
+from math import gcd
 from typing import Any
 
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.affine import Affine, sum_text
+from primepar.verify.primitive.affine import sum_text
 
 Monomial = tuple[str, ...]
 """Names of variables in order, each as often as its power says."""
+Factors = Iterable[tuple[Monomial, int]]
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,8 @@ class Range:
     def split(self, name: str) -> tuple[Range, Range]:
         """Where a variable has its least value, and where it is more."""
         low = self.lowest(name)
-        return (
-            Range({**self.least, name: low}, self.only | {name}),
-            Range({**self.least, name: low + 1}, self.only),
-        )
-
-    def from_zero(self, name: str) -> Polynomial:
-        """The variable as its least value and a variable of 0 or more."""
-        return _from_zero(name, self.lowest(name), name in self.only)
+        exactly = Range({**self.least, name: low}, self.only | {name})
+        return exactly, Range({**self.least, name: low + 1}, self.only)
 
     def term(self) -> Any:
         """The same for Z3."""
@@ -61,42 +56,32 @@ class Polynomial:
     factors: Mapping[Monomial, int]
 
     @classmethod
+    def sum(cls, factors: Factors) -> Polynomial:
+        """The sum of multiples of monomials."""
+        total: dict[Monomial, int] = {}
+        for monomial, factor in factors:
+            total[monomial] = total.get(monomial, 0) + factor
+        return cls({monomial: factor for monomial, factor in total.items() if factor})
+
+    @classmethod
     def of(cls, number: int) -> Polynomial:
         """A plain number."""
-        return cls({(): number} if number else {})
+        return cls.sum([((), number)])
 
     @classmethod
     def variable(cls, name: str) -> Polynomial:
         """A variable."""
         return cls({(name,): 1})
 
-    @classmethod
-    def affine(cls, form: Affine, names: tuple[str, ...]) -> Polynomial:
-        """An affine form of the sides of these names."""
-        pairs = zip(names, form.coefficients, strict=True)
-        factors: dict[Monomial, int] = {
-            (f"side {name}",): factor for name, factor in pairs if factor
-        }
-        return cls({**factors, **cls.of(form.constant).factors})
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(frozenset(self.factors.items()))
-
     def __add__(self, other: Polynomial) -> Polynomial:
-        return _collected((*self.factors.items(), *other.factors.items()))
+        return Polynomial.sum((*self.factors.items(), *other.factors.items()))
 
     def __mul__(self, other: Polynomial | int) -> Polynomial:
         right = Polynomial.of(other) if isinstance(other, int) else other
-        return _collected(
-            tuple(
-                (one + two if not one or not two else tuple(sorted(one + two)), a * b)
-                for one, a in self.factors.items()
-                for two, b in right.factors.items()
-            )
+        return Polynomial.sum(
+            (tuple(sorted(one + two)), a * b)
+            for one, a in self.factors.items()
+            for two, b in right.factors.items()
         )
 
     def __sub__(self, other: Polynomial) -> Polynomial:
@@ -114,98 +99,61 @@ class Polynomial:
 
     def within(self, known: Range) -> Polynomial:
         """The same with every variable counted from its least value."""
-        return _collected(
-            tuple(
-                (each, factor * times)
-                for monomial, factor in self.factors.items()
-                for each, times in _product(tuple(map(known.from_zero, monomial))).factors.items()
+        return Polynomial.sum(
+            (each, factor * times)
+            for monomial, factor in self.factors.items()
+            for each, times in _expanded(
+                tuple((name, known.lowest(name), name in known.only) for name in monomial)
             )
         )
 
     def holds(self, compare: Callable[[int, int], bool], known: Range) -> bool | None:
         """Whether it compares with 0 so; None where that is not seen, or not always the same."""
-        if self.factors and min(self.factors.values()) > 0:
-            return compare(1, 0)
         shifted = self.within(known)
         if shifted.number is not None:
             return compare(shifted.number, 0)
         for sign in (1, -1):
             if all(factor * sign > 0 for factor in shifted.factors.values()):
-                results = {compare(sign, 0)} | (
-                    {compare(0, 0)} if () not in shifted.factors else set()
-                )
+                results = {compare(sign, 0), compare(sign if () in shifted.factors else 0, 0)}
                 return results.pop() if len(results) == 1 else None
         return None
 
-    def least_common(self, other: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """What this and the other are to be multiplied with to become equal, as little as seen."""
-        return _least_common(self, other)
-
-    def reduced(self) -> Polynomial:
-        """The same without the variables that all monomials have in common; of the same sign."""
-        if not self.factors or () in self.factors:
-            return self
-        gone = reduce(Counter.__and__, map(Counter, self.factors))
-        return Polynomial({_without(each, gone): factor for each, factor in self.factors.items()})
-
-    def per(self, other: Polynomial) -> str:
-        """The fraction of the two as people write it, `s`, or `2*q / d`."""
-        gone = reduce(Counter.__and__, map(Counter, (*self.factors, *other.factors)))
-        shared = gcd(*self.factors.values(), *other.factors.values())
-        texts = []
-        for each in (self, other):
-            named = (
-                (
-                    factor // shared,
-                    [name.removeprefix("side ") for name in _without(monomial, gone)],
-                )
-                for monomial, factor in each.factors.items()
-            )
-            text = sum_text([(factor, "*".join(names)) for factor, names in named])
-            texts.append(text if len(each.factors) == 1 else f"({text})")
-        top, bottom = texts
-        return "1" if top == bottom else top if bottom == "1" else f"{top} / {bottom}"
+    def text(self) -> str:
+        """How people write it, `2*q + 1`, in brackets if it is a sum."""
+        named = ((factor, "*".join(name.removeprefix("side ") for name in monomial))
+                 for monomial, factor in self.factors.items())  # fmt: skip
+        text = sum_text(list(named))
+        return text if len(self.factors) < 2 else f"({text})"
 
     def term(self) -> Any:
         """The same for Z3."""
-        parts = [
-            terms.Product([terms.IntVal(factor), *map(terms.Int, monomial)])
-            for monomial, factor in self.factors.items()
-        ]
+        parts = (terms.Product([terms.IntVal(factor), *map(terms.Int, monomial)])
+                 for monomial, factor in self.factors.items())  # fmt: skip
         return terms.Sum([terms.IntVal(0), *parts])
 
 
-def _collected(parts: tuple[tuple[Monomial, int], ...]) -> Polynomial:
-    total: dict[Monomial, int] = {}
-    for monomial, factor in parts:
-        total[monomial] = total.get(monomial, 0) + factor
-    return Polynomial({monomial: factor for monomial, factor in total.items() if factor})
-
-
-def _without(monomial: Monomial, gone: Counter[str]) -> Monomial:
-    return tuple(sorted((Counter(monomial) - gone).elements()))
+def cancelled(*polynomials: Polynomial) -> list[Polynomial]:
+    """The same without the variables and the number that all of them can be divided by."""
+    every = [monomial for each in polynomials for monomial in each.factors]
+    gone = reduce(Counter.__and__, map(Counter, every)) if every else Counter[str]()
+    shared = gcd(*(factor for each in polynomials for factor in each.factors.values())) or 1
+    if not gone and shared == 1:
+        return list(polynomials)
+    return [
+        Polynomial(
+            {
+                tuple(sorted((Counter(monomial) - gone).elements())): factor // shared
+                for monomial, factor in each.factors.items()
+            }
+        )
+        for each in polynomials
+    ]
 
 
 @lru_cache(maxsize=4096)
-def _product(parts: tuple[Polynomial, ...]) -> Polynomial:
-    return reduce(Polynomial.__mul__, parts, Polynomial.of(1))
-
-
-@lru_cache(maxsize=4096)
-def _least_common(one: Polynomial, other: Polynomial) -> tuple[Polynomial, Polynomial]:
-    if one == other:
-        return Polynomial.of(1), Polynomial.of(1)
-    if len(one.factors) > 1 or len(other.factors) > 1:
-        return other, one
-    ((here, a),), ((there, b),) = one.factors.items(), other.factors.items()
-    most = Counter(here) | Counter(there)
-    number = lcm(a, b)
-    return (
-        Polynomial({_without(tuple(most.elements()), Counter(here)): number // a}),
-        Polynomial({_without(tuple(most.elements()), Counter(there)): number // b}),
-    )
-
-
-@lru_cache(maxsize=256)
-def _from_zero(name: str, least: int, only: bool) -> Polynomial:
-    return Polynomial.of(least) if only else Polynomial({(name,): 1, (): least})
+def _expanded(variables: tuple[tuple[str, int, bool], ...]) -> tuple[tuple[Monomial, int], ...]:
+    """The product of variables, each given with its least value, and whether it is only that."""
+    product = Polynomial.of(1)
+    for name, low, only in variables:
+        product = product * (Polynomial.of(low) if only else Polynomial({(name,): 1, (): low}))
+    return tuple(product.factors.items())

@@ -11,10 +11,11 @@ Where a side is 1 the rule may be another one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import combinations
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations, zip_longest
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import z3
@@ -22,7 +23,7 @@ import z3
 from primepar.schedule.operators import Phase
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.blocks import ONE, Blocks
+from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.evaluate import Array, evaluate
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive import terms
@@ -38,7 +39,27 @@ MOST_DEVICES = 130
 """Of a base mesh with sides of 3, else these are 2."""
 
 
-@dataclass(frozen=True, eq=False)
+class Bound(NamedTuple):
+    """A variable that follows from the free ones: factors for them, and a constant."""
+
+    variable: int
+    factors: tuple[tuple[int, int], ...]
+    """(free variable, factor)."""
+    constant: Affine
+
+
+class Rule(NamedTuple):
+    """Which points are in a set, or, of the `complement`, which are not; no `bounds` are all."""
+
+    bounds: tuple[Bound, ...] = ()
+    complement: bool = False
+
+
+NONE = Rule(complement=True)
+"""Nothing is in the set."""
+
+
+@dataclass(eq=False)
 class BlockSet:
     """Of the blocks of `tensor` in each product of `phase` those that `which(step, block)` chooses.
 
@@ -52,266 +73,177 @@ class BlockSet:
     which: Callable[[Term, Block], Term]
     step: Term | None = None
 
-    @property
-    def _now(self) -> Term:
-        return self.blocks.symbolic.now if self.step is None else self.step
-
-    @cached_property
-    def _block(self) -> Block:
-        """The block of a product, each digit that this leaves open being a variable."""
+    def __post_init__(self) -> None:
         symbolic = self.blocks.symbolic
-        own = symbolic.block(self.phase, self.tensor, symbolic.here, self._now)
-        chosen = symbolic.any_block(self.tensor)
-        return {
-            dim: tuple(named if named is not ANY else digit for named, digit in zip(
-                (*own[dim], *(ANY,) * (len(digits) - len(own[dim]))), digits, strict=True))
-            for dim, digits in chosen.items()
-        }  # fmt: skip
+        now = symbolic.now if self.step is None else self.step
+        own = symbolic.block(self.phase, self.tensor, symbolic.here, now)
+        digits, opened = symbolic.any_block(self.tensor), symbolic.opened(own)
+        block = {
+            dim: tuple(
+                named if (dim, place) not in opened else digit
+                for place, (digit, named) in enumerate(zip_longest(each, own[dim], fillvalue=ANY))
+            )
+            for dim, each in digits.items()
+        }
+        self.member: Term = self.which(now, block)
+        every = self.step is None
+        self.variables: list[Term] = [
+            *symbolic.here, *([now] if every else []), *(digits[dim][at] for dim, at in opened)
+        ]  # fmt: skip
+        self.lengths: list[Affine] = [
+            *symbolic.lengths, *([self.blocks.steps] if every else []),
+            *(symbolic.radices[dim][at] for dim, at in opened),
+        ]  # fmt: skip
+        self._rules: dict[Ones, Rule] = {}
 
     @cached_property
-    def lengths(self) -> list[Affine]:
-        """How many values each variable has: device axes, step, open digits."""
-        symbolic = self.blocks.symbolic
-        own = symbolic.block(self.phase, self.tensor, symbolic.here, self._now)
-        radices = [symbolic.radices[dim][place] for dim, place in symbolic.opened(own)]
-        form = symbolic.steps.form
-        if form is None:
-            raise UndecidedError("the number of steps is no sum of sides")
-        return [*symbolic.lengths, *([form] if self.step is None else []), *radices]
-
-    @cached_property
-    def variables(self) -> list[Term]:
-        """A Z3 integer for each variable."""
-        symbolic = self.blocks.symbolic
-        own = symbolic.block(self.phase, self.tensor, symbolic.here, self._now)
-        chosen = symbolic.any_block(self.tensor)
-        steps = [symbolic.now] if self.step is None else []
-        return [*symbolic.here, *steps, *(chosen[dim][at] for dim, at in symbolic.opened(own))]
-
-    @cached_property
-    def member(self) -> Term:
-        """The point is in the set."""
-        return self.which(self._now, self._block)
-
-    @property
-    def inside(self) -> Term:
-        """Every variable has one of its values."""
-        term = self.blocks.symbolic.space.term
-        limits = map(term, self.lengths)
-        return terms.And(*map(terms.inside, self.variables, limits))
-
-    def on(self, meshes: Sequence[Sides]) -> list[Seen]:
-        """The set on several meshes."""
+    def _seen(self) -> dict[Sides, Array]:
+        """A truth for each point on every small mesh, with a dimension for each variable."""
         names = self.blocks.symbolic.space.names
+        meshes = list(
+            dict.fromkeys(mesh for some in _meshes(self.blocks).values() for mesh in some)
+        )
         shapes = [tuple(length.at(sides) for length in self.lengths) for sides in meshes]
-        sizes = [prod(shape) for shape in shapes]
-        points = np.concatenate(
-            [np.indices(shape).reshape(len(shape), size)
-             for shape, size in zip(shapes, sizes, strict=True)], axis=1)  # fmt: skip
-        numbers = dict(zip(map(str, self.variables), points, strict=True))
-        for name, lengths in zip(names, zip(*meshes, strict=True), strict=True):
-            numbers[f"side {name}"] = np.repeat(lengths, sizes)
-        truths = np.broadcast_to(evaluate(self.member, numbers), sum(sizes))
-        parts = np.split(truths, np.cumsum(sizes)[:-1])
-        return [Seen(*each) for each in zip(meshes, map(np.reshape, parts, shapes), strict=True)]
+        counts = [prod(shape) for shape in shapes]
+        points = [
+            np.indices(shape).reshape(len(shape), -1) if shape else np.zeros((0, 1))
+            for shape in shapes
+        ]
+        numbers = dict(zip(map(str, self.variables), np.concatenate(points, axis=1), strict=True))
+        for name, sides in zip(names, zip(*meshes, strict=True), strict=True):
+            numbers[f"side {name}"] = np.repeat(sides, counts)
+        truths = np.broadcast_to(evaluate(self.member, numbers), sum(counts))
+        parts = np.split(truths, np.cumsum(counts)[:-1])
+        return dict(zip(meshes, map(np.reshape, parts, shapes), strict=True))
 
-
-@dataclass(frozen=True)
-class Bound:
-    """A variable that follows from the free ones: factors for them, and a constant."""
-
-    variable: int
-    factors: tuple[tuple[int, int], ...]
-    """(free variable, factor)."""
-    constant: Affine
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Which points are in a set, or, of the `complement`, which are not; no `bounds` are all."""
-
-    bounds: tuple[Bound, ...] = ()
-    complement: bool = False
-
-    def term(self, counted: BlockSet) -> Term:
-        """The point is in the set by the rule."""
-        space = counted.blocks.symbolic.space
-        symbols = list(map(space.below, counted.variables, counted.lengths))
-        same = []
-        for bound in self.bounds:
-            far: Symbol = space.exactly(bound.constant)
-            for free, factor in bound.factors:
-                far = far + symbols[free] * factor
-            wrapped = far % space.exactly(counted.lengths[bound.variable])
-            same.append(counted.variables[bound.variable] == wrapped.term)
-        return terms.Not(terms.And(*same)) if self.complement else terms.And(*same)
-
-    def number(self, counted: BlockSet) -> Polynomial:
-        """How many points the rule has, over all devices."""
-        every = list(map(counted.blocks.polynomial, counted.lengths))
-        bound = {each.variable for each in self.bounds}
-        inside = prod((one for at, one in enumerate(every) if at not in bound), start=ONE)
-        return prod(every, start=ONE) - inside if self.complement else inside
-
-
-NONE = Rule(complement=True)
-"""Nothing is in the set."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A set on one mesh: a truth for each point, in an array with a dimension for each variable."""
-
-    sides: Sides
-    points: Array
-
-    def agrees(self, rule: Rule) -> bool:
-        """Whether a rule has the same points."""
-        at, lengths = np.ogrid[tuple(map(slice, self.points.shape))], self.points.shape
-        fits = np.ones(lengths, bool)
-        for bound in rule.bounds:
-            far = sum(factor * at[free] for free, factor in bound.factors)
-            own = (far + bound.constant.at(self.sides)) % lengths[bound.variable]
-            fits &= at[bound.variable] == own
-        return bool((fits != self.points).all() if rule.complement else (fits == self.points).all())
-
-    def bound(self) -> tuple[int, ...] | None:
-        """Variables that the ones before them determine; None if these leave it open."""
-        lengths, found = self.points.shape, list[int]()
-        if not self.points.any():
-            return None
-        for variable, length in enumerate(lengths):
-            gone = (*found, *range(variable + 1, len(lengths)))
-            if length > 1 and self.points.any(axis=gone).sum(axis=-1).max() == 1:
-                found.append(variable)
-        size = prod(length for at, length in enumerate(lengths) if at not in found)
-        return tuple(found) if self.points.sum() == size else None
-
-    def value(self, variable: int, free: Sequence[int], one: int | None = None) -> int:
-        """What a variable is where all free ones are 0, or `one` of them is 1."""
-        points = self.points
-        for each in free:
-            points = points.take([int(each == one)], axis=each)
-        return int(np.argwhere(points)[0][variable])
-
-
-def fit(seen: Sequence[Seen]) -> Rule | None:
-    """The rule of a set, seen on a base mesh and, for each side, on one where it is longer by 1."""
-    if not any(each.points.any() for each in seen):
-        return NONE
-    for complement in (False, True):
-        sets = [Seen(each.sides, each.points != complement) for each in seen]
-        shapes = {each.bound() for each in sets}
-        bound = shapes.pop()
-        if shapes or bound is None:
-            continue
-        free = [at for at in range(seen[0].points.ndim) if at not in bound]
-        rule = Rule(tuple(_bound(sets, variable, free) for variable in bound), complement)
-        if all(each.agrees(rule) for each in seen):
-            return rule
-    return None
-
-
-def _bound(sets: Sequence[Seen], variable: int, free: list[int]) -> Bound:
-    factors = []
-    for one in free:
-        wide = max(sets, key=lambda each: (each.points.shape[variable], each.points.shape[one]))
-        length = wide.points.shape[variable]
-        if wide.points.shape[one] > 1:
-            step = (wide.value(variable, free, one) - wide.value(variable, free)) % length
-            factors.append((one, step - length if 2 * step > length else step))
-    given = tuple((one, factor) for one, factor in factors if factor)
-    constants = [(each.sides, each.value(variable, free)) for each in sets]
-    return Bound(variable, given, _affine(constants))
-
-
-def _affine(values: Sequence[tuple[Sides, int]]) -> Affine:
-    """The affine form that has the first value, and grows with each side to the values of others.
-
-    A side that none of them has longer is not in it.
-    """
-    (base, first), *others = values
-    slopes = [0] * len(base)
-    for sides, value in others:
-        slopes = [value - first if side > least else slope
-                  for slope, side, least in zip(slopes, sides, base, strict=True)]  # fmt: skip
-    return Affine(first - Affine(0, tuple(slopes)).at(base), tuple(slopes))
-
-
-@dataclass
-class Counter:
-    """Fits and claims the sets of one primitive."""
-
-    blocks: Blocks
-    _seen: dict[BlockSet, dict[Sides, Seen]] = field(default_factory=dict)
-    _rules: dict[tuple[BlockSet, Ones], Rule] = field(default_factory=dict)
-    _short: dict[BlockSet, Ones] = field(default_factory=dict)
+    def rule(self, ones: Ones = Ones()) -> Rule:
+        """The rule that fits where these sides are 1. Raises `UndecidedError` if none does."""
+        if ones not in self._rules:
+            rule = fit({sides: self._seen[sides] for sides in _meshes(self.blocks)[ones]})
+            if rule is None:
+                raise UndecidedError(f"{self.name}: no one rule says how many blocks these are")
+            self._rules[ones] = rule
+        return self._rules[ones]
 
     @cached_property
-    def _meshes(self) -> dict[Ones, list[Sides]]:
-        """For each choice of sides that are 1 a base mesh, and ones with another side longer."""
-        symbolic = self.blocks.symbolic
-        count = len(symbolic.space.names)
-        devices = prod(length.at((3,) * count) for length in symbolic.lengths)
-        long = 3 if devices <= MOST_DEVICES else 2
-        found = {}
-        for ones in subsets(range(count)):
-            base = tuple(1 if at in ones else long for at in range(count))
-            longer = (
-                tuple(side + (at == other) for other, side in enumerate(base))
-                for at in range(count) if at not in ones
-            )  # fmt: skip
-            found[ones] = [base, *longer]
-        return found
+    def short(self) -> Ones:
+        """Sides for which the rule is another one where they are 1."""
+        rule, meshes = self.rule(), _meshes(self.blocks)
+        sides = {
+            side: meshes[Ones([side])][0] for side in range(len(self.blocks.symbolic.space.names))
+        }
+        return Ones(
+            side for side, mesh in sides.items() if not agrees(rule, mesh, self._seen[mesh])
+        )
 
-    def seen(self, counted: BlockSet, ones: Ones) -> list[Seen]:
-        """A set on the meshes where these sides are 1."""
-        if counted not in self._seen:
-            every = list(dict.fromkeys(mesh for some in self._meshes.values() for mesh in some))
-            self._seen[counted] = {each.sides: each for each in counted.on(every)}
-        return [self._seen[counted][sides] for sides in self._meshes[ones]]
+    def number(self, ones: Ones) -> Polynomial:
+        """How many points there are where these sides are 1, and the others are not."""
+        rule = self.rule(ones & self.short)
+        bound = {each.variable for each in rule.bounds}
+        free = (length for at, length in enumerate(self.lengths) if at not in bound)
+        inside = self.blocks.product(*free)
+        return self.blocks.product(*self.lengths) - inside if rule.complement else inside
 
-    def short(self, counted: BlockSet) -> Ones:
-        """Sides for which the rule of a set is another one where they are 1."""
-        if counted not in self._short:
-            rule = self.rule(counted, frozenset())
-            sides = range(len(self.blocks.symbolic.space.names))
-            self._short[counted] = frozenset(
-                side for side in sides
-                if not self.seen(counted, frozenset([side]))[0].agrees(rule)
-            )  # fmt: skip
-        return self._short[counted]
-
-    def rule(self, counted: BlockSet, ones: Ones) -> Rule:
-        """The rule that fits where these sides are 1. Raises `UndecidedError` if none does."""
-        key = counted, ones
-        if key not in self._rules:
-            rule = fit(self.seen(counted, ones))
-            if rule is None:
-                raise UndecidedError(f"{counted.name}: no one rule says how many blocks these are")
-            self._rules[key] = rule
-        return self._rules[key]
-
-    def number(self, counted: BlockSet, ones: Ones) -> Polynomial:
-        """How many points the set has where these sides are 1, and the others are not."""
-        return self.rule(counted, ones & self.short(counted)).number(counted)
-
-    def claims(self, counted: BlockSet, proves: str) -> Iterator[Claim]:
+    def claims(self, proves: str) -> Iterator[Claim]:
         """That the rules are right, each for the sides that it is meant for."""
-        short = self.short(counted)
-        for ones in subsets(short):
-            rule = self.rule(counted, ones)
-            differ = z3.Xor(counted.member, rule.term(counted))
-            counter = terms.And(self.guard(short, ones), counted.inside, differ)
-            yield Claim(proves, f"{counted.name}: as many as the rule says", counter)
+        space = self.blocks.symbolic.space
+        for ones in subsets(self.short):
+            sides = [terms.equal(space.sides[at].term, terms.IntVal(1)) if at in ones
+                     else space.sides[at].term >= 2 for at in self.short]  # fmt: skip
+            limits = map(space.term, self.lengths)
+            inside = terms.And(*map(terms.inside, self.variables, limits))
+            differ = z3.Xor(self.member, self._by(self.rule(ones)))
+            sentence = f"{self.name}: as many as the rule says"
+            yield Claim(proves, sentence, terms.And(*sides, inside, differ))
 
-    def guard(self, sides: Ones, ones: Ones) -> Term:
-        """Of `sides` those in `ones` are 1, and the others are not."""
-        every = [side.term for side in self.blocks.symbolic.space.sides]
-        return terms.And(*(every[at] == 1 if at in ones else every[at] >= 2 for at in sides))
+    def _by(self, rule: Rule) -> Term:
+        """The point is in the set by the rule."""
+        space = self.blocks.symbolic.space
+        symbols, same = list(map(space.below, self.variables, self.lengths)), []
+        for variable, factors, constant in rule.bounds:
+            far: Symbol = space.exactly(constant)
+            for free, factor in factors:
+                far = far + symbols[free] * factor
+            wrapped = far % space.exactly(self.lengths[variable])
+            same.append(self.variables[variable] == wrapped.term)
+        return terms.Not(terms.And(*same)) if rule.complement else terms.And(*same)
+
+
+@lru_cache(maxsize=4)
+def _meshes(blocks: Blocks) -> dict[Ones, list[Sides]]:
+    """For each choice of sides that are 1 a base mesh, and ones with another side longer by 1."""
+    count = len(blocks.symbolic.space.names)
+    devices = prod(length.at((3,) * count) for length in blocks.symbolic.lengths)
+    long, found = 3 if devices <= MOST_DEVICES else 2, {}
+    for ones in subsets(range(count)):
+        base = tuple(1 if at in ones else long for at in range(count))
+        longer = (tuple(side + (at == other) for other, side in enumerate(base))
+                  for at in range(count) if at not in ones)  # fmt: skip
+        found[ones] = [base, *longer]
+    return found
 
 
 def subsets(sides: Sequence[int] | Ones) -> list[Ones]:
     """All choices of some of these sides, none and all included."""
-    return [frozenset(some) for count in range(len(sides) + 1)
+    return [Ones(some) for count in range(len(sides) + 1)
             for some in combinations(sorted(sides), count)]  # fmt: skip
+
+
+def agrees(rule: Rule, sides: Sides, points: Array) -> bool:
+    """Whether a rule has the same points on a mesh."""
+    at, fits = np.ogrid[tuple(map(slice, points.shape))], np.ones(points.shape, bool)
+    for variable, factors, constant in rule.bounds:
+        far = sum(factor * at[free] for free, factor in factors) + constant.at(sides)
+        fits &= at[variable] == far % points.shape[variable]
+    return bool(((fits != rule.complement) == points).all())
+
+
+def fit(seen: dict[Sides, Array]) -> Rule | None:
+    """The rule of a set, seen on a base mesh and, for each side, on one where it is longer by 1."""
+    if not any(points.any() for points in seen.values()):
+        return NONE
+    for complement in (False, True):
+        sets = {sides: points != complement for sides, points in seen.items()}
+        shapes = {_bound(points) for points in sets.values()}
+        bound = shapes.pop()
+        if not shapes and bound is not None:
+            rule = Rule(tuple(_rule(sets, variable, bound) for variable in bound), complement)
+            if all(agrees(rule, *each) for each in seen.items()):
+                return rule
+    return None
+
+
+def _bound(points: Array) -> tuple[int, ...] | None:
+    """Variables that the ones before them determine; None if these leave it open."""
+    lengths, found = points.shape, list[int]()
+    for variable, length in enumerate(lengths):
+        gone = (*found, *range(variable + 1, len(lengths)))
+        if length > 1 and points.any(axis=gone).sum(axis=-1).max() == 1:
+            found.append(variable)
+    size = prod(length for at, length in enumerate(lengths) if at not in found)
+    return tuple(found) if points.any() and points.sum() == size else None
+
+
+def _rule(sets: dict[Sides, Array], variable: int, bound: tuple[int, ...]) -> Bound:
+    """Read off where all free variables are 0, and where one of them is 1."""
+
+    def value(points: Array, one: int | None = None) -> int:
+        at = tuple(
+            slice(None) if each in bound else int(each == one) for each in range(points.ndim)
+        )
+        return int(np.argwhere(points[at])[0][bound.index(variable)])
+
+    factors = []
+    for one in range(next(iter(sets.values())).ndim):
+        wide = max(sets.values(), key=lambda points: (points.shape[variable], points.shape[one]))
+        length = wide.shape[variable]
+        if one not in bound and wide.shape[one] > 1:
+            step = (value(wide, one) - value(wide)) % length
+            factors.append((one, step - length if 2 * step > length else step))
+    (base, first), *others = ((sides, value(points)) for sides, points in sets.items())
+    slopes = [0] * len(base)
+    for sides, other in others:
+        (longer,) = (at for at, side in enumerate(sides) if side > base[at])
+        slopes[longer] = other - first
+    constant = Affine(first - Affine(0, tuple(slopes)).at(base), tuple(slopes))
+    return Bound(variable, tuple((one, factor) for one, factor in factors if factor), constant)

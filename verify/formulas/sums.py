@@ -92,7 +92,11 @@ class _Phase:
         Where that never is, as many devices are new to a sum as leave it: different devices are
         not equally far from one.
         """
-        target = self.blocks.moved(self.here, offset)
+        space, lengths = self.blocks.symbolic.space, self.blocks.symbolic.lengths
+        target = tuple(
+            ((space.below(at, length) + step) % space.exactly(length)).term if step else at
+            for at, step, length in zip(self.here, offset, lengths, strict=True)
+        )
         is_new = terms.And(
             self._adds(target, self.now + 1), terms.Not(self._adds(target, self.now))
         )

@@ -17,9 +17,9 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Amount, broken
-from primepar.verify.formulas.blocks import Blocks, formula
+from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.polynomial import Polynomial, Range
-from primepar.verify.formulas.sets import NONE, BlockSet, Counter, Ones, subsets
+from primepar.verify.formulas.sets import NONE, BlockSet, Ones, subsets
 from primepar.verify.formulas.sums import Kind, Sums, returns_to_a_sum
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.order import Claim
@@ -32,7 +32,7 @@ NAME = "traffic"
 def traffic(blocks: Blocks, sums: Sums) -> Iterator[Claim]:
     """All claims about what a primitive sends; none if it has no formula."""
     try:
-        sent = formula(blocks.symbolic, "sent")
+        sent = blocks.formula("sent")
         if sent is not None:
             yield from _Traffic(blocks, sums, sent).claims()
     except (SymbolicError, UndecidedError) as error:
@@ -50,7 +50,7 @@ class _Traffic:
     more: list[tuple[str, Polynomial]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.counter, self.homes = Counter(self.blocks), bool(self.blocks.symbolic.homes)
+        self.homes = bool(self.blocks.symbolic.homes)
 
     def claims(self) -> Iterator[Claim]:
         """What is counted is what there is; the formula gives what is counted."""
@@ -61,24 +61,22 @@ class _Traffic:
         if not self.homes:
             self._between()
         for _, counted in self.sets:
-            yield from self.counter.claims(counted, NAME)
-        short = Ones().union(*(self.counter.short(counted) for _, counted in self.sets))
+            yield from counted.claims(NAME)
+        short = Ones().union(*(counted.short for _, counted in self.sets))
         for ones in subsets(short):
             yield self._equal(short, ones)
 
     def _equal(self, short: Ones, ones: Ones) -> Claim:
-        sizes, total = self.blocks.elements, Amount.of(0)
-        for times, counted in self.sets:
-            count = self.counter.number(counted, ones) * times
-            total = total + Amount.of(count) * sizes[counted.tensor.removeprefix("d")]
-        for tensor, count in self.more:
-            total = total + Amount.of(count) * sizes[tensor.removeprefix("d")]
+        counts = [(each.tensor, each.number(ones) * times) for times, each in self.sets]
+        total = Polynomial.of(0)
+        for tensor, count in (*counts, *self.more):
+            total += count * self.blocks.elements(tensor)
         names = self.blocks.symbolic.space.names
         least = {f"side {names[at]}": 1 if at in ones else 2 for at in short}
         known = Range(least, frozenset(f"side {names[at]}" for at in ones))
-        gap = self.sent * Amount.of(self.blocks.devices()) - total
+        sent = self.sent * Amount.of(self.blocks.product(*self.blocks.symbolic.lengths))
         sentence = "the blocks that leave all devices are as many elements as devices times sent"
-        return Claim(NAME, sentence, broken(gap, operator.eq, known))
+        return Claim(NAME, sentence, broken(sent, operator.eq, total, known))
 
     # Operands
 
@@ -107,7 +105,7 @@ class _Traffic:
 
     def _is_none(self, counted: BlockSet) -> None:
         """If nothing is brought, nothing can be brought once for two phases either."""
-        if self.counter.rule(counted, Ones()) != NONE or self.counter.short(counted):
+        if counted.rule() != NONE or counted.short:
             raise UndecidedError(NOT_SHARED)
 
     def _kept(self, phase: Phase, tensor: str) -> Claim:
@@ -164,7 +162,7 @@ class _Traffic:
         self.sets.append((1 if self.homes else 2, left))
         if self.homes:
             rest = blocks.size(symbolic.home(tensor, symbolic.here))
-            self.more.append((tensor, blocks.devices() * rest * 2))
+            self.more.append((tensor, blocks.product(*symbolic.lengths) * rest * 2))
 
 
 NOT_SHARED = (
