@@ -22,7 +22,6 @@ from primepar.verify.formulas.alive import Life
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.memory import Count
 from primepar.verify.formulas.polynomial import Range
-from primepar.verify.formulas.sums import Sums
 from primepar.verify.primitive.fit import fit_radices, samples
 from primepar.verify.primitive.proof import Prover, asked, verify_primitive
 from primepar.verify.primitive.races import races
@@ -88,7 +87,7 @@ def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear
     blocks = Blocks(SymbolicMap(primitive, fit_radices(seen)), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
-    for moment in Life(blocks, Sums(blocks)).moments():
+    for moment in Life(blocks).moments():
         count = Count(blocks, moment)
         here = z3.And(moment.during, Range(lengths, frozenset(lengths)).term())
         conditions = count.conditions()
@@ -96,14 +95,14 @@ def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear
             met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
             total = count.total(met)
             for place, operator in enumerate(operators):
-                sizes = {f"size {dim}": operator.size(dim) for dim in "NK"}
-                least = {**lengths, **sizes, "size M": operator.B * operator.M}
+                slices = Sequence.of(primitive, *sides).grid
+                sizes = {dim: operator.size(dim) // slices.get(dim, 1) for dim in "BMNK"}
+                sizes["M"] *= sizes.pop("B")
+                least = {**lengths, **{f"size {dim}": size for dim, size in sizes.items()}}
                 known = Range(least, frozenset(least))
-                (case,) = total.cases
-                top, bottom = case.top.within(known).number, case.bottom.within(known).number
-                assert top is not None
-                assert bottom
-                most[place] = max(most[place], top // bottom)
+                elements = total.within(known).number
+                assert elements is not None
+                most[place] = max(most[place], elements)
     return most
 
 

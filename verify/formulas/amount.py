@@ -95,6 +95,12 @@ class Amount:
         top, bottom = int(value.numerator), int(value.denominator)
         return cls([Case((), Polynomial.of(top), Polynomial.of(bottom))])
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """Variables that decide which case there is."""
+        facts = (fact for case in self.cases for fact in case.facts)
+        return frozenset[str]().union(*(fact.polynomial.names for fact in facts))
+
     def _with(
         self, other: Any, join: Callable[[Case, Case], tuple[Polynomial, Polynomial]]
     ) -> Amount:
@@ -159,21 +165,24 @@ def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
     raise SymbolicError(f"a formula for every side cannot divide by what may be 0: {_PLAIN}")
 
 
-def broken(amount: Amount, compare: Compare, total: Polynomial, known: Range) -> Term:
-    """What a counterexample satisfies to: the amount compares with the total so.
+def doubtful(
+    amount: Amount, compare: Compare, total: Polynomial, known: Range
+) -> list[tuple[Fact, ...]]:
+    """Where the amount is not seen to compare with the total so, without Z3.
 
-    It is false where that is seen without Z3: of polynomials that are 0 for every side, and of
-    those whose coefficients have one sign.
+    Seen is what holds of polynomials that are 0 for every side, and of those whose coefficients
+    have one sign.
     """
-    wrong, names = [], set[str]()
-    for case in amount.cases:
-        (gap,) = cancelled(case.top - total * case.bottom)
-        wanted = Fact(gap, compare)
-        if not _is_seen(wanted, case.facts, known):
-            facts = (*case.facts, wanted.opposite())
-            wrong.append(terms.And(*(fact.term() for fact in facts)))
-            names = names.union(*(fact.polynomial.names for fact in facts))
+    gaps = ((case.facts, cancelled(case.top - total * case.bottom)[0]) for case in amount.cases)
+    wanted = ((facts, Fact(gap, compare)) for facts, gap in gaps)
+    return [(*facts, one.opposite()) for facts, one in wanted if not _is_seen(one, facts, known)]
+
+
+def broken(cases: list[tuple[Fact, ...]], known: Range) -> Term:
+    """What a counterexample satisfies: the facts of one of the cases."""
+    names = {name for facts in cases for fact in facts for name in fact.polynomial.names}
     positive = (terms.Int(name) >= 1 for name in sorted(names))
+    wrong = (terms.And(*(fact.term() for fact in facts)) for facts in cases)
     return terms.And(known.term(), *positive, terms.Or(*wrong))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import z3
 
 from primepar.errors import SymbolicError
-from primepar.schedule.operators import Phase, tensor_dims
+from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Amount
@@ -38,6 +38,10 @@ class Blocks:
         own = self.symbolic.block(phase, tensor, device, step)
         return terms.And(terms.inside(step, self.symbolic.steps.term), overlaps(own, block))
 
+    def adds(self, phase: Phase, device: Point, step: Term, block: Block) -> Term:
+        """The device adds to the sum of the block at that step of the phase."""
+        return self.works(phase, PRODUCTS[phase].writes, device, step, block)
+
     def rests(self, tensor: str, device: Point, block: Block) -> Term:
         """The device is a home of the block."""
         if not self.symbolic.homes:
@@ -51,6 +55,29 @@ class Blocks:
     def inside(self, block: Block, *devices: Point) -> Term:
         """The block is one of its tensor, and the devices are in the mesh."""
         return terms.And(self.symbolic.in_grid(block), *map(self.symbolic.in_mesh, devices))
+
+    @cached_property
+    def shares_output_gradient(self) -> bool:
+        """Whether backward and gradient run together, as both bring the same dO at every step.
+
+        Raises `UndecidedError` if that is so for some sides only, or not for sure.
+        """
+        symbolic = self.symbolic
+        at_step = terms.inside(symbolic.now, symbolic.steps.term)
+        inside = terms.And(symbolic.in_mesh(symbolic.here), at_step)
+        home = symbolic.home("dO", symbolic.here)
+        own, other = (symbolic.block(phase, "dO", symbolic.here, symbolic.now)
+                      for phase in ("backward", "gradient"))  # fmt: skip
+        for wanted in (own, other):
+            if self.never(terms.And(inside, terms.Not(symbolic.contains(home, wanted)))):
+                return False
+        same = terms.And(symbolic.contains(own, other), symbolic.contains(other, own))
+        if self.never(terms.And(inside, terms.Not(same))):
+            return True
+        raise UndecidedError(
+            "backward and gradient want dO at other steps, and whether one way serves both "
+            "is not known for every side"
+        )
 
     # How many
 

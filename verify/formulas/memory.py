@@ -16,10 +16,9 @@ from primepar.errors import SymbolicError
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.alive import Alive, Life, Moment
-from primepar.verify.formulas.amount import Amount, broken
+from primepar.verify.formulas.amount import Amount, broken, doubtful
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
-from primepar.verify.formulas.sums import Sums
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.order import Claim
 from primepar.verify.primitive.symbol import Term
@@ -32,13 +31,13 @@ Pair = tuple[int, int, int]
 """Two boxes of a tensor, by their places."""
 
 
-def memory(blocks: Blocks, sums: Sums) -> Iterator[Claim]:
+def memory(blocks: Blocks) -> Iterator[Claim]:
     """All claims about what a primitive holds; none if it has no formula."""
     try:
         held = blocks.formula("held")
         if held is not None:
             note: str | None = copies(blocks)
-            for moment in Life(blocks, sums).moments():
+            for moment in Life(blocks).moments():
                 sentence = f"{moment.text}: at most as much is alive as the formula says"
                 yield Claim(NAME, sentence, Count(blocks, moment).beyond(held), note=note)
                 note = None
@@ -63,17 +62,19 @@ class Count:
         `most` is what is alive if all boxes are apart.
         """
         during = terms.And(self.moment.during, known.term())
-        if terms.FALSE.eq(broken(held, operator.ge, most, known)) or self.blocks.never(during):
+        if not doubtful(held, operator.ge, most, known) or self.blocks.never(during):
             return
-        sides = (f"side {name}" for name in self.blocks.symbolic.space.names)
-        short = [name for name in sides if name not in known.only
-                 and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
-        wrong = next(self._cases(held, known, during), None)
-        if wrong is None:
-            return
-        if not short:
-            yield wrong
-            return
+        short = [name for name in map("side {}".format, self.blocks.symbolic.space.names)
+                 if name not in known.only and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
+        chosen = [name for name in short if name in held.asked]
+        if not chosen:
+            wrong = next(self._cases(held, known, during), None)
+            if wrong is None:
+                return
+            if not short:
+                yield wrong
+                return
+        short = chosen or short
         for part in known.split(short[0]):
             yield from self._broken(held, most, part)
 
@@ -81,11 +82,11 @@ class Count:
         conditions = self.conditions()
         for truths in self.blocks.cases(during, list(conditions.values())):
             met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
-            wrong = broken(held, operator.ge, self.total(met), known)
-            if not terms.FALSE.eq(wrong):
+            wrong = doubtful(held, operator.ge, self.total(met), known)
+            if wrong:
                 case = [condition if pair in met else terms.Not(condition)
                         for pair, condition in conditions.items()]  # fmt: skip
-                yield terms.And(during, *case, wrong)
+                yield terms.And(during, *case, broken(wrong, known))
 
     def conditions(self) -> dict[Pair, Term]:
         """Two boxes -> the condition under which they have a block in common, where it is one."""

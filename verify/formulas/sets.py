@@ -10,7 +10,7 @@ Where a side is 1 the rule may be another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, zip_longest
@@ -28,15 +28,19 @@ from primepar.verify.formulas.evaluate import Array, evaluate
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
-from primepar.verify.primitive.order import Claim
 from primepar.verify.primitive.symbol import Symbol, Term
 from primepar.verify.primitive.symbolic import Block
 
 Sides = tuple[int, ...]
 Ones = frozenset[int]
-"""Places of the sides that are 1."""
+"""Places of the sides that are 1, others being 2 or more."""
+ALL = Ones()
 MOST_DEVICES = 130
 """Of a base mesh with sides of 3, else these are 2."""
+
+
+Which = Callable[[Term, Block], Term]
+"""Whether this device has a block in its set, given the step."""
 
 
 class Bound(NamedTuple):
@@ -55,10 +59,6 @@ class Rule(NamedTuple):
     complement: bool = False
 
 
-NONE = Rule(complement=True)
-"""Nothing is in the set."""
-
-
 @dataclass(eq=False)
 class BlockSet:
     """Of the blocks of `tensor` in each product of `phase` those that `which(step, block)` chooses.
@@ -70,11 +70,11 @@ class BlockSet:
     blocks: Blocks
     phase: Phase
     tensor: str
-    which: Callable[[Term, Block], Term]
+    which: Which
     step: Term | None = None
 
     def __post_init__(self) -> None:
-        symbolic = self.blocks.symbolic
+        symbolic = self.symbolic = self.blocks.symbolic
         now = symbolic.now if self.step is None else self.step
         own = symbolic.block(self.phase, self.tensor, symbolic.here, now)
         digits, opened = symbolic.any_block(self.tensor), symbolic.opened(own)
@@ -99,7 +99,7 @@ class BlockSet:
     @cached_property
     def _seen(self) -> dict[Sides, Array]:
         """A truth for each point on every small mesh, with a dimension for each variable."""
-        names = self.blocks.symbolic.space.names
+        names = self.symbolic.space.names
         meshes = list(
             dict.fromkeys(mesh for some in _meshes(self.blocks).values() for mesh in some)
         )
@@ -116,7 +116,7 @@ class BlockSet:
         parts = np.split(truths, np.cumsum(counts)[:-1])
         return dict(zip(meshes, map(np.reshape, parts, shapes), strict=True))
 
-    def rule(self, ones: Ones = Ones()) -> Rule:
+    def rule(self, ones: Ones) -> Rule:
         """The rule that fits where these sides are 1. Raises `UndecidedError` if none does."""
         if ones not in self._rules:
             rule = fit({sides: self._seen[sides] for sides in _meshes(self.blocks)[ones]})
@@ -128,37 +128,26 @@ class BlockSet:
     @cached_property
     def short(self) -> Ones:
         """Sides for which the rule is another one where they are 1."""
-        rule, meshes = self.rule(), _meshes(self.blocks)
-        sides = {
-            side: meshes[Ones([side])][0] for side in range(len(self.blocks.symbolic.space.names))
-        }
-        return Ones(
-            side for side, mesh in sides.items() if not agrees(rule, mesh, self._seen[mesh])
-        )
+        rule, every = self.rule(ALL), _meshes(self.blocks)
+        alone = ((side, every[Ones([side])][0]) for side in range(len(self.symbolic.space.names)))
+        return Ones(side for side, mesh in alone if not agrees(rule, mesh, self._seen[mesh]))
 
     def number(self, ones: Ones) -> Polynomial:
-        """How many points there are where these sides are 1, and the others are not."""
-        rule = self.rule(ones & self.short)
+        """How many points there are by the rule for these sides."""
+        rule, product = self.rule(ones), self.blocks.product
         bound = {each.variable for each in rule.bounds}
-        free = (length for at, length in enumerate(self.lengths) if at not in bound)
-        inside = self.blocks.product(*free)
-        return self.blocks.product(*self.lengths) - inside if rule.complement else inside
+        inside = product(*(form for at, form in enumerate(self.lengths) if at not in bound))
+        return product(*self.lengths) - inside if rule.complement else inside
 
-    def claims(self, proves: str) -> Iterator[Claim]:
-        """That the rules are right, each for the sides that it is meant for."""
-        space = self.blocks.symbolic.space
-        for ones in subsets(self.short):
-            sides = [terms.equal(space.sides[at].term, terms.IntVal(1)) if at in ones
-                     else space.sides[at].term >= 2 for at in self.short]  # fmt: skip
-            limits = map(space.term, self.lengths)
-            inside = terms.And(*map(terms.inside, self.variables, limits))
-            differ = z3.Xor(self.member, self._by(self.rule(ones)))
-            sentence = f"{self.name}: as many as the rule says"
-            yield Claim(proves, sentence, terms.And(*sides, inside, differ))
+    def differs(self, ones: Ones) -> Term:
+        """What a counterexample satisfies to: the set is that of the rule for these sides."""
+        limits = map(self.symbolic.space.term, self.lengths)
+        inside = terms.And(*map(terms.inside, self.variables, limits))
+        return terms.And(inside, z3.Xor(self.member, self._by(self.rule(ones))))
 
     def _by(self, rule: Rule) -> Term:
         """The point is in the set by the rule."""
-        space = self.blocks.symbolic.space
+        space = self.symbolic.space
         symbols, same = list(map(space.below, self.variables, self.lengths)), []
         for variable, factors, constant in rule.bounds:
             far: Symbol = space.exactly(constant)
@@ -201,7 +190,7 @@ def agrees(rule: Rule, sides: Sides, points: Array) -> bool:
 def fit(seen: dict[Sides, Array]) -> Rule | None:
     """The rule of a set, seen on a base mesh and, for each side, on one where it is longer by 1."""
     if not any(points.any() for points in seen.values()):
-        return NONE
+        return Rule(complement=True)
     for complement in (False, True):
         sets = {sides: points != complement for sides, points in seen.items()}
         shapes = {_bound(points) for points in sets.values()}

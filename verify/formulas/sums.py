@@ -8,7 +8,7 @@ Z3 is asked which of three kinds a phase has; no kind is taken that is not prove
 from __future__ import annotations
 
 from enum import Enum, auto
-from functools import cached_property
+from functools import lru_cache
 from itertools import product
 
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase
@@ -16,7 +16,7 @@ from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.symbol import Term
-from primepar.verify.primitive.symbolic import Block, Point
+from primepar.verify.primitive.symbolic import Point
 
 
 class Kind(Enum):
@@ -30,97 +30,86 @@ class Kind(Enum):
     """None is passed on: those that are left wait until they are finished."""
 
 
-class Sums:
-    """The kind of every phase."""
+class PartialSums:
+    """The sums of one phase."""
 
-    def __init__(self, blocks: Blocks) -> None:
-        self.blocks = blocks
-
-    @cached_property
-    def kinds(self) -> dict[Phase, Kind]:
-        """Phase -> kind. Raises `UndecidedError` if none is proved."""
-        return {phase: _Phase(self.blocks, phase).kind() for phase in PHASES}
-
-
-class _Phase:
     def __init__(self, blocks: Blocks, phase: Phase) -> None:
-        self.blocks, self.phase, self.tensor = blocks, phase, PRODUCTS[phase].writes
-        self.now, self.here = blocks.symbolic.now, blocks.symbolic.here
-        self.other, self.then = blocks.symbolic.point("'"), terms.Int("t'")
-        self.block = blocks.symbolic.any_block(self.tensor)
+        symbolic, self.tensor = blocks.symbolic, PRODUCTS[phase].writes
+        self.blocks, self.phase, self.block = blocks, phase, symbolic.any_block(self.tensor)
+        self.here, self.other = symbolic.here, symbolic.point("'")
+        self.now, self.then = symbolic.now, terms.Int("t'")
         self.inside = blocks.inside(self.block, self.here, self.other)
 
     def kind(self) -> Kind:
+        """What becomes of them. Raises `UndecidedError` if no kind is proved."""
         never = self.blocks.never
-        if never(terms.And(self._leaves(), self._goes_on())):
+        if never(self._left()):
             return Kind.DONE
-        returns = returns_to_a_sum(self.blocks, self.phase)
-        if any(never(self._not_passed(offset)) for offset in self._offsets()) and never(returns):
+        if never(self.returns) and any(never(self._not_passed(each)) for each in self._offsets()):
             return Kind.MOVES
         if never(self._could_pass()):
             return Kind.WAITS
-        raise UndecidedError(
-            f"{self.phase}, {self.tensor}: no one rule says which partial sums are passed on"
-        )
+        name = f"{self.phase}, {self.tensor}"
+        raise UndecidedError(f"{name}: no one rule says which partial sums are passed on")
+
+    @property
+    def returns(self) -> Term:
+        """A device adds to a sum at two steps and not at one between them."""
+        first = terms.Int("t before")
+        order = terms.And(self.inside, first < self.now, self.now < self.then)
+        adds = [self._adds(self.here, step) for step in (first, self.now, self.then)]
+        return terms.And(order, adds[0], terms.Not(adds[1]), adds[2])
 
     def _adds(self, device: Point, step: Term) -> Term:
-        return self.blocks.works(self.phase, self.tensor, device, step, self.block)
+        return self.blocks.adds(self.phase, device, step, self.block)
 
-    def _leaves(self) -> Term:
-        """This device leaves the sum after this step; with homes only those that are not here."""
-        stays = terms.Or(
-            self._adds(self.here, self.now + 1),
-            self.blocks.rests(self.tensor, self.here, self.block),
-        )
-        return terms.And(self.inside, self._adds(self.here, self.now), terms.Not(stays))
+    def _begins(self, device: Point, step: Term) -> Term:
+        """The device adds to the sum at a step, and did not at the step before."""
+        return terms.And(self._adds(device, step), terms.Not(self._adds(device, step - 1)))
 
-    def _goes_on(self) -> Term:
-        """It is not the last step, or with homes, somebody adds to the sum later."""
+    def _left(self) -> Term:
+        """This device leaves a sum that is not finished.
+
+        It is not the last step, or with homes, somebody adds to the sum later.
+        """
         symbolic = self.blocks.symbolic
-        if not symbolic.homes:
-            return self.now < symbolic.steps.term - 1
-        return terms.And(self.then > self.now, self._adds(self.other, self.then))
+        rests = self.blocks.rests(self.tensor, self.here, self.block)
+        stays = terms.Or(rests, self._adds(self.here, self.now + 1))
+        goes_on = self.now < symbolic.steps.term - 1
+        if symbolic.homes:
+            goes_on = terms.And(self.then > self.now, self._adds(self.other, self.then))
+        return terms.And(self.inside, self._adds(self.here, self.now), terms.Not(stays), goes_on)
 
     def _offsets(self) -> list[tuple[int, ...]]:
         """Where the device may be that goes on with the sum, neighbours first."""
-        every = product((0, 1, -1), repeat=len(self.here))
+        every = product((0, -1, 1), repeat=len(self.here))
         return sorted((each for each in every if any(each)), key=lambda each: sum(map(abs, each)))
 
     def _not_passed(self, offset: tuple[int, ...]) -> Term:
-        """A sum is left, and the device that far away is not new to it.
+        """A sum is left, and the device that far away does not begin with it.
 
-        Where that never is, as many devices are new to a sum as leave it: different devices are
-        not equally far from one.
+        Where that never is, as many devices begin with a sum as leave it: different devices are not
+        equally far from one.
         """
         space, lengths = self.blocks.symbolic.space, self.blocks.symbolic.lengths
         target = tuple(
             ((space.below(at, length) + step) % space.exactly(length)).term if step else at
             for at, step, length in zip(self.here, offset, lengths, strict=True)
         )
-        is_new = terms.And(
-            self._adds(target, self.now + 1), terms.Not(self._adds(target, self.now))
-        )
-        return terms.And(self._leaves(), self._goes_on(), terms.Not(is_new))
+        return terms.And(self._left(), terms.Not(self._begins(target, self.now + 1)))
 
     def _could_pass(self) -> Term:
-        """At one step a device is new to a sum that another one has left before."""
-        left = terms.And(
+        """At one step a device begins with a sum that another one has left before."""
+        rests = self.blocks.rests(self.tensor, self.here, self.block)
+        has_left = terms.And(
             self.then < self.now,
             self._adds(self.here, self.then),
-            terms.Not(self._adds(self.here, self.now)),
-            terms.Not(self.blocks.rests(self.tensor, self.here, self.block)),
+            terms.Not(terms.Or(rests, self._adds(self.here, self.now))),
         )
-        is_new = terms.And(
-            self._adds(self.other, self.now), terms.Not(self._adds(self.other, self.now - 1))
-        )
-        return terms.And(self.inside, left, is_new)
+        return terms.And(self.inside, has_left, self._begins(self.other, self.now))
 
 
-def returns_to_a_sum(blocks: Blocks, phase: Phase) -> Term:
-    """A device adds to a sum at two steps and not at one between them."""
-    symbolic, tensor = blocks.symbolic, PRODUCTS[phase].writes
-    block: Block = symbolic.any_block(tensor)
-    first, now, then = terms.Int("t before"), symbolic.now, terms.Int("t'")
-    adds = [blocks.works(phase, tensor, symbolic.here, step, block) for step in (first, now, then)]
-    order = terms.And(blocks.inside(block, symbolic.here), first < now, now < then)
-    return terms.And(order, adds[0], terms.Not(adds[1]), adds[2])
+@lru_cache(maxsize=len(PHASES))
+def kind(blocks: Blocks, phase: Phase) -> Kind:
+    """What becomes of the sums of a phase. Raises `UndecidedError` if no kind is proved."""
+    return PartialSums(blocks, phase).kind()

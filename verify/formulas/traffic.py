@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from primepar.errors import SymbolicError
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.amount import Amount, broken
+from primepar.verify.formulas.amount import Amount, broken, doubtful
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.polynomial import Polynomial, Range
-from primepar.verify.formulas.sets import NONE, BlockSet, Ones, subsets
-from primepar.verify.formulas.sums import Kind, Sums, returns_to_a_sum
+from primepar.verify.formulas.sets import BlockSet, Ones, Which, subsets
+from primepar.verify.formulas.sums import Kind, PartialSums, kind
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.order import Claim
 from primepar.verify.primitive.symbol import Term
@@ -29,30 +28,28 @@ from primepar.verify.primitive.symbolic import Block
 NAME = "traffic"
 
 
-def traffic(blocks: Blocks, sums: Sums) -> Iterator[Claim]:
+def traffic(blocks: Blocks) -> Iterator[Claim]:
     """All claims about what a primitive sends; none if it has no formula."""
     try:
         sent = blocks.formula("sent")
         if sent is not None:
-            yield from _Traffic(blocks, sums, sent).claims()
+            yield from _Traffic(blocks).claims(sent)
     except (SymbolicError, UndecidedError) as error:
         yield Claim(NAME, "what is sent is as much as the formula says", None, str(error))
 
 
-@dataclass
 class _Traffic:
-    """What is sent: of each of `sets` so many times the blocks, and of tensors so many blocks."""
+    """What is sent: of each of `sets` so many times the blocks, and of tensors so many `more`."""
 
-    blocks: Blocks
-    sums: Sums
-    sent: Amount
-    sets: list[tuple[int, BlockSet]] = field(default_factory=list)
-    more: list[tuple[str, Polynomial]] = field(default_factory=list)
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks, self.symbolic = blocks, blocks.symbolic
+        self.here, self.last = blocks.symbolic.here, blocks.symbolic.steps.term - 1
+        self.homes = bool(blocks.symbolic.homes)
+        self.devices = blocks.product(*blocks.symbolic.lengths)
+        self.sets: list[tuple[int, BlockSet]] = []
+        self.more: list[tuple[str, Polynomial]] = []
 
-    def __post_init__(self) -> None:
-        self.homes = bool(self.blocks.symbolic.homes)
-
-    def claims(self) -> Iterator[Claim]:
+    def claims(self, sent: Amount) -> Iterator[Claim]:
         """What is counted is what there is; the formula gives what is counted."""
         for phase, made in PRODUCTS.items():
             for tensor in made.reads:
@@ -60,124 +57,103 @@ class _Traffic:
             yield from self._sum(phase, made.writes)
         if not self.homes:
             self._between()
-        for _, counted in self.sets:
-            yield from counted.claims(NAME)
         short = Ones().union(*(counted.short for _, counted in self.sets))
+        names = [f"side {name}" for name in self.symbolic.space.names]
         for ones in subsets(short):
-            yield self._equal(short, ones)
-
-    def _equal(self, short: Ones, ones: Ones) -> Claim:
-        counts = [(each.tensor, each.number(ones) * times) for times, each in self.sets]
-        total = Polynomial.of(0)
-        for tensor, count in (*counts, *self.more):
-            total += count * self.blocks.elements(tensor)
-        names = self.blocks.symbolic.space.names
-        least = {f"side {names[at]}": 1 if at in ones else 2 for at in short}
-        known = Range(least, frozenset(f"side {names[at]}" for at in ones))
-        sent = self.sent * Amount.of(self.blocks.product(*self.blocks.symbolic.lengths))
-        sentence = "the blocks that leave all devices are as many elements as devices times sent"
-        return Claim(NAME, sentence, broken(sent, operator.eq, total, known))
+            least = {names[at]: 1 if at in ones else 2 for at in short}
+            known = Range(least, frozenset(names[at] for at in ones))
+            for _, counted in self.sets:
+                sentence = f"{counted.name}: as many as the rule says"
+                yield Claim(NAME, sentence, terms.And(known.term(), counted.differs(ones)))
+            total = Polynomial.of(0)
+            for times, counted in self.sets:
+                total += counted.number(ones) * self.blocks.elements(counted.tensor) * times
+            for tensor, count in self.more:
+                total += count * self.blocks.elements(tensor)
+            sentence = (
+                "the blocks that leave all devices are as many elements as devices times sent"
+            )
+            every = sent * Amount.of(self.devices)
+            wrong = doubtful(every, operator.eq, total, known)
+            yield Claim(NAME, sentence, broken(wrong, known))
 
     # Operands
 
     def _operand(self, phase: Phase, tensor: str) -> Iterator[Claim]:
         """Blocks that a device needs and has neither at home nor kept nor from the step before."""
-        blocks, here = self.blocks, self.blocks.symbolic.here
-        if self.homes and (phase, tensor) == ("gradient", "dO") and is_shared(blocks):
+        is_second = self.homes and (phase, tensor) == ("gradient", "dO")
+        if is_second and self.blocks.shares_output_gradient:
             return
-        keeps = blocks.keeps(phase, tensor)
+        blocks, keeps = self.blocks, self.blocks.keeps(phase, tensor)
 
         def brought(step: Term, block: Block) -> Term:
-            has = [blocks.works(phase, tensor, here, step - 1, block)]
-            if not self.homes:
-                return terms.And(step > 0, terms.Not(has[0]))
-            has.append(blocks.rests(tensor, here, block))
-            if keeps:
-                has.append(blocks.works("forward", tensor, here, step, block))
-            return terms.Not(terms.Or(*has))
+            has = [
+                blocks.works(phase, tensor, self.here, step - 1, block),
+                blocks.rests(tensor, self.here, block),
+                *([blocks.works("forward", tensor, self.here, step, block)] if keeps else []),
+            ]
+            begins = terms.FALSE if self.homes else step == 0
+            return terms.Not(terms.Or(begins, *has))
 
-        counted = BlockSet(f"{phase}, {tensor} that is brought", blocks, phase, tensor, brought)
-        if self.homes and (phase, tensor) == ("gradient", "dO"):
-            self._is_none(counted)
         if keeps:
             yield self._kept(phase, tensor)
-        self.sets.append((1, counted))
+        self._count(f"{phase}, {tensor} that is brought", phase, tensor, brought)
 
-    def _is_none(self, counted: BlockSet) -> None:
-        """If nothing is brought, nothing can be brought once for two phases either."""
-        if counted.rule() != NONE or counted.short:
-            raise UndecidedError(NOT_SHARED)
+    def _count(
+        self,
+        name: str,
+        phase: Phase,
+        tensor: str,
+        which: Which,
+        times: int = 1,
+        step: Term | None = None,
+    ) -> None:
+        self.sets.append((times, BlockSet(name, self.blocks, phase, tensor, which, step)))
 
     def _kept(self, phase: Phase, tensor: str) -> Claim:
         """What is kept from another step of forward is kept from the same one, or here anyway."""
-        blocks, symbolic = self.blocks, self.blocks.symbolic
-        here, now, block = symbolic.here, symbolic.now, symbolic.any_block(tensor)
-        other = terms.Int("t kept")
-        has = terms.Or(
-            blocks.works("forward", tensor, here, now, block),
-            blocks.works(phase, tensor, here, now - 1, block),
-            blocks.rests(tensor, here, block),
-        )
-        needed = blocks.works(phase, tensor, here, now, block)
-        copied = blocks.works("forward", tensor, here, other, block)
-        counter = terms.And(blocks.inside(block, here), needed, copied, terms.Not(has))
+        blocks, now, block = self.blocks, self.symbolic.now, self.symbolic.any_block(tensor)
+        kept, before, needed, copied = (
+            blocks.works(during, tensor, self.here, step, block)
+            for during, step in (
+                ("forward", now), (phase, now - 1), (phase, now), ("forward", terms.Int("t kept"))
+            )
+        )  # fmt: skip
+        has = terms.Or(kept, before, blocks.rests(tensor, self.here, block))
+        counter = terms.And(blocks.inside(block, self.here), needed, copied, terms.Not(has))
         return Claim(NAME, f"{phase}, {tensor}: what is kept is kept from the same step", counter)
 
     def _between(self) -> None:
         """Blocks that are brought at the last step, for the phase that uses them next."""
-        blocks, symbolic = self.blocks, self.blocks.symbolic
-        last, first = symbolic.steps.term - 1, terms.IntVal(0)
         for (phase, tensor), following in NEXT_USE.items():
 
             def brought(_: Term, block: Block, phase: Phase = phase, tensor: str = tensor) -> Term:
-                return terms.Not(blocks.works(phase, tensor, symbolic.here, last, block))
+                return terms.Not(self.blocks.works(phase, tensor, self.here, self.last, block))
 
             name = f"{phase} to {following}, {tensor} that is brought"
-            self.sets.append((1, BlockSet(name, blocks, following, tensor, brought, first)))
+            self._count(name, following, tensor, brought, step=terms.IntVal(0))
 
     # Sums
 
     def _sum(self, phase: Phase, tensor: str) -> Iterator[Claim]:
         """Parts of sums that leave a device, and what is reduced over several in the end."""
-        blocks, symbolic = self.blocks, self.blocks.symbolic
-        last = symbolic.steps.term - 1
-        passes = not self.homes and self.sums.kinds[phase] is Kind.MOVES
+        blocks, sums = self.blocks, PartialSums(self.blocks, phase)
+        passes = not self.homes and kind(blocks, phase) is Kind.MOVES
 
         def leaves(step: Term, block: Block) -> Term:
-            stays = [
-                blocks.works(phase, tensor, symbolic.here, step + 1, block),
-                blocks.rests(tensor, symbolic.here, block),
-            ]
-            return terms.And(terms.Not(terms.Or(*stays)), *([step < last] if passes else []))
+            stays = blocks.adds(phase, self.here, step + 1, block)
+            at_end = step == self.last if passes else terms.FALSE
+            return terms.Not(terms.Or(stays, blocks.rests(tensor, self.here, block), at_end))
 
-        left = BlockSet(f"{phase}, {tensor} that is left", blocks, phase, tensor, leaves)
+        times = 1 if self.homes or passes else 2
+        self._count(f"{phase}, {tensor} that is left", phase, tensor, leaves, times)
         self.more.append((tensor, blocks.number(tensor) * -2))
         if passes:
-            end = f"{phase}, {tensor} at the end"
-            self.sets.append((1, left))
-            self.sets.append((2, BlockSet(end, blocks, phase, tensor, lambda *_: terms.TRUE, last)))
+            name = f"{phase}, {tensor} at the end"
+            self._count(name, phase, tensor, lambda *_: terms.TRUE, 2, self.last)
             return
         sentence = f"{phase}, {tensor}: a device adds to a sum at steps that follow one another"
-        yield Claim(NAME, sentence, returns_to_a_sum(blocks, phase))
-        self.sets.append((1 if self.homes else 2, left))
+        yield Claim(NAME, sentence, sums.returns)
         if self.homes:
-            rest = blocks.size(symbolic.home(tensor, symbolic.here))
-            self.more.append((tensor, blocks.product(*symbolic.lengths) * rest * 2))
-
-
-NOT_SHARED = (
-    "backward and gradient want dO at other steps, and whether one way serves both is not known "
-    "for every side"
-)
-
-
-def is_shared(blocks: Blocks) -> bool:
-    """Whether backward and gradient have the same dO at every step, for every side."""
-    symbolic = blocks.symbolic
-    at_step = terms.inside(symbolic.now, symbolic.steps.term)
-    one, other = (
-        symbolic.block(phase, "dO", symbolic.here, symbolic.now)
-        for phase in ("backward", "gradient")
-    )
-    same = terms.And(symbolic.contains(one, other), symbolic.contains(other, one))
-    return blocks.never(terms.And(symbolic.in_mesh(symbolic.here), at_step, terms.Not(same)))
+            rest = blocks.size(self.symbolic.home(tensor, self.here))
+            self.more.append((tensor, self.devices * rest * 2))

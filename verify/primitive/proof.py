@@ -14,7 +14,7 @@ from primepar.schedule.primitive import Primitive
 from primepar.verify.answer import check_by
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.claims import formula_claims
+from primepar.verify.formulas import formula_claims
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.claims import claims
 from primepar.verify.primitive.fit import fit_radices, samples

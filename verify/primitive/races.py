@@ -15,7 +15,7 @@ from math import inf
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
 from primepar.verify.formulas.blocks import Blocks
-from primepar.verify.formulas.sums import Kind, Sums
+from primepar.verify.formulas.sums import Kind, kind
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.claims import Movement
 from primepar.verify.primitive.fit import Sample, Transition
@@ -35,11 +35,11 @@ def races(
     symbolic: SymbolicMap, seen: list[Sample], one_buffer: Rule = overlaps
 ) -> Iterator[Claim]:
     """All claims about what is in flight during a step."""
-    kinds = Sums(Blocks(symbolic, inf)).kinds
+    blocks = Blocks(symbolic, inf)
     for phase, made in PRODUCTS.items():
         for tensor in made.reads:
             yield from _Flight(symbolic, phase, tensor, one_buffer).operand()
-        if kinds[phase] is Kind.MOVES:
+        if kind(blocks, phase) is Kind.MOVES:
             flight = _Flight(symbolic, phase, made.writes, one_buffer)
             yield from flight.sum(_senders(symbolic, seen, phase))
 
