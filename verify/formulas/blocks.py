@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -22,6 +23,8 @@ from primepar.verify.primitive.symbol import Term
 from primepar.verify.primitive.symbolic import Block, Point, SymbolicMap, overlaps
 
 ONE = Polynomial.of(1)
+_USES: tuple[Phase, ...] = ("backward", "gradient")
+"""Phases that read dO."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,26 +61,37 @@ class Blocks:
 
     @cached_property
     def shares_output_gradient(self) -> bool:
-        """Whether backward and gradient run together, as both bring the same dO at every step.
+        """Whether backward and gradient run together, as both want the same dO at every step.
 
-        Raises `UndecidedError` if that is so for some sides only, or not for sure.
+        They do not where dO stays at home. That they want different ones on every mesh where it
+        does not is looked at on the first devices and steps. Raises `UndecidedError` if neither is
+        proved for every side.
         """
-        symbolic = self.symbolic
-        at_step = terms.inside(symbolic.now, symbolic.steps.term)
-        inside = terms.And(symbolic.in_mesh(symbolic.here), at_step)
+        symbolic, now = self.symbolic, self.symbolic.now
         home = symbolic.home("dO", symbolic.here)
-        own, other = (symbolic.block(phase, "dO", symbolic.here, symbolic.now)
-                      for phase in ("backward", "gradient"))  # fmt: skip
-        for wanted in (own, other):
-            if self.never(terms.And(inside, terms.Not(symbolic.contains(home, wanted)))):
-                return False
-        same = terms.And(symbolic.contains(own, other), symbolic.contains(other, own))
-        if self.never(terms.And(inside, terms.Not(same))):
+        leaves = [terms.And(self._in_phase(symbolic.here, now), terms.Not(symbolic.contains(
+            home, symbolic.block(phase, "dO", symbolic.here, now)))) for phase in _USES]  # fmt: skip
+        every = product(map(terms.IntVal, (0, 1)), repeat=len(symbolic.here) + 1)
+        alike = terms.And(*(terms.Not(self._differ(device, step)) for *device, step in every))
+        if self.never(terms.And(leaves[0], alike)) or self.never(leaves[1]):
+            return False
+        if self.never(self._differ(symbolic.here, now)):
             return True
         raise UndecidedError(
             "backward and gradient want dO at other steps, and whether one way serves both "
             "is not known for every side"
         )
+
+    def _in_phase(self, device: Point, step: Term) -> Term:
+        return terms.And(
+            self.symbolic.in_mesh(device), terms.inside(step, self.symbolic.steps.term)
+        )
+
+    def _differ(self, device: Sequence[Term], step: Term) -> Term:
+        """A device wants another dO in gradient than at the same step of backward."""
+        own, other = (self.symbolic.block(phase, "dO", tuple(device), step) for phase in _USES)
+        same = terms.And(self.symbolic.contains(own, other), self.symbolic.contains(other, own))
+        return terms.And(self._in_phase(tuple(device), step), terms.Not(same))
 
     # How many
 
