@@ -90,7 +90,7 @@ def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear
     for moment in Life(blocks).moments():
         count = Count(blocks, moment)
         here = z3.And(moment.during, Range(lengths, frozenset(lengths)).term())
-        conditions = count.conditions()
+        conditions = count.conditions
         for truths in blocks.cases(here, list(conditions.values())):
             met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
             total = count.total(met)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, zip_longest
 
 from primepar.errors import SymbolicError
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.alive import Alive, Life, Moment
+from primepar.verify.formulas.alive import Life, Moment
 from primepar.verify.formulas.amount import Amount, broken, doubtful
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
@@ -54,68 +55,55 @@ class Count:
 
     def beyond(self, held: Amount) -> Term:
         """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
-        return next(self._broken(held, self.total(frozenset()), self.moment.known), terms.FALSE)
+        return terms.Or(*self._broken(held, self.moment.known))
 
-    def _broken(self, held: Amount, most: Polynomial, known: Range) -> Iterator[Term]:
-        """Counterexamples, short sides on their own only where that helps.
-
-        `most` is what is alive if all boxes are apart.
-        """
+    def _broken(self, held: Amount, known: Range) -> list[Term]:
+        """Counterexamples, short sides on their own only where that helps."""
+        always = frozenset(pair for pair, term in self.conditions.items() if terms.TRUE.eq(term))
         during = terms.And(self.moment.during, known.term())
-        if not doubtful(held, operator.ge, most, known) or self.blocks.never(during):
-            return
+        if not doubtful(held, operator.ge, self.total(always), known) or self.blocks.never(during):
+            return []
         short = [name for name in map("side {}".format, self.blocks.symbolic.space.names)
                  if name not in known.only and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
         chosen = [name for name in short if name in held.asked]
         if not chosen:
-            wrong = next(self._cases(held, known, during), None)
-            if wrong is None:
-                return
-            if not short:
-                yield wrong
-                return
-        short = chosen or short
-        for part in known.split(short[0]):
-            yield from self._broken(held, most, part)
+            wrong = list(self._cases(held, known, during))
+            if not wrong or not short:
+                return wrong
+        parts = known.split((chosen or short)[0])
+        return [wrong for part in parts for wrong in self._broken(held, part)]
 
     def _cases(self, held: Amount, known: Range, during: Term) -> Iterator[Term]:
-        conditions = self.conditions()
-        for truths in self.blocks.cases(during, list(conditions.values())):
-            met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
+        for truths in self.blocks.cases(during, list(self.conditions.values())):
+            case = dict(zip(self.conditions, truths, strict=True))
+            met = frozenset(pair for pair, one in case.items() if one)
             wrong = doubtful(held, operator.ge, self.total(met), known)
             if wrong:
-                case = [condition if pair in met else terms.Not(condition)
-                        for pair, condition in conditions.items()]  # fmt: skip
-                yield terms.And(during, *case, broken(wrong, known))
+                facts = (term if case[pair] else terms.Not(term)
+                         for pair, term in self.conditions.items())  # fmt: skip
+                yield terms.And(during, *facts, broken(wrong, known))
 
+    @cached_property
     def conditions(self) -> dict[Pair, Term]:
-        """Two boxes -> the condition under which they have a block in common, where it is one."""
+        """Two boxes -> the condition under which they have a block in common."""
         return {
             (place, one, other): overlaps(alive.boxes[one], alive.boxes[other])
             for place, alive in enumerate(self.moment.alive)
             for one, other in combinations(range(len(alive.boxes)), 2)
-            if not _always_meet(alive.boxes[one], alive.boxes[other])
         }
 
     def total(self, met: frozenset[Pair]) -> Polynomial:
         """Elements that are alive where these boxes have blocks in common, and no others."""
         total = Polynomial.of(0)
         for place, alive in enumerate(self.moment.alive):
-            total += self._count(place, alive, met) * self.blocks.elements(alive.tensor)
+            pairs = {(one, other) for own, one, other in met if own == place}
+            count, boxes = alive.more, dict(enumerate(alive.boxes))
+            if alive.arrive:
+                both = {at: box for at, box in boxes.items() if box in alive.arrive}
+                count += self._union(both, pairs) - self.blocks.size(alive.arrive[1])
+            count += self._union(boxes, pairs)
+            total += count * self.blocks.elements(alive.tensor)
         return total
-
-    def _count(self, place: int, alive: Alive, met: frozenset[Pair]) -> Polynomial:
-        pairs = {
-            (one, other)
-            for one, other in combinations(range(len(alive.boxes)), 2)
-            if (place, one, other) in met or _always_meet(alive.boxes[one], alive.boxes[other])
-        }
-        boxes = dict(enumerate(alive.boxes))
-        count = alive.more + self._union(boxes, pairs)
-        if alive.arrive:
-            both = {at: box for at, box in boxes.items() if box in alive.arrive}
-            count += self._union(both, pairs) - self.blocks.size(alive.arrive[1])
-        return count
 
     def _union(self, boxes: dict[int, Block], pairs: set[tuple[int, int]]) -> Polynomial:
         """By inclusion and exclusion: boxes of which any two have a common block all have one."""
@@ -126,11 +114,6 @@ class Count:
                     size = self.blocks.size(_common([boxes[at] for at in some]))
                     count += size * (1 if several % 2 else -1)
         return count
-
-
-def _always_meet(one: Block, other: Block) -> bool:
-    """Whether two boxes have a block in common whatever the device, the step and the sides."""
-    return bool(terms.TRUE.eq(overlaps(one, other)))
 
 
 def _common(boxes: Sequence[Block]) -> Block:
