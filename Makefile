@@ -10,7 +10,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench mutants gpu wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench mutants attack gpu wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ bench: $(STAMP) ## run every script in benchmarks/
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation_score.py
+
+attack: $(STAMP) ## generated primitives against an independent judge, and altered certificates
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_certificates.py
 
 gpu: $(STAMP) ## the tests that need a CUDA device
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu

@@ -12,20 +12,15 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import Pool
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
+from long_runs import fingerprint, judged
 from mutation_judge import Generated, Judged, agree_on, judge, tasks
-from mutation_store import Store, fingerprint
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from mutation_store import Store
 
 from primepar.verify.explorer.judge import ORDER
 
-Asked = TypeVar("Asked")
-Found = TypeVar("Found")
 COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 
 
@@ -53,21 +48,6 @@ def main() -> int:
     agreement(generated)
     right = all(each.is_right for each in mutants) and not any(each.differ for each in generated)
     return 0 if right else 1
-
-
-def judged(
-    what: str, function: Callable[[Asked], Found], asked: Sequence[Asked], jobs: int, total: int
-) -> Iterator[Found]:
-    """The answers as they come, with one bar on a terminal."""
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True,
-    )  # fmt: skip
-    with bar, Pool(jobs) as pool:
-        row = bar.add_task(what, total=total, completed=total - len(asked))
-        for found in pool.imap_unordered(function, asked, chunksize=4):
-            bar.advance(row)
-            yield found
 
 
 def distinct(mutants: list[Judged]) -> list[Judged]:

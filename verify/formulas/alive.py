@@ -9,30 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from primepar.certify.claims import every
 from primepar.schedule import liveness
+from primepar.schedule.expression import negated
 from primepar.schedule.liveness import AWAITED, Part, Parts, Sweep, When
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase
-from primepar.verify.formulas.blocks import ONE, Blocks
+from primepar.verify.formulas.blocks import ONE, Block, Blocks, Condition, opened
 from primepar.verify.formulas.polynomial import Polynomial, Range
 from primepar.verify.formulas.sums import Kind, kind
-from primepar.verify.primitive import terms
-from primepar.verify.primitive.symbol import Term
-from primepar.verify.primitive.symbolic import Block
 
 
 @dataclass(frozen=True)
 class Alive:
     """Blocks of one tensor: those of any of `boxes`, and `more`.
 
-    Those that `arrive` are there twice: what is in the first of these two boxes and not in the
-    second.
+    Where some `arrive`, these are there twice: what is in the last box but one, not in the last.
     """
 
     tensor: str
     boxes: tuple[Block, ...]
     more: Polynomial
-    arrive: tuple[Block, ...] = ()
+    arrive: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Moment:
     """A moment of a sweep: which devices and steps it is about, and what is alive then."""
 
     text: str
-    during: Term
+    during: Condition
     known: Range
     alive: tuple[Alive, ...]
 
@@ -49,9 +47,9 @@ class Life:
     """The moments of a training step."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self.blocks, self.symbolic = blocks, blocks.symbolic
-        self.now, self.last = blocks.symbolic.now, blocks.symbolic.steps.term - 1
-        self.homes = bool(blocks.symbolic.homes)
+        self.blocks, self.homes = blocks, blocks.homes
+        self.here, self.now, self.last = blocks.here, blocks.now, blocks.last
+        self.is_single = str(blocks.steps) == "1"
         self.kinds = {phase: kind(blocks, phase) for phase in PHASES}
 
     def moments(self) -> Iterator[Moment]:
@@ -83,56 +81,50 @@ class Life:
         scratch = [replace(each, more=each.more + ONE) if each.tensor == tensor else each
                    for each in sums]  # fmt: skip
         text = f"{phase}, {tensor} comes home {'in the end' if last else 'between steps'}"
-        during = self._during(last, self.now >= 0, self._is_message(phase))
+        during = self._during(last, self._is_message(phase))
         alive = self._alive(sweep, last, scratch, used=True)
         return Moment(text, during, self._steps(1 if last else 2), alive)
 
     def _steps(self, least: int, only: bool = False) -> Range:
         """That there are so many steps or more, where a side is the number of steps."""
-        space = self.symbolic.space
-        side = {f"side {name}" for name in space.names if self.blocks.steps == space.side(name)}
+        steps = str(self.blocks.steps)
+        side = {f"side {steps}"} if steps in self.blocks.space.names else set[str]()
         return Range(dict.fromkeys(side, least), frozenset(side if only else ()))
 
-    def _during(self, last: bool, *conditions: Term) -> Term:
+    def _during(self, last: bool, *conditions: Condition) -> Condition:
         at_step = self.now == self.last if last else self.now < self.last
-        return terms.And(self.symbolic.in_mesh(self.symbolic.here), at_step, *conditions)
+        return every((self.blocks.in_mesh(self.here), self.now >= 0, at_step, *conditions))
 
-    def _is_message(self, phase: Phase) -> Term:
+    def _is_message(self, phase: Phase) -> Condition:
         """A sum that this step finishes rests here, where one part of it is, and another is not.
 
         Other parts come in a scratch, but for those of a reduce-scatter: there the members of the
         group are each home to sums of just that group.
         """
-        blocks, tensor, adds = self.blocks, PRODUCTS[phase].writes, self.blocks.adds
-        block, here = self.symbolic.any_block(tensor), self.symbolic.here
-        sender, last = self.symbolic.point(" sends"), self.symbolic.point(" last")
-        earlier, before = terms.Int("t sends"), terms.Int("t before")
-        return terms.And(
+        blocks, tensor = self.blocks, PRODUCTS[phase].writes
+        block, sender, last = blocks.any_block(tensor), blocks.point("'"), blocks.point("''")
+        earlier, before = blocks.step("t'"), blocks.step("t''")
+        return every((
             blocks.inside(block, sender, last),
-            blocks.rests(tensor, here, block),
-            terms.Not(blocks.rests(tensor, sender, block)),
-            terms.And(before <= self.now, adds(phase, here, before, block)),
-            terms.And(earlier <= self.now, adds(phase, sender, earlier, block)),
-            adds(phase, last, self.now, block),
-            terms.Or(self.symbolic.steps.term > 1, self._no_scatter(phase, block)),
-        )
+            blocks.rests(tensor, self.here, block),
+            negated(blocks.rests(tensor, sender, block)),
+            (before <= self.now) & blocks.adds(phase, self.here, before, block),
+            (earlier <= self.now) & blocks.adds(phase, sender, earlier, block),
+            blocks.adds(phase, last, self.now, block),
+            (blocks.steps - 1 > 0) | self._no_scatter(phase, block),
+        ))  # fmt: skip
 
-    def _no_scatter(self, phase: Phase, block: Block) -> Term:
+    def _no_scatter(self, phase: Phase, block: Block) -> Condition:
         """In the only step: the sum has several homes, or not all of its group are alike."""
-        blocks, tensor, only = self.blocks, PRODUCTS[phase].writes, terms.IntVal(0)
-        other, here = self.symbolic.any_block(tensor, "'"), self.symbolic.here
-        home, member, third = (self.symbolic.point(tag) for tag in (" home", "'", "''"))
-        adds = [blocks.adds(phase, third, only, each) for each in (block, other)]
-        several = terms.And(
-            terms.differ(here, home), blocks.inside(block, home), blocks.rests(tensor, home, block)
-        )
-        unlike = terms.And(
-            blocks.inside(other, member, third),
-            blocks.adds(phase, member, only, block),
-            blocks.rests(tensor, member, other),
-            adds[0] != adds[1],
-        )
-        return terms.Or(several, unlike)
+        blocks, tensor = self.blocks, PRODUCTS[phase].writes
+        other, home = blocks.any_block(tensor, "'"), blocks.point(" home")
+        member, third = blocks.point(" member"), blocks.point(" third")
+        is_here = every(home[axis] == at for axis, at in self.here.items())
+        several = negated(is_here) & blocks.inside(block, home) & blocks.rests(tensor, home, block)
+        one, two = (blocks.adds(phase, third, 0, each) for each in (block, other))
+        unlike = (one & negated(two)) | (negated(one) & two)
+        group = blocks.adds(phase, member, 0, block) & blocks.rests(tensor, member, other)
+        return several | (blocks.inside(other, member, third) & group & unlike)
 
     # Tensors
 
@@ -154,10 +146,10 @@ class Life:
 
     def _operand(self, phase: Phase, tensor: str, last: bool, used: bool) -> Alive:
         """What is left of an earlier phase, what this step reads, and what is kept after it."""
-        keeps = tensor in self.symbolic.primitive.keeps
+        keeps = tensor in self.blocks.primitive.keeps
         if keeps and phase == "forward":
-            every = Part(When.REST, phase, tensor), Part(When.EVERY, phase, tensor)
-            return self._united(tensor, every)
+            copies = Part(When.REST, phase, tensor), Part(When.EVERY, phase, tensor)
+            return self._united(tensor, copies)
         now = () if used else (Part(When.NOW, phase, tensor),)
         kept = liveness.kept(phase, tensor, last=last, keeps=keeps, homes=self.homes, realigns=True)
         return self._united(tensor, (*self._leftover(phase, tensor), *now, *kept))
@@ -174,7 +166,6 @@ class Life:
                 if (moved, following) == (tensor, reader)]  # fmt: skip
         if (reader, tensor) == ("backward", "dO"):
             left = list(self._left("forward"))
-        opened = self.symbolic.opened
         first = opened(self._box(Part(When.FIRST, reader, tensor)))
         return tuple(part for part in left
                      if part.when is When.EVERY or opened(self._box(part)) != first)  # fmt: skip
@@ -188,19 +179,14 @@ class Life:
     def _sum(self, phase: Phase, first: bool) -> Alive:
         """What a phase adds to, and, behind its `first` step, sums that arrive and that leave."""
         tensor, kind = PRODUCTS[phase].writes, self.kinds[phase]
-        rest, now, before, every = (
+        rest, now, before, copies = (
             Part(when, phase, tensor) for when in (When.REST, When.NOW, When.BEFORE, When.EVERY)
         )
         if kind is Kind.WAITS:
-            return self._united(tensor, (rest, every))
+            return self._united(tensor, (rest, copies))
         if kind is Kind.DONE or first:
             return self._united(tensor, (rest, now))
-        arrive = self._box(now), self._box(before)
-        return replace(self._united(tensor, (rest, now, before)), arrive=arrive)
-
-    @property
-    def _is_single(self) -> bool:
-        return self.blocks.steps.is_number and self.blocks.steps.constant == 1
+        return replace(self._united(tensor, (rest, now, before)), arrive=True)
 
     def _united(self, tensor: str, parts: Parts) -> Alive:
         """The blocks of any of these parts; those of every step are counted one by one."""
@@ -212,7 +198,7 @@ class Life:
             if part.when is When.REST and self.blocks.keeps(part.phase, part.tensor):
                 own.append(Part(When.EVERY, "forward", part.tensor))
             for each in own:
-                if each.when is When.EVERY and not self._is_single:
+                if each.when is When.EVERY and not self.is_single:
                     more += self.blocks.product(self.blocks.steps) * self.blocks.size(
                         self._box(each)
                     )
@@ -223,7 +209,7 @@ class Life:
     def _box(self, part: Part) -> Block:
         """The blocks of a part; of every step those of the first."""
         if part.when is When.REST:
-            return self.symbolic.home(part.tensor, self.symbolic.here)
+            return self.blocks.home(part.tensor)
         at = {When.BEFORE: self.now - 1, When.NOW: self.now, When.NEXT: self.now + 1,
-              When.LAST: self.last}.get(part.when, terms.IntVal(0))  # fmt: skip
-        return self.symbolic.block(part.phase, part.tensor, self.symbolic.here, at)
+              When.LAST: self.last}.get(part.when, 0)  # fmt: skip
+        return self.blocks.block(part.phase, part.tensor, self.here, at)

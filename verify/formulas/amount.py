@@ -1,4 +1,4 @@
-"""Amounts: what a primitive's formula is called with, as its maps are with symbols.
+"""Amounts: what a primitive's formula is evaluated on, as its maps are on symbols.
 
 An amount is a fraction of polynomials, by cases: what a formula asks with `where` is kept.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from fractions import Fraction
 from functools import partialmethod
-from numbers import Rational
 from typing import Any, NamedTuple, NoReturn
 
 from primepar.errors import SymbolicError
+from primepar.schedule.expression import where
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.symbol import Term
@@ -53,24 +52,21 @@ class Case(NamedTuple):
 
 
 class Choice:
-    """What a comparison of amounts gives: `where` takes it, `if` cannot."""
+    """What a condition of amounts gives: `pick` one amount where it holds, else another."""
 
-    def __init__(self, gap: Amount, compare: Compare) -> None:
-        self.gap, self.compare = gap, compare
+    def __init__(self, pick: Callable[[Any, Any], Any]) -> None:
+        self.pick = self.__where__ = pick
 
-    def __where__(self, then: Any, otherwise: Any) -> Amount:
-        """`then` where the condition holds, else `otherwise`."""
-        cases = []
-        for gap in self.gap.cases:
-            fact = Fact(gap.top, self.compare)
-            for chosen, amount in ((fact, then), (fact.opposite(), otherwise)):
-                if chosen.is_seen(Range()) is not False:
-                    cases += [Case((*gap.facts, chosen, *case.facts), case.top, case.bottom)
-                              for case in Amount.of(amount).cases]  # fmt: skip
-        return Amount(cases)
+    def __invert__(self) -> Choice:
+        return Choice(lambda then, otherwise: self.pick(otherwise, then))
 
-    def __bool__(self) -> NoReturn:
-        raise SymbolicError(f"a formula for every side cannot ask `if`, max or min: {_PLAIN}")
+    def __and__(self, other: Any) -> Choice:
+        return Choice(lambda a, b: self.pick(where(other, a, b), b))
+
+    def __or__(self, other: Any) -> Choice:
+        return Choice(lambda a, b: self.pick(a, where(other, a, b)))
+
+    __rand__, __ror__ = __and__, __or__
 
 
 class Amount:
@@ -81,17 +77,11 @@ class Amount:
 
     @classmethod
     def of(cls, value: Any) -> Amount:
-        """An amount as it is, or a number. Raises `SymbolicError` for anything else."""
+        """An amount as it is, a polynomial or a plain number as one."""
         if isinstance(value, Amount):
             return value
         if isinstance(value, Polynomial):
             return cls([Case((), value, Polynomial.of(1))])
-        if isinstance(value, float):
-            value = Fraction(value)
-        if not isinstance(value, Rational):
-            raise SymbolicError(
-                f"expected a formula of numbers, got {type(value).__name__} in it: {_PLAIN}"
-            )
         top, bottom = int(value.numerator), int(value.denominator)
         return cls([Case((), Polynomial.of(top), Polynomial.of(bottom))])
 
@@ -144,17 +134,26 @@ class Amount:
         return product
 
     def _compared(self, compare: Compare, other: Any) -> Choice:
-        return Choice(self - other, compare)
+        def pick(then: Any, otherwise: Any) -> Amount:
+            cases = []
+            for gap in (self - other).cases:
+                fact = Fact(gap.top, compare)
+                for chosen, amount in ((fact, then), (fact.opposite(), otherwise)):
+                    if chosen.is_seen(Range()) is not False:
+                        cases += [Case((*gap.facts, chosen, *case.facts), case.top, case.bottom)
+                                  for case in Amount.of(amount).cases]  # fmt: skip
+            return Amount(cases)
+
+        return Choice(pick)
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise SymbolicError(f"a formula for every side cannot round or count with it: {_PLAIN}")
+        raise SymbolicError(f"a formula for every side cannot take // or %: {_PLAIN}")
 
     __radd__, __rmul__ = __add__, __mul__
     __lt__, __le__ = partialmethod(_compared, operator.lt), partialmethod(_compared, operator.le)
     __gt__, __ge__ = partialmethod(_compared, operator.gt), partialmethod(_compared, operator.ge)
     __eq__, __ne__ = partialmethod(_compared, operator.eq), partialmethod(_compared, operator.ne)
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __rpow__ = __int__ = __index__ = _refuse
-    __float__ = __bool__ = __hash__ = __iter__ = __round__ = __floor__ = __ceil__ = _refuse
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _refuse
 
 
 def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:

@@ -1,159 +1,244 @@
-"""Where the blocks of a primitive are over all meshes, and how many there are."""
+"""Where the blocks of a primitive are, and how many there are.
+
+All conditions are expressions: sets evaluate them on arrays of small meshes, and Z3 is asked about
+the same ones for every side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, reduce
 from itertools import product
 from math import prod
+from operator import or_
 from typing import Any
 
 import z3
 
-from primepar.errors import SymbolicError
+from primepar.certify.claims import Slices, every
+from primepar.schedule.expression import Expression, Number, evaluate, name, negated
 from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
+from primepar.schedule.primitive import ANY, Primitive
+from primepar.schedule.tracing import formula, maps_of
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Amount
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
-from primepar.verify.primitive.symbol import Term
-from primepar.verify.primitive.symbolic import Block, Point, SymbolicMap, overlaps
+from primepar.verify.primitive.symbol import Space, Term, truth
 
+Condition = Any
+"""A condition of expressions, or a plain bool."""
+Point = Mapping[str, Number]
+"""Axis -> the coordinate of a device."""
+Block = dict[str, tuple[Any, ...]]
+"""For each dim of a tensor all digits; one that is left open is `ANY`."""
 ONE = Polynomial.of(1)
 _USES: tuple[Phase, ...] = ("backward", "gradient")
 """Phases that read dO."""
 
 
-@dataclass(frozen=True, eq=False)
+def either(conditions: Iterable[Condition]) -> Condition:
+    """Any of them holds."""
+    return reduce(or_, conditions, False)
+
+
+def within(at: Number, limit: Number) -> Condition:
+    """It is 0 or more, and below the limit."""
+    return (at >= 0) & (at < limit)
+
+
+def overlap(one: Block, other: Block) -> Condition:
+    """The two sets have a block in common."""
+    pairs = (pair for dim in one for pair in zip(one[dim], other[dim], strict=True))
+    return every(a == b for a, b in pairs if a is not ANY and b is not ANY)
+
+
 class Blocks:
     """What is asked of a primitive over all meshes until `deadline`, a time of `perf_counter`."""
 
-    symbolic: SymbolicMap
-    deadline: float
+    def __init__(self, primitive: Primitive, slices: Slices, deadline: float) -> None:
+        self.primitive, self.slices, self.deadline = primitive, slices, deadline
+        self.maps, self.homes = maps_of(primitive), bool(maps_of(primitive).homes)
+        self.space = Space(primitive.side_names)
+        self.values = dict(zip(primitive.side_names, self.space.sides, strict=True))
+        """What every name is for Z3."""
+        self.steps, self.last = self.maps.steps, self.maps.steps - 1
+        self.lengths = {axis: name(side) for axis, side in primitive.axis_sides.items()}
+        self.here, self.now = self.point(""), self.step("t")
 
     # Where
 
-    def works(self, phase: Phase, tensor: str, device: Point, step: Term, block: Block) -> Term:
-        """The device has the block in its product of that step, which is one of the phase."""
-        own = self.symbolic.block(phase, tensor, device, step)
-        return terms.And(terms.inside(step, self.symbolic.steps.term), overlaps(own, block))
+    def _variable(self, text: str, limit: Number) -> Expression:
+        room = self.space.of(evaluate(limit, self.values)).high
+        self.values[text] = self.space.below(terms.Int(text), room)
+        return name(text)
 
-    def adds(self, phase: Phase, device: Point, step: Term, block: Block) -> Term:
+    def point(self, tag: str) -> Point:
+        """Coordinates of any device."""
+        return {axis: self._variable(axis + tag, side) for axis, side in self.lengths.items()}
+
+    def step(self, text: str) -> Expression:
+        """Any step of a phase."""
+        return self._variable(text, self.steps)
+
+    def any_block(self, tensor: str, tag: str = "") -> Block:
+        """Any block of a tensor."""
+        return {
+            dim: tuple(self._variable(f"in_{dim}{place}{tag}", count)
+                       for place, count in enumerate(self.slices.get(dim, ())))
+            for dim in tensor_dims(tensor)
+        }  # fmt: skip
+
+    def block(self, phase: Phase, tensor: str, device: Point, step: Number) -> Block:
+        """The blocks of `tensor` that a device works on."""
+        return self._read(self.maps.phases[phase], tensor, {**device, "t": step})
+
+    def home(self, tensor: str) -> Block:
+        """The blocks of `tensor`, or of what it is the gradient of, that rest on this device."""
+        return self._read(self.maps.homes[tensor.removeprefix("d")], tensor, self.here)
+
+    def _read(self, digits: Mapping[str, Any], tensor: str, values: Mapping[str, Number]) -> Block:
+        sides = {side: name(side) for side in self.primitive.side_names}
+        given = {**sides, **values}
+        found = {}
+        for dim in tensor_dims(tensor):
+            own = digits.get(dim, ())
+            own = (*own, *(ANY,) * (len(self.slices.get(dim, ())) - len(own)))
+            found[dim] = tuple(each if each is ANY else evaluate(each, given) for each in own)
+        return found
+
+    def works(
+        self, phase: Phase, tensor: str, device: Point, step: Number, block: Block
+    ) -> Condition:
+        """The device has the block in its product of that step, which is one of the phase."""
+        own = self.block(phase, tensor, device, step)
+        return within(step, self.steps) & overlap(own, block)
+
+    def adds(self, phase: Phase, device: Point, step: Number, block: Block) -> Condition:
         """The device adds to the sum of the block at that step of the phase."""
         return self.works(phase, PRODUCTS[phase].writes, device, step, block)
 
-    def rests(self, tensor: str, device: Point, block: Block) -> Term:
+    def rests(self, tensor: str, device: Point, block: Block) -> Condition:
         """The device is a home of the block."""
-        if not self.symbolic.homes:
-            return terms.FALSE
-        return overlaps(self.symbolic.home(tensor, device), block)
+        if not self.homes:
+            return False
+        home = self._read(self.maps.homes[tensor.removeprefix("d")], tensor, device)
+        return overlap(home, block)
 
     def keeps(self, phase: Phase, tensor: str) -> bool:
         """Whether copies brought in forward are still there in this phase."""
-        return phase != "forward" and tensor in self.symbolic.primitive.keeps
+        return phase != "forward" and tensor in self.primitive.keeps
 
-    def inside(self, block: Block, *devices: Point) -> Term:
+    def in_mesh(self, *devices: Point) -> Condition:
+        """The devices are in the mesh."""
+        return every(
+            within(at, self.lengths[axis]) for each in devices for axis, at in each.items()
+        )
+
+    def inside(self, block: Block, *devices: Point) -> Condition:
         """The block is one of its tensor, and the devices are in the mesh."""
-        return terms.And(self.symbolic.in_grid(block), *map(self.symbolic.in_mesh, devices))
+        digits = (within(digit, self.slices[dim][place])
+                  for dim, own in block.items() for place, digit in enumerate(own))  # fmt: skip
+        return self.in_mesh(*devices) & every(digits)
+
+    def contains(self, have: Block, need: Block) -> Condition:
+        """All blocks of `need` are among those of `have`."""
+        wide = (self.slices[dim][place] == 1 for dim, own in have.items()
+                for place, digit in enumerate(own)
+                if digit is not ANY and need[dim][place] is ANY)  # fmt: skip
+        return overlap(have, need) & every(wide)
 
     @cached_property
     def shares_output_gradient(self) -> bool:
         """Whether backward and gradient run together, as both want the same dO at every step.
 
-        They do not where dO stays at home. That they want different ones on every mesh where it
-        does not is looked at on the first devices and steps. Raises `UndecidedError` if neither is
-        proved for every side.
+        They do not where dO stays at home in one of them. That they want different ones on every
+        mesh where it does not is looked at on the first devices and steps. Raises `UndecidedError`
+        if neither is proved for every side.
         """
-        symbolic, now = self.symbolic, self.symbolic.now
-        home = symbolic.home("dO", symbolic.here)
-        leaves = [terms.And(self._in_phase(symbolic.here, now), terms.Not(symbolic.contains(
-            home, symbolic.block(phase, "dO", symbolic.here, now)))) for phase in _USES]  # fmt: skip
-        every = product(map(terms.IntVal, (0, 1)), repeat=len(symbolic.here) + 1)
-        alike = terms.And(*(terms.Not(self._differ(device, step)) for *device, step in every))
-        if self.never(terms.And(leaves[0], alike)) or self.never(leaves[1]):
+        inside = self.in_mesh(self.here) & within(self.now, self.steps)
+        wanted = (self.block(phase, "dO", self.here, self.now) for phase in _USES)
+        leaves = [inside & negated(self.contains(self.home("dO"), each)) for each in wanted]
+        first = ((dict(zip(self.here, device, strict=True)), step)
+                 for *device, step in product((0, 1), repeat=len(self.here) + 1))  # fmt: skip
+        alike = every(negated(self._differ(device, step)) for device, step in first)
+        if self.never(leaves[0] & alike) or self.never(leaves[1]):
             return False
-        if self.never(self._differ(symbolic.here, now)):
+        if self.never(self._differ(self.here, self.now)):
             return True
         raise UndecidedError(
             "backward and gradient want dO at other steps, and whether one way serves both "
             "is not known for every side"
         )
 
-    def _in_phase(self, device: Point, step: Term) -> Term:
-        return terms.And(
-            self.symbolic.in_mesh(device), terms.inside(step, self.symbolic.steps.term)
-        )
-
-    def _differ(self, device: Sequence[Term], step: Term) -> Term:
+    def _differ(self, device: Point, step: Number) -> Condition:
         """A device wants another dO in gradient than at the same step of backward."""
-        own, other = (self.symbolic.block(phase, "dO", tuple(device), step) for phase in _USES)
-        same = terms.And(self.symbolic.contains(own, other), self.symbolic.contains(other, own))
-        return terms.And(self._in_phase(tuple(device), step), terms.Not(same))
+        own, other = (self.block(phase, "dO", device, step) for phase in _USES)
+        same = self.contains(own, other) & self.contains(other, own)
+        return self.in_mesh(device) & within(step, self.steps) & negated(same)
 
     # How many
 
-    @cached_property
-    def steps(self) -> Affine:
-        """The number of steps. Raises `UndecidedError` if it is no sum of sides."""
-        form = self.symbolic.steps.form
+    def form(self, number: Number) -> Affine:
+        """A number of devices, steps or slices. Raises `UndecidedError` if it is not affine."""
+        form = self.space.of(evaluate(number, self.values)).form
         if form is None:
-            raise UndecidedError("the number of steps is no sum of sides")
+            raise UndecidedError(f"{number} is no sum of sides")
         return form
 
-    def polynomial(self, form: Affine) -> Polynomial:
-        """An affine form of the sides."""
-        sides = zip(self.symbolic.space.names, form.coefficients, strict=True)
-        parts = [((f"side {name}",), factor) for name, factor in sides]
-        return Polynomial.sum([*parts, ((), form.constant)])
-
-    def product(self, *forms: Affine) -> Polynomial:
-        """The product of affine forms."""
-        return prod(map(self.polynomial, forms), start=ONE)
+    def product(self, *numbers: Number) -> Polynomial:
+        """The product of numbers of devices, steps or slices."""
+        forms = map(self.form, numbers)
+        return prod((Polynomial.affine(form, self.space.names) for form in forms), start=ONE)
 
     def size(self, block: Block) -> Polynomial:
         """How many blocks share these digits."""
-        opened = self.symbolic.opened(block)
-        return self.product(*(self.symbolic.radices[dim][place] for dim, place in opened))
+        return self.product(*(self.slices[dim][place] for dim, place in opened(block)))
 
     def number(self, tensor: str) -> Polynomial:
         """How many blocks a tensor is cut in."""
-        return self.size(dict.fromkeys(tensor_dims(tensor), ()))
+        return self.product(
+            *(count for dim in tensor_dims(tensor) for count in self.slices.get(dim, ()))
+        )
 
     def elements(self, tensor: str) -> Polynomial:
         """Elements of one block of a tensor, of so many rows, `size M`, and columns in a slice."""
-        return prod(
-            (Polynomial.variable(f"size {dim}") for dim in tensor_dims(tensor) if dim != "B"),
-            start=ONE,
-        )
+        dims = (dim for dim in tensor_dims(tensor) if dim != "B")
+        return prod((Polynomial.variable(f"size {dim}") for dim in dims), start=ONE)
 
-    def formula(self, name: str) -> Amount | None:
+    def formula(self, method: str) -> Amount | None:
         """A primitive's own formula `sent` or `held`; None if it has none.
 
         The sizes that it is given are those of a slice, as often as there are slices; M counts the
         rows of all batches. Raises `SymbolicError` if amounts cannot follow it.
         """
-        radices = {dim: self.symbolic.radices.get(dim, ()) for dim in "BMNK"}
-        radices["M"] += radices.pop("B")
-        sizes = (Polynomial.variable(f"size {dim}") * self.product(*digits)
-                 for dim, digits in radices.items())  # fmt: skip
-        sides = (Polynomial.variable(f"side {own}") for own in self.symbolic.space.names)
-        try:
-            amount = getattr(self.symbolic.primitive, name)(*map(Amount.of, (*sizes, *sides)))
-        except SymbolicError:
-            raise
-        except Exception as error:
-            raise SymbolicError(
-                f"{name} cannot be called for every side: {type(error).__name__}: {error}"
-            ) from None
-        return None if amount is None else Amount.of(amount)
+        traced = formula(self.primitive, method)
+        if traced is None:
+            return None
+        if self.primitive.keeps and not self.homes:
+            raise UndecidedError("what is kept is counted only where tensors have homes")
+        cut = {dim: self.slices.get(dim, ()) for dim in "BMNK"}
+        cut["M"] = (*cut["M"], *cut.pop("B"))
+        sizes = {dim: Polynomial.variable(f"size {dim}") * self.product(*counts)
+                 for dim, counts in cut.items()}  # fmt: skip
+        sides = {side: Polynomial.variable(f"side {side}") for side in self.space.names}
+        given = {text: Amount.of(value) for text, value in (*sizes.items(), *sides.items())}
+        return Amount.of(evaluate(traced, given))
 
     # Questions
 
-    def never(self, counter: Term) -> bool:
+    def term(self, condition: Condition) -> Term:
+        """A condition for Z3."""
+        return truth(evaluate(condition, self.values))
+
+    def never(self, counter: Condition) -> bool:
         """Whether nothing satisfies it for any side. Raises `UndecidedError` if Z3 is too late."""
+        return self.is_never(self.term(counter))
+
+    def is_never(self, counter: Term) -> bool:
+        """The same of a term."""
         return next(self.cases(counter, []), None) is None
 
     def cases(self, condition: Term, choices: list[Term]) -> Iterator[tuple[bool, ...]]:
@@ -162,7 +247,7 @@ class Blocks:
         Raises `UndecidedError` likewise.
         """
         named = [z3.Bool(f"case {place}") for place in range(len(choices))]
-        solver = self._solver
+        solver = self.solver
         solver.push()
         try:
             pairs = zip(named, choices, strict=True)
@@ -179,7 +264,14 @@ class Blocks:
             solver.pop()
 
     @cached_property
-    def _solver(self) -> Any:
+    def solver(self) -> Any:
+        """A solver that knows of the sides."""
         solver = z3.Solver()
-        solver.add(self.symbolic.all_sides)
+        solver.add(*(side.term >= 1 for side in self.space.sides))
         return solver
+
+
+def opened(block: Block) -> list[tuple[str, int]]:
+    """(dim, place) of the digits that a block leaves open."""
+    return [(dim, place) for dim, own in block.items()
+            for place, digit in enumerate(own) if digit is ANY]  # fmt: skip

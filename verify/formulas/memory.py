@@ -11,39 +11,27 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, zip_longest
+from itertools import combinations
 
-from primepar.errors import SymbolicError
 from primepar.schedule.primitive import ANY
-from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.alive import Life, Moment
 from primepar.verify.formulas.amount import Amount, broken, doubtful
-from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.blocks import Block, Blocks, overlap
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.order import Claim
 from primepar.verify.primitive.symbol import Term
-from primepar.verify.primitive.symbolic import Block, overlaps
 
-NAME = "memory"
 LONGEST_ALONE = 3
 """A side is looked at on its own below this length."""
 Pair = tuple[int, int, int]
 """Two boxes of a tensor, by their places."""
 
 
-def memory(blocks: Blocks) -> Iterator[Claim]:
-    """All claims about what a primitive holds; none if it has no formula."""
-    try:
-        held = blocks.formula("held")
-        if held is not None:
-            note: str | None = copies(blocks)
-            for moment in Life(blocks).moments():
-                sentence = f"{moment.text}: at most as much is alive as the formula says"
-                yield Claim(NAME, sentence, Count(blocks, moment).beyond(held), note=note)
-                note = None
-    except (SymbolicError, UndecidedError) as error:
-        yield Claim(NAME, "as much is alive as the formula says, at most", None, str(error))
+def counters(blocks: Blocks, held: Amount) -> Iterator[tuple[str, Term]]:
+    """Claims, each with what a counterexample satisfies."""
+    for moment in Life(blocks).moments():
+        text = f"{moment.text}: at most as much is alive as the formula says"
+        yield text, Count(blocks, moment).beyond(held)
 
 
 @dataclass(frozen=True)
@@ -60,10 +48,12 @@ class Count:
     def _broken(self, held: Amount, known: Range) -> list[Term]:
         """Counterexamples, short sides on their own only where that helps."""
         always = frozenset(pair for pair, term in self.conditions.items() if terms.TRUE.eq(term))
-        during = terms.And(self.moment.during, known.term())
-        if not doubtful(held, operator.ge, self.total(always), known) or self.blocks.never(during):
+        during = terms.And(self.during, known.term())
+        if not doubtful(held, operator.ge, self.total(always), known) or self.blocks.is_never(
+            during
+        ):
             return []
-        short = [name for name in map("side {}".format, self.blocks.symbolic.space.names)
+        short = [name for name in map("side {}".format, self.blocks.space.names)
                  if name not in known.only and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
         chosen = [name for name in short if name in held.asked]
         if not chosen:
@@ -84,10 +74,15 @@ class Count:
                 yield terms.And(during, *facts, broken(wrong, known))
 
     @cached_property
+    def during(self) -> Term:
+        """Which devices and steps it is about."""
+        return self.blocks.term(self.moment.during)
+
+    @cached_property
     def conditions(self) -> dict[Pair, Term]:
         """Two boxes -> the condition under which they have a block in common."""
         return {
-            (place, one, other): overlaps(alive.boxes[one], alive.boxes[other])
+            (place, one, other): self.blocks.term(overlap(alive.boxes[one], alive.boxes[other]))
             for place, alive in enumerate(self.moment.alive)
             for one, other in combinations(range(len(alive.boxes)), 2)
         }
@@ -99,8 +94,8 @@ class Count:
             pairs = {(one, other) for own, one, other in met if own == place}
             count, boxes = alive.more, dict(enumerate(alive.boxes))
             if alive.arrive:
-                both = {at: box for at, box in boxes.items() if box in alive.arrive}
-                count += self._union(both, pairs) - self.blocks.size(alive.arrive[1])
+                both = dict(list(boxes.items())[-2:])
+                count += self._union(both, pairs) - self.blocks.size(alive.boxes[-1])
             count += self._union(boxes, pairs)
             total += count * self.blocks.elements(alive.tensor)
         return total
@@ -119,23 +114,19 @@ class Count:
 def _common(boxes: Sequence[Block]) -> Block:
     """The digits of the blocks that all of these have in common."""
     return {
-        dim: tuple(
-            next((digit for digit in column if digit is not ANY), ANY)
-            for column in zip_longest(*(box[dim] for box in boxes), fillvalue=ANY)
-        )
+        dim: tuple(next((digit for digit in column if digit is not ANY), ANY)
+                   for column in zip(*(box[dim] for box in boxes), strict=True))
         for dim in boxes[0]
-    }
+    }  # fmt: skip
 
 
 def copies(blocks: Blocks) -> str:
     """How often each of I, W and O is there at rest, `copies at rest: I 1, W d, O 1`."""
-    symbolic, parts = blocks.symbolic, []
-    for tensor in ("I", "W", "O"):
-        step = symbolic.steps.term - 1 if tensor == "O" else terms.IntVal(0)
-        box = symbolic.block("forward", tensor, symbolic.here, step)
-        if symbolic.homes:
-            box = symbolic.home(tensor, symbolic.here)
-        every = blocks.product(*symbolic.lengths) * blocks.size(box)
+    parts = []
+    for tensor, step in (("I", 0), ("W", 0), ("O", blocks.last)):
+        box = blocks.block("forward", tensor, blocks.here, step)
+        box = blocks.home(tensor) if blocks.homes else box
+        every = blocks.product(*blocks.lengths.values()) * blocks.size(box)
         top, bottom = (each.text() for each in cancelled(every, blocks.number(tensor)))
         parts.append(f"{tensor} {top}" + f" / {bottom}" * (bottom != "1"))
     return "copies at rest: " + ", ".join(parts)

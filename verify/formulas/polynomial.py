@@ -14,7 +14,7 @@ from math import gcd
 from typing import Any
 
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.affine import sum_text
+from primepar.verify.primitive.affine import Affine, sum_text
 
 Monomial = tuple[str, ...]
 """Names of variables in order, each as often as its power says."""
@@ -72,6 +72,13 @@ class Polynomial:
     def variable(cls, name: str) -> Polynomial:
         """A variable."""
         return cls({(name,): 1})
+
+    @classmethod
+    def affine(cls, form: Affine, sides: tuple[str, ...]) -> Polynomial:
+        """An affine form of the sides of these names."""
+        pairs = zip(sides, form.coefficients, strict=True)
+        parts = [((f"side {side}",), factor) for side, factor in pairs]
+        return cls.sum([*parts, ((), form.constant)])
 
     def __add__(self, other: Polynomial) -> Polynomial:
         return Polynomial.sum((*self.factors.items(), *other.factors.items()))

@@ -10,36 +10,33 @@ Where a side is 1 the rule may be another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import combinations, zip_longest
+from functools import cached_property
+from itertools import combinations
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import z3
+import numpy.typing as npt
 
+from primepar.certify.claims import every
+from primepar.schedule.expression import Number, evaluate, name, negated
 from primepar.schedule.operators import Phase
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.blocks import Blocks
-from primepar.verify.formulas.evaluate import Array, evaluate
+from primepar.verify.formulas.blocks import Block, Blocks, Condition, opened, within
 from primepar.verify.formulas.polynomial import Polynomial
-from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
-from primepar.verify.primitive.symbol import Symbol, Term
-from primepar.verify.primitive.symbolic import Block
 
+Array = npt.NDArray[Any]
 Sides = tuple[int, ...]
 Ones = frozenset[int]
 """Places of the sides that are 1, others being 2 or more."""
 ALL = Ones()
 MOST_DEVICES = 130
 """Of a base mesh with sides of 3, else these are 2."""
-
-
-Which = Callable[[Term, Block], Term]
+Which = Callable[[Number, Block], Condition]
 """Whether this device has a block in its set, given the step."""
 
 
@@ -66,110 +63,111 @@ class BlockSet:
     Where a `step` is given, it is the only one.
     """
 
-    name: str
+    text: str
     blocks: Blocks
     phase: Phase
     tensor: str
     which: Which
-    step: Term | None = None
+    step: Number | None = None
 
     def __post_init__(self) -> None:
-        symbolic = self.symbolic = self.blocks.symbolic
-        now = symbolic.now if self.step is None else self.step
-        own = symbolic.block(self.phase, self.tensor, symbolic.here, now)
-        digits, opened = symbolic.any_block(self.tensor), symbolic.opened(own)
+        blocks, now = self.blocks, self.blocks.now if self.step is None else self.step
+        own, digits = (
+            blocks.block(self.phase, self.tensor, blocks.here, now),
+            blocks.any_block(self.tensor),
+        )
         block = {
-            dim: tuple(
-                named if (dim, place) not in opened else digit
-                for place, (digit, named) in enumerate(zip_longest(each, own[dim], fillvalue=ANY))
-            )
-            for dim, each in digits.items()
+            dim: tuple(digit if named is ANY else named
+                       for named, digit in zip(own[dim], digits[dim], strict=True))
+            for dim in own
+        }  # fmt: skip
+        self.member = self.which(now, block)
+        limits: dict[str, Number] = {
+            str(blocks.here[axis]): length for axis, length in blocks.lengths.items()
         }
-        self.member: Term = self.which(now, block)
-        every = self.step is None
-        self.variables: list[Term] = [
-            *symbolic.here, *([now] if every else []), *(digits[dim][at] for dim, at in opened)
-        ]  # fmt: skip
-        self.lengths: list[Affine] = [
-            *symbolic.lengths, *([self.blocks.steps] if every else []),
-            *(symbolic.radices[dim][at] for dim, at in opened),
-        ]  # fmt: skip
+        limits |= {"t": blocks.steps} if self.step is None else {}
+        limits |= {str(digits[dim][at]): blocks.slices[dim][at] for dim, at in opened(own)}
+        self.limits = limits
+        """Each variable, and how many values it has: device axes, step, open digits."""
         self._rules: dict[Ones, Rule] = {}
 
     @cached_property
     def _seen(self) -> dict[Sides, Array]:
         """A truth for each point on every small mesh, with a dimension for each variable."""
-        names = self.symbolic.space.names
-        meshes = list(
-            dict.fromkeys(mesh for some in _meshes(self.blocks).values() for mesh in some)
-        )
-        shapes = [tuple(length.at(sides) for length in self.lengths) for sides in meshes]
-        counts = [prod(shape) for shape in shapes]
-        points = [
-            np.indices(shape).reshape(len(shape), -1) if shape else np.zeros((0, 1))
-            for shape in shapes
-        ]
-        numbers = dict(zip(map(str, self.variables), np.concatenate(points, axis=1), strict=True))
-        for name, sides in zip(names, zip(*meshes, strict=True), strict=True):
-            numbers[f"side {name}"] = np.repeat(sides, counts)
-        truths = np.broadcast_to(evaluate(self.member, numbers), sum(counts))
-        parts = np.split(truths, np.cumsum(counts)[:-1])
-        return dict(zip(meshes, map(np.reshape, parts, shapes), strict=True))
+        found = {}
+        for sides in {mesh for some in self._meshes.values() for mesh in some}:
+            along = dict(zip(self.blocks.space.names, sides, strict=True))
+            shape = tuple(int(evaluate(limit, along)) for limit in self.limits.values())
+            points = dict(zip(self.limits, np.indices(shape, sparse=True), strict=True))
+            found[sides] = np.broadcast_to(evaluate(self.member, {**along, **points}), shape)
+        return found
+
+    @cached_property
+    def _meshes(self) -> dict[Ones, list[Sides]]:
+        """For each choice of sides that are 1 a base mesh, and ones with another side longer."""
+        names = self.blocks.space.names
+        lengths = self.blocks.primitive.axis_sides
+        long, found = 3 if 3 ** len(lengths) <= MOST_DEVICES else 2, {}
+        for ones in subsets(range(len(names))):
+            base = tuple(1 if at in ones else long for at in range(len(names)))
+            longer = (tuple(side + (at == other) for other, side in enumerate(base))
+                      for at in range(len(names)) if at not in ones)  # fmt: skip
+            found[ones] = [base, *longer]
+        return found
 
     def rule(self, ones: Ones) -> Rule:
         """The rule that fits where these sides are 1. Raises `UndecidedError` if none does."""
         if ones not in self._rules:
-            rule = fit({sides: self._seen[sides] for sides in _meshes(self.blocks)[ones]})
+            seen = {sides: self._seen[sides] for sides in self._meshes[ones]}
+            rules = (rule for rule in _candidates(seen)
+                     if all(self._agrees(rule, sides) for sides in seen))  # fmt: skip
+            rule = next(rules, None)
             if rule is None:
-                raise UndecidedError(f"{self.name}: no one rule says how many blocks these are")
+                raise UndecidedError(f"{self.text}: no one rule says how many blocks these are")
             self._rules[ones] = rule
         return self._rules[ones]
+
+    def _agrees(self, rule: Rule, sides: Sides) -> bool:
+        """Whether a rule has the same points on a mesh."""
+        points, along = self._seen[sides], dict(zip(self.blocks.space.names, sides, strict=True))
+        at: dict[str, Any] = dict(
+            zip(self.limits, np.indices(points.shape, sparse=True), strict=True)
+        )
+        return bool((evaluate(self._by(rule), {**along, **at}) == points).all())
 
     @cached_property
     def short(self) -> Ones:
         """Sides for which the rule is another one where they are 1."""
-        rule, every = self.rule(ALL), _meshes(self.blocks)
-        alone = ((side, every[Ones([side])][0]) for side in range(len(self.symbolic.space.names)))
-        return Ones(side for side, mesh in alone if not agrees(rule, mesh, self._seen[mesh]))
+        rule, sides = self.rule(ALL), range(len(self.blocks.space.names))
+        alone = {side: self._meshes[Ones([side])][0] for side in sides}
+        return Ones(side for side, mesh in alone.items() if not self._agrees(rule, mesh))
 
     def number(self, ones: Ones) -> Polynomial:
         """How many points there are by the rule for these sides."""
-        rule, product = self.rule(ones), self.blocks.product
+        rule, product, limits = self.rule(ones), self.blocks.product, list(self.limits.values())
         bound = {each.variable for each in rule.bounds}
-        inside = product(*(form for at, form in enumerate(self.lengths) if at not in bound))
-        return product(*self.lengths) - inside if rule.complement else inside
+        inside = product(*(limit for at, limit in enumerate(limits) if at not in bound))
+        return product(*limits) - inside if rule.complement else inside
 
-    def differs(self, ones: Ones) -> Term:
+    def differs(self, ones: Ones) -> Condition:
         """What a counterexample satisfies to: the set is that of the rule for these sides."""
-        limits = map(self.symbolic.space.term, self.lengths)
-        inside = terms.And(*map(terms.inside, self.variables, limits))
-        return terms.And(inside, z3.Xor(self.member, self._by(self.rule(ones))))
+        inside = every(within(name(text), limit) for text, limit in self.limits.items())
+        ruled = self._by(self.rule(ones))
+        both = (self.member & ruled) | (negated(self.member) & negated(ruled))
+        return inside & negated(both)
 
-    def _by(self, rule: Rule) -> Term:
+    def _by(self, rule: Rule) -> Condition:
         """The point is in the set by the rule."""
-        space = self.symbolic.space
-        symbols, same = list(map(space.below, self.variables, self.lengths)), []
+        variables, limits = list(map(name, self.limits)), list(self.limits.values())
+        sides, same = list(map(name, self.blocks.space.names)), []
         for variable, factors, constant in rule.bounds:
-            far: Symbol = space.exactly(constant)
+            far: Number = constant.constant
+            for side, factor in zip(sides, constant.coefficients, strict=True):
+                far = far + side * factor if factor else far
             for free, factor in factors:
-                far = far + symbols[free] * factor
-            wrapped = far % space.exactly(self.lengths[variable])
-            same.append(self.variables[variable] == wrapped.term)
-        return terms.Not(terms.And(*same)) if rule.complement else terms.And(*same)
-
-
-@lru_cache(maxsize=4)
-def _meshes(blocks: Blocks) -> dict[Ones, list[Sides]]:
-    """For each choice of sides that are 1 a base mesh, and ones with another side longer by 1."""
-    count = len(blocks.symbolic.space.names)
-    devices = prod(length.at((3,) * count) for length in blocks.symbolic.lengths)
-    long, found = 3 if devices <= MOST_DEVICES else 2, {}
-    for ones in subsets(range(count)):
-        base = tuple(1 if at in ones else long for at in range(count))
-        longer = (tuple(side + (at == other) for other, side in enumerate(base))
-                  for at in range(count) if at not in ones)  # fmt: skip
-        found[ones] = [base, *longer]
-    return found
+                far = far + variables[free] * factor
+            same.append(variables[variable] == far % limits[variable])
+        return negated(every(same)) if rule.complement else every(same)
 
 
 def subsets(sides: Sequence[int] | Ones) -> list[Ones]:
@@ -178,28 +176,16 @@ def subsets(sides: Sequence[int] | Ones) -> list[Ones]:
             for some in combinations(sorted(sides), count)]  # fmt: skip
 
 
-def agrees(rule: Rule, sides: Sides, points: Array) -> bool:
-    """Whether a rule has the same points on a mesh."""
-    at, fits = np.ogrid[tuple(map(slice, points.shape))], np.ones(points.shape, bool)
-    for variable, factors, constant in rule.bounds:
-        far = sum(factor * at[free] for free, factor in factors) + constant.at(sides)
-        fits &= at[variable] == far % points.shape[variable]
-    return bool(((fits != rule.complement) == points).all())
-
-
-def fit(seen: dict[Sides, Array]) -> Rule | None:
-    """The rule of a set, seen on a base mesh and, for each side, on one where it is longer by 1."""
+def _candidates(seen: Mapping[Sides, Array]) -> Iterator[Rule]:
+    """Rules that a set may have, seen on a base mesh and, for each side, on a longer one."""
     if not any(points.any() for points in seen.values()):
-        return Rule(complement=True)
+        yield Rule(complement=True)
     for complement in (False, True):
         sets = {sides: points != complement for sides, points in seen.items()}
         shapes = {_bound(points) for points in sets.values()}
         bound = shapes.pop()
         if not shapes and bound is not None:
-            rule = Rule(tuple(_rule(sets, variable, bound) for variable in bound), complement)
-            if all(agrees(rule, *each) for each in seen.items()):
-                return rule
-    return None
+            yield Rule(tuple(_rule(sets, variable, bound) for variable in bound), complement)
 
 
 def _bound(points: Array) -> tuple[int, ...] | None:

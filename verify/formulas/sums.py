@@ -11,12 +11,10 @@ from enum import Enum, auto
 from functools import lru_cache
 from itertools import product
 
+from primepar.schedule.expression import Number, negated
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.blocks import Blocks
-from primepar.verify.primitive import terms
-from primepar.verify.primitive.symbol import Term
-from primepar.verify.primitive.symbolic import Point
+from primepar.verify.formulas.blocks import Blocks, Condition, Point
 
 
 class Kind(Enum):
@@ -34,10 +32,10 @@ class PartialSums:
     """The sums of one phase."""
 
     def __init__(self, blocks: Blocks, phase: Phase) -> None:
-        symbolic, self.tensor = blocks.symbolic, PRODUCTS[phase].writes
-        self.blocks, self.phase, self.block = blocks, phase, symbolic.any_block(self.tensor)
-        self.here, self.other = symbolic.here, symbolic.point("'")
-        self.now, self.then = symbolic.now, terms.Int("t'")
+        self.blocks, self.phase, self.tensor = blocks, phase, PRODUCTS[phase].writes
+        self.block = blocks.any_block(self.tensor)
+        self.here, self.other = blocks.here, blocks.point("'")
+        self.now, self.then, self.first = blocks.now, blocks.step("t'"), blocks.step("t''")
         self.inside = blocks.inside(self.block, self.here, self.other)
 
     def kind(self) -> Kind:
@@ -49,64 +47,58 @@ class PartialSums:
             return Kind.MOVES
         if never(self._could_pass()):
             return Kind.WAITS
-        name = f"{self.phase}, {self.tensor}"
-        raise UndecidedError(f"{name}: no one rule says which partial sums are passed on")
+        text = f"{self.phase}, {self.tensor}"
+        raise UndecidedError(f"{text}: no one rule says which partial sums are passed on")
 
     @property
-    def returns(self) -> Term:
+    def returns(self) -> Condition:
         """A device adds to a sum at two steps and not at one between them."""
-        first = terms.Int("t before")
-        order = terms.And(self.inside, first < self.now, self.now < self.then)
-        adds = [self._adds(self.here, step) for step in (first, self.now, self.then)]
-        return terms.And(order, adds[0], terms.Not(adds[1]), adds[2])
+        order = (self.first < self.now) & (self.now < self.then) & self.inside
+        stops = negated(self._adds(self.here, self.now))
+        return order & self._adds(self.here, self.first) & stops & self._adds(self.here, self.then)
 
-    def _adds(self, device: Point, step: Term) -> Term:
+    def _adds(self, device: Point, step: Number) -> Condition:
         return self.blocks.adds(self.phase, device, step, self.block)
 
-    def _begins(self, device: Point, step: Term) -> Term:
+    def _begins(self, device: Point, step: Number) -> Condition:
         """The device adds to the sum at a step, and did not at the step before."""
-        return terms.And(self._adds(device, step), terms.Not(self._adds(device, step - 1)))
+        return self._adds(device, step) & negated(self._adds(device, step - 1))
 
-    def _left(self) -> Term:
+    def _left(self) -> Condition:
         """This device leaves a sum that is not finished.
 
         It is not the last step, or with homes, somebody adds to the sum later.
         """
-        symbolic = self.blocks.symbolic
         rests = self.blocks.rests(self.tensor, self.here, self.block)
-        stays = terms.Or(rests, self._adds(self.here, self.now + 1))
-        goes_on = self.now < symbolic.steps.term - 1
-        if symbolic.homes:
-            goes_on = terms.And(self.then > self.now, self._adds(self.other, self.then))
-        return terms.And(self.inside, self._adds(self.here, self.now), terms.Not(stays), goes_on)
+        stays = rests | self._adds(self.here, self.now + 1)
+        goes_on = self.now < self.blocks.last
+        if self.blocks.homes:
+            goes_on = (self.then > self.now) & self._adds(self.other, self.then)
+        return self.inside & self._adds(self.here, self.now) & negated(stays) & goes_on
 
     def _offsets(self) -> list[tuple[int, ...]]:
         """Where the device may be that goes on with the sum, neighbours first."""
         every = product((0, -1, 1), repeat=len(self.here))
         return sorted((each for each in every if any(each)), key=lambda each: sum(map(abs, each)))
 
-    def _not_passed(self, offset: tuple[int, ...]) -> Term:
+    def _not_passed(self, offset: tuple[int, ...]) -> Condition:
         """A sum is left, and the device that far away does not begin with it.
 
         Where that never is, as many devices begin with a sum as leave it: different devices are not
         equally far from one.
         """
-        space, lengths = self.blocks.symbolic.space, self.blocks.symbolic.lengths
-        target = tuple(
-            ((space.below(at, length) + step) % space.exactly(length)).term if step else at
-            for at, step, length in zip(self.here, offset, lengths, strict=True)
-        )
-        return terms.And(self._left(), terms.Not(self._begins(target, self.now + 1)))
+        target = {
+            axis: (at + step) % self.blocks.lengths[axis] if step else at
+            for (axis, at), step in zip(self.here.items(), offset, strict=True)
+        }
+        return self._left() & negated(self._begins(target, self.now + 1))
 
-    def _could_pass(self) -> Term:
+    def _could_pass(self) -> Condition:
         """At one step a device begins with a sum that another one has left before."""
         rests = self.blocks.rests(self.tensor, self.here, self.block)
-        has_left = terms.And(
-            self.then < self.now,
-            self._adds(self.here, self.then),
-            terms.Not(terms.Or(rests, self._adds(self.here, self.now))),
-        )
-        return terms.And(self.inside, has_left, self._begins(self.other, self.now))
+        stays = rests | self._adds(self.here, self.now)
+        has_left = (self.then < self.now) & self._adds(self.here, self.then) & negated(stays)
+        return self.inside & has_left & self._begins(self.other, self.now)
 
 
 @lru_cache(maxsize=len(PHASES))

@@ -1,0 +1,197 @@
+"""`make attack`: the prover of primitives for all sides against generated maps and a judge.
+
+The judge calls each map as plain Python on small meshes. The command ends with 1 if a map is proved
+and wrong, refuted and right, or ends in a traceback; if a right map of the language is refused; or
+if more than 3 % of the right ones are unknown. A map that is refuted and right on small meshes is
+looked at on larger ones before it counts. What was scored is kept in `out/attack.jsonl`: a run that
+was stopped goes on from there, while the code is the same. Sources of what is bad are in
+`out/attack`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+
+import msgspec
+from attack_judge import Ruling, judge
+from attack_maps import NAME, Map, generated
+from long_runs import KeptLines, fingerprint, judged
+
+from primepar.errors import PrimeParError
+from primepar.targets import load_primitive
+from primepar.verify import verify_primitive
+
+VERDICTS = ("proved", "refuted", "unknown", "refused", "crashed")
+RULINGS = ("right", "wrong", "open")
+MOST_UNKNOWN = 0.03
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """One map with the ruling of the judge and the verdict of the prover."""
+
+    seed: int
+    method: str
+    template: str
+    in_language: bool
+    has_threshold: bool
+    ruling: str
+    fails: str
+    """What the judge finds wrong, if anything."""
+    sides: tuple[int, ...]
+    """The first mesh on which it is wrong."""
+    verdict: str
+    """Of the proof; `refused` where loading or proving raises an error of ours."""
+    refuted: tuple[str, ...]
+    message: str
+    """Why it is unknown or refused, or how it crashed."""
+    seconds: float
+    """CPU of loading and proving."""
+
+    @property
+    def bad(self) -> str | None:
+        """How prover and judge contradict each other; None if they do not."""
+        match self.verdict, self.ruling:
+            case "crashed", _:
+                return "crashed"
+            case "proved", "wrong":
+                return "proved-wrong"
+            case "refuted", "right":
+                return "refuted-right"
+            case "refused", "right" if self.in_language:
+                return "refused-right"
+            case "unknown", "right" | "wrong" if self.in_language:
+                return f"unknown-{self.ruling}"
+        return None
+
+
+class Store(KeptLines[Scored]):
+    """What was scored, by seed."""
+
+    def __init__(self, path: Path, of: str) -> None:
+        self.scored: dict[int, Scored] = {}
+        super().__init__(path, of, Scored)
+
+    def note(self, one: Scored) -> None:
+        """File it by seed."""
+        self.scored[one.seed] = one
+
+
+def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
+    """The verdict of the proof of a map, the properties that are refuted, and a reason."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "attack.py"
+        path.write_text(made.source, encoding="utf-8")
+        try:
+            report = verify_primitive(load_primitive(f"{path}:{NAME}"), NAME, timeout)
+        except PrimeParError as error:
+            return "refused", (), str(error).replace(folder, "")
+        except Exception as error:
+            return "crashed", (), f"{type(error).__name__}: {error}"
+    refuted = tuple(each.name for each in report.properties if each.verdict == "refuted")
+    open_ = (each.reason for each in report.properties if each.verdict == "unknown")
+    return report.verdict, refuted, next((reason for reason in open_ if reason), "")
+
+
+def ruled(made: Map, *, larger: bool = False) -> Ruling:
+    """The ruling of the judge."""
+    return judge(made.source, NAME, twice=not made.in_language, larger=larger)
+
+
+def score(seed: int, timeout: float = 30.0) -> Scored:
+    """Judge one map, and have it proved."""
+    made = generated(seed)
+    ruling, clock = ruled(made), process_time()
+    verdict, refuted, message = proved(made, timeout)
+    seconds = process_time() - clock
+    if verdict == "refuted" and ruling.verdict == "right":
+        ruling = ruled(made, larger=True)
+    return Scored(
+        seed, made.method, made.template, made.in_language, made.has_threshold,
+        ruling.verdict, ruling.property, ruling.sides, verdict, refuted, message, seconds,
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Print the tables; 0 if all is as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--maps", type=int, default=10_000, help="generated maps")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds for each proof")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--kept", type=Path, default=Path("out/attack.jsonl"))
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.maps)
+    with Store(options.kept, fingerprint()) as store:
+        new = [seed for seed in seeds if seed not in store.scored]
+        one = partial(score, timeout=options.timeout)
+        for found in judged("maps", one, new, options.jobs, len(seeds)):
+            store.keep([found])
+        scored = [store.scored[seed] for seed in seeds]
+    keep_sources(scored, options.kept.with_suffix(""))
+    return report(scored)
+
+
+def keep_sources(scored: Iterable[Scored], folder: Path) -> None:
+    """Write every map that is bad, with what was said of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.py"):
+        path.unlink()
+    for each in scored:
+        if each.bad:
+            said = f"# judge: {each.ruling} {each.fails} {each.sides}\n# prover: {each.verdict}"
+            said += f" {' '.join(each.refuted)} {' '.join(each.message.split())}\n"
+            text = said + generated(each.seed).source
+            (folder / f"{each.bad}-{each.seed}.py").write_text(text, encoding="utf-8")
+
+
+def report(scored: list[Scored]) -> int:
+    """Print what was found, and give the exit code."""
+    inside = [each for each in scored if each.in_language]
+    table("method", inside, lambda each: each.method)
+    table("template", inside, lambda each: each.template)
+    table("outside the language", [each for each in scored if not each.in_language],
+          lambda each: each.template)  # fmt: skip
+    bad = Counter(each.bad for each in scored)
+    right = sum(each.ruling == "right" for each in inside)
+    share = bad["unknown-right"] / right if right else 0.0
+    for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"):
+        print(f"{name.replace('-', ' and ')}: {bad[name]}")
+    with_threshold = sum(each.ruling == "right" and each.has_threshold for each in inside)
+    print(f"right: {right} of {len(inside)} in the language, {with_threshold} with thresholds")
+    print(f"unknown and right: {bad['unknown-right']} of {right} = {100 * share:.2f} %")
+    print(f"unknown and wrong: {bad['unknown-wrong']}")
+    print(f"CPU of the proofs: {sum(each.seconds for each in scored):.0f} s")
+    for each in scored:
+        if each.bad:
+            print(f"{each.bad} {each.seed}, {each.method}, {each.template}: {each.message[:160]}")
+    wrong = sum(bad[name] for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"))
+    return 1 if wrong or share > MOST_UNKNOWN else 0
+
+
+def table(title: str, scored: list[Scored], key: Callable[[Scored], str]) -> None:
+    """For each ruling of the judge how many ended with each verdict."""
+    columns = [(ruling, verdict) for ruling in RULINGS for verdict in VERDICTS]
+    counts = Counter((key(each), each.ruling, each.verdict) for each in scored)
+    totals = Counter((each.ruling, each.verdict) for each in scored)
+    columns = [column for column in columns if totals[column]]
+    names = sorted({key(each) for each in scored})
+    width = max(map(len, (title, *names)))
+    print(f"{title:{width}}" + "".join(f"{' '.join(each):>16}" for each in columns))
+    for name in names:
+        print(f"{name:{width}}" + "".join(f"{counts[name, *each]:16}" for each in columns))
+    print(f"{'all':{width}}" + "".join(f"{totals[each]:16}" for each in columns) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("stopped; run it again to go on")

@@ -1,0 +1,93 @@
+"""Memory and traffic of a primitive that is right: what its formulas say, for every side.
+
+Whatever comes of it, it says nothing of the other properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import z3
+
+from primepar.certify.claims import Slices
+from primepar.errors import SymbolicError
+from primepar.schedule.primitive import Primitive
+from primepar.verify.answer import check_by
+from primepar.verify.counterexample.primitive import of_primitive
+from primepar.verify.deadline import UndecidedError
+from primepar.verify.formulas.amount import Amount
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.memory import copies, counters
+from primepar.verify.formulas.traffic import Traffic
+from primepar.verify.primitive import terms
+from primepar.verify.primitive.search import smallest_faults
+from primepar.verify.primitive.symbol import Term
+from primepar.verify.report import PropertyResult
+
+FORMULAS = {"memory": "held", "traffic": "sent"}
+"""Property -> the method whose formula it is about."""
+LARGEST_HINT = 16
+"""Sum of the sides up to which the smallest counterexample is looked for."""
+Sides = tuple[int, ...]
+
+
+def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterator[PropertyResult]:
+    """How memory and traffic ended, each where the primitive has a formula of it.
+
+    The number of `slices` is that of the proof of correctness; Z3 is asked until `end`, a time of
+    `perf_counter`. Raises `PrimitiveError` if a formula cannot be evaluated on numbers.
+    """
+    blocks = Blocks(primitive, slices, end)
+    for name, method in FORMULAS.items():
+        start = perf_counter()
+        try:
+            amount = blocks.formula(method)
+            if amount is None:
+                continue
+            reason, hint = _failure(blocks, name, amount)
+        except (SymbolicError, UndecidedError) as error:
+            reason, hint = str(error), None
+        yield _result(blocks, name, reason, hint, start)
+
+
+def _result(
+    blocks: Blocks, name: str, reason: str | None, hint: Sides | None, start: float
+) -> PropertyResult:
+    if reason is None:
+        note = copies(blocks) if name == "memory" else None
+        return PropertyResult(name, "proved", perf_counter() - start, reason=note)
+    hints = [hint] if hint else []
+    fault = smallest_faults(blocks.primitive, [name], hints, blocks.deadline).get(name)
+    seconds = perf_counter() - start
+    if fault is None:
+        return PropertyResult(name, "unknown", seconds, reason=reason)
+    details = of_primitive(blocks.primitive, fault.sides, name, fault.sentence)
+    return PropertyResult(name, "refuted", seconds, fault.sentence, details=details)
+
+
+def _failure(blocks: Blocks, name: str, amount: Amount) -> tuple[str | None, Sides | None]:
+    """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
+    claims = counters(blocks, amount) if name == "memory" else Traffic(blocks).counters(amount)
+    for text, counter in claims:
+        if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
+            sides = _smallest(blocks, counter)
+            pairs = zip(blocks.space.names, sides or (), strict=False)
+            at = ", ".join(f"{side}={length}" for side, length in pairs)
+            place = f"at {at}" if sides else f"for sides that sum up to more than {LARGEST_HINT}"
+            return f"{text}: not so {place}, though no mesh that was looked at is wrong", sides
+    return None, None
+
+
+def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
+    """The smallest sides of a counterexample."""
+    sides, solver = [side.term for side in blocks.space.sides], blocks.solver
+    for total in range(len(sides), LARGEST_HINT + 1):
+        solver.push()
+        solver.add(counter, terms.Sum([*sides, terms.IntVal(0)]) == total)
+        if check_by(solver, blocks.deadline) == z3.sat:
+            model = solver.model()
+            solver.pop()
+            return tuple(model.eval(side).as_long() for side in sides)
+        solver.pop()
+    return None
