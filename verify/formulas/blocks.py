@@ -19,7 +19,7 @@ from primepar.certify.claims import Slices, every
 from primepar.schedule.expression import Expression, Number, evaluate, name, negated
 from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
-from primepar.schedule.tracing import formula, maps_of
+from primepar.schedule.tracing import maps_of
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Amount
@@ -208,15 +208,12 @@ class Blocks:
         dims = (dim for dim in tensor_dims(tensor) if dim != "B")
         return prod((Polynomial.variable(f"size {dim}") for dim in dims), start=ONE)
 
-    def formula(self, method: str) -> Amount | None:
-        """A primitive's own formula `sent` or `held`; None if it has none.
+    def amount(self, formula: Number) -> Amount:
+        """What a formula `sent` or `held` gives.
 
         The sizes that it is given are those of a slice, as often as there are slices; M counts the
         rows of all batches. Raises `SymbolicError` if amounts cannot follow it.
         """
-        traced = formula(self.primitive, method)
-        if traced is None:
-            return None
         if self.primitive.keeps and not self.homes:
             raise UndecidedError("what is kept is counted only where tensors have homes")
         cut = {dim: self.slices.get(dim, ()) for dim in "BMNK"}
@@ -225,7 +222,7 @@ class Blocks:
                  for dim, counts in cut.items()}  # fmt: skip
         sides = {side: Polynomial.variable(f"side {side}") for side in self.space.names}
         given = {text: Amount.of(value) for text, value in (*sizes.items(), *sides.items())}
-        return Amount.of(evaluate(traced, given))
+        return Amount.of(evaluate(formula, given))
 
     # Questions
 

@@ -12,7 +12,9 @@ import z3
 
 from primepar.certify.claims import Slices
 from primepar.errors import SymbolicError
+from primepar.schedule.expression import Number
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.tracing import formula
 from primepar.verify.answer import check_by
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
@@ -36,39 +38,42 @@ def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterato
     """How memory and traffic ended, each where the primitive has a formula of it.
 
     The number of `slices` is that of the proof of correctness; Z3 is asked until `end`, a time of
-    `perf_counter`. Raises `PrimitiveError` if a formula cannot be evaluated on numbers.
+    `perf_counter`. Raises `PrimitiveError` if a formula cannot be called, or not with numbers.
     """
     blocks = Blocks(primitive, slices, end)
-    for name, method in FORMULAS.items():
+    for property_, method in FORMULAS.items():
         start = perf_counter()
         try:
-            amount = blocks.formula(method)
-            if amount is None:
-                continue
-            reason, hint = _failure(blocks, name, amount)
-        except (SymbolicError, UndecidedError) as error:
-            reason, hint = str(error), None
-        yield _result(blocks, name, reason, hint, start)
+            traced = formula(primitive, method)
+        except SymbolicError as error:
+            yield PropertyResult(property_, "unknown", perf_counter() - start, reason=str(error))
+            continue
+        if traced is not None:
+            yield _result(blocks, property_, traced, start)
 
 
-def _result(
-    blocks: Blocks, name: str, reason: str | None, hint: Sides | None, start: float
-) -> PropertyResult:
+def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> PropertyResult:
+    hint = None
+    try:
+        reason, hint = _failure(blocks, property_, blocks.amount(traced))
+    except (SymbolicError, UndecidedError) as error:
+        reason = str(error)
     if reason is None:
-        note = copies(blocks) if name == "memory" else None
-        return PropertyResult(name, "proved", perf_counter() - start, reason=note)
+        note = copies(blocks) if property_ == "memory" else None
+        return PropertyResult(property_, "proved", perf_counter() - start, reason=note)
     hints = [hint] if hint else []
-    fault = smallest_faults(blocks.primitive, [name], hints, blocks.deadline).get(name)
+    faults = smallest_faults(blocks.primitive, [property_], hints, blocks.deadline)
     seconds = perf_counter() - start
-    if fault is None:
-        return PropertyResult(name, "unknown", seconds, reason=reason)
-    details = of_primitive(blocks.primitive, fault.sides, name, fault.sentence)
-    return PropertyResult(name, "refuted", seconds, fault.sentence, details=details)
+    if property_ not in faults:
+        return PropertyResult(property_, "unknown", seconds, reason=reason)
+    sides, sentence = faults[property_].sides, faults[property_].sentence
+    details = of_primitive(blocks.primitive, sides, property_, sentence)
+    return PropertyResult(property_, "refuted", seconds, sentence, details=details)
 
 
-def _failure(blocks: Blocks, name: str, amount: Amount) -> tuple[str | None, Sides | None]:
+def _failure(blocks: Blocks, property_: str, amount: Amount) -> tuple[str | None, Sides | None]:
     """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
-    claims = counters(blocks, amount) if name == "memory" else Traffic(blocks).counters(amount)
+    claims = counters(blocks, amount) if property_ == "memory" else Traffic(blocks).counters(amount)
     for text, counter in claims:
         if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
             sides = _smallest(blocks, counter)
