@@ -55,6 +55,18 @@ def overlap(one: Block, other: Block) -> Condition:
     return every(a == b for a, b in pairs if a is not ANY and b is not ANY)
 
 
+class Values(dict[str, Any]):
+    """What each name is; a digit of a block is named by its text, and evaluated once."""
+
+    def __init__(self, digits: Mapping[str, Number], given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.digits = digits
+
+    def __missing__(self, text: str) -> Any:
+        self[text] = evaluate(self.digits[text], self)
+        return self[text]
+
+
 class Blocks:
     """What is asked of a primitive over all meshes until `deadline`, a time of `perf_counter`."""
 
@@ -62,7 +74,11 @@ class Blocks:
         self.primitive, self.slices, self.deadline = primitive, slices, deadline
         self.maps, self.homes = maps_of(primitive), bool(maps_of(primitive).homes)
         self.space = Space(primitive.side_names)
-        self.values = dict(zip(primitive.side_names, self.space.sides, strict=True))
+        self.digits: dict[str, Number] = {}
+        """Text of a digit of a block -> the digit."""
+        self.values = Values(
+            self.digits, dict(zip(primitive.side_names, self.space.sides, strict=True))
+        )
         """What every name is for Z3."""
         self.steps, self.last = self.maps.steps, self.maps.steps - 1
         self.lengths = {axis: name(side) for axis, side in primitive.axis_sides.items()}
@@ -106,8 +122,17 @@ class Blocks:
         for dim in tensor_dims(tensor):
             own = digits.get(dim, ())
             own = (*own, *(ANY,) * (len(self.slices.get(dim, ())) - len(own)))
-            found[dim] = tuple(each if each is ANY else evaluate(each, given) for each in own)
+            found[dim] = tuple(
+                each if each is ANY else self._named(evaluate(each, given)) for each in own
+            )
         return found
+
+    def _named(self, digit: Number) -> Number:
+        if not isinstance(digit, Expression) or digit.operator == "name":
+            return digit
+        text = str(digit)
+        self.digits.setdefault(text, digit)
+        return name(text)
 
     def works(
         self, phase: Phase, tensor: str, device: Point, step: Number, block: Block

@@ -25,7 +25,7 @@ from primepar.schedule.expression import Number, evaluate, name, negated
 from primepar.schedule.operators import Phase
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.blocks import Block, Blocks, Condition, opened, within
+from primepar.verify.formulas.blocks import Block, Blocks, Condition, Values, opened, within
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive.affine import Affine
 
@@ -99,7 +99,9 @@ class BlockSet:
             along = dict(zip(self.blocks.space.names, sides, strict=True))
             shape = tuple(int(evaluate(limit, along)) for limit in self.limits.values())
             points = dict(zip(self.limits, np.indices(shape, sparse=True), strict=True))
-            found[sides] = np.broadcast_to(evaluate(self.member, {**along, **points}), shape)
+            found[sides] = np.broadcast_to(
+                evaluate(self.member, Values(self.blocks.digits, {**along, **points})), shape
+            )
         return found
 
     @cached_property
