@@ -1,17 +1,19 @@
 """Amounts: what a primitive's formula is evaluated on, as its maps are on symbols.
 
-An amount is a fraction of polynomials, by cases: what a formula asks with `where` is kept.
+An amount is a fraction of polynomials. A formula that asks something with `where` is evaluated
+once for every way in which its questions can be answered: each is a case, with the facts that it
+takes to hold.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from functools import partialmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod, reduce
 from typing import Any, NamedTuple, NoReturn
 
 from primepar.errors import SymbolicError
-from primepar.schedule.expression import where
+from primepar.schedule.expression import Number, evaluate
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.symbol import Term
@@ -51,100 +53,91 @@ class Case(NamedTuple):
     bottom: Polynomial
 
 
-class Choice:
-    """What a condition of amounts gives: `pick` one amount where it holds, else another."""
+class _Path:
+    """One way in which questions are answered: the first ones as given, all others by True."""
 
-    def __init__(self, pick: Callable[[Any, Any], Any]) -> None:
-        self.pick = self.__where__ = pick
+    def __init__(self, given: tuple[bool, ...]) -> None:
+        self.answers, self.facts = list(given), list[Fact]()
 
-    def __invert__(self) -> Choice:
-        return Choice(lambda then, otherwise: self.pick(otherwise, then))
+    def holds(self, fact: Fact) -> bool:
+        """Whether a fact holds on this path; what is seen, or answered before, is not asked."""
+        seen = fact.is_seen(Range())
+        if seen is not None or fact in self.facts or fact.opposite() in self.facts:
+            return fact in self.facts if seen is None else seen
+        if len(self.facts) == len(self.answers):
+            self.answers.append(True)
+        answer = self.answers[len(self.facts)]
+        self.facts.append(fact if answer else fact.opposite())
+        return answer
 
-    def __and__(self, other: Any) -> Choice:
-        return Choice(lambda a, b: self.pick(where(other, a, b), b))
 
-    def __or__(self, other: Any) -> Choice:
-        return Choice(lambda a, b: self.pick(a, where(other, a, b)))
+def cases_of(formula: Number, given: Mapping[str, Polynomial]) -> list[Case]:
+    """What a formula gives where its names have these values, by cases that exclude one another.
 
-    __rand__, __ror__ = __and__, __or__
+    Raises `SymbolicError` if amounts cannot follow it.
+    """
+    found = []
+    left: list[tuple[bool, ...]] = [()]
+    while left:
+        path = _Path(answers := left.pop())
+        one = Polynomial.of(1)
+        values = {text: Amount(path, value, one) for text, value in given.items()}
+        amount = Amount(path, Polynomial.of(0), one) + evaluate(formula, values)
+        found.append(Case(tuple(path.facts), amount.top, amount.bottom))
+        left += [(*path.answers[:place], False) for place in range(len(answers), len(path.answers))]
+    return found
 
 
 class Amount:
-    """A fraction of polynomials, by cases that exclude one another."""
+    """`top / bottom`, on a path; the bottom is more than 0."""
 
-    def __init__(self, cases: list[Case]) -> None:
-        self.cases = cases
+    def __init__(self, path: _Path, top: Polynomial, bottom: Polynomial) -> None:
+        self.path = path
+        self.top, self.bottom = cancelled(top, bottom)
 
-    @classmethod
-    def of(cls, value: Any) -> Amount:
-        """An amount as it is, a polynomial or a plain number as one."""
+    def _of(self, value: Any) -> Amount:
+        """An amount as it is, a whole number or a fraction as one."""
         if isinstance(value, Amount):
             return value
-        if isinstance(value, Polynomial):
-            return cls([Case((), value, Polynomial.of(1))])
-        top, bottom = int(value.numerator), int(value.denominator)
-        return cls([Case((), Polynomial.of(top), Polynomial.of(bottom))])
-
-    @property
-    def asked(self) -> frozenset[str]:
-        """Variables that decide which case there is."""
-        facts = (fact for case in self.cases for fact in case.facts)
-        return frozenset[str]().union(*(fact.polynomial.names for fact in facts))
-
-    def _with(
-        self, other: Any, join: Callable[[Case, Case], tuple[Polynomial, Polynomial]]
-    ) -> Amount:
-        return Amount(
-            [
-                Case((*one.facts, *two.facts), *cancelled(*join(one, two)))
-                for one in self.cases
-                for two in Amount.of(other).cases
-            ]
-        )
+        parts = map(Polynomial.of, (int(value.numerator), int(value.denominator)))
+        return Amount(self.path, *parts)
 
     def __add__(self, other: Any) -> Amount:
-        return self._with(
-            other, lambda a, b: (a.top * b.bottom + b.top * a.bottom, a.bottom * b.bottom)
-        )
+        right = self._of(other)
+        top = self.top * right.bottom + right.top * self.bottom
+        return Amount(self.path, top, self.bottom * right.bottom)
 
     def __mul__(self, other: Any) -> Amount:
-        return self._with(other, lambda a, b: (a.top * b.top, a.bottom * b.bottom))
+        right = self._of(other)
+        return Amount(self.path, self.top * right.top, self.bottom * right.bottom)
 
     def __truediv__(self, other: Any) -> Amount:
-        return self._with(other, _quotient)
+        right = self._of(other)
+        for sign in (1, -1):
+            if (right.top * sign).holds(operator.gt, Range()):
+                top, bottom = self.top * right.bottom * sign, self.bottom * right.top * sign
+                return Amount(self.path, top, bottom)
+        raise SymbolicError(f"a formula for every side cannot divide by what may be 0: {_PLAIN}")
 
     def __rtruediv__(self, other: Any) -> Amount:
-        return Amount.of(other) / self
+        return self._of(other) / self
 
     def __neg__(self) -> Amount:
         return self * -1
 
     def __sub__(self, other: Any) -> Amount:
-        return self + -Amount.of(other)
+        return self + -self._of(other)
 
     def __rsub__(self, other: Any) -> Amount:
-        return Amount.of(other) - self
+        return self._of(other) - self
 
     def __pow__(self, power: Any) -> Amount:
         if not isinstance(power, int) or power < 0:
             raise SymbolicError(f"expected a power that is a number, got {power!r}: {_PLAIN}")
-        product = Amount.of(1)
-        for _ in range(power):
-            product = product * self
-        return product
+        return reduce(operator.mul, [self] * power, self._of(1))
 
-    def _compared(self, compare: Compare, other: Any) -> Choice:
-        def pick(then: Any, otherwise: Any) -> Amount:
-            cases = []
-            for gap in (self - other).cases:
-                fact = Fact(gap.top, compare)
-                for chosen, amount in ((fact, then), (fact.opposite(), otherwise)):
-                    if chosen.is_seen(Range()) is not False:
-                        cases += [Case((*gap.facts, chosen, *case.facts), case.top, case.bottom)
-                                  for case in Amount.of(amount).cases]  # fmt: skip
-            return Amount(cases)
-
-        return Choice(pick)
+    def _compared(self, compare: Compare, other: Any) -> bool:
+        return self.path.holds(Fact((self - other).top, compare))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise SymbolicError(f"a formula for every side cannot take // or %: {_PLAIN}")
@@ -156,23 +149,15 @@ class Amount:
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = _refuse
 
 
-def _quotient(one: Case, other: Case) -> tuple[Polynomial, Polynomial]:
-    """Raises `SymbolicError` where it is not seen that the divisor is never 0."""
-    for sign in (1, -1):
-        if (other.top * sign).holds(operator.gt, Range()):
-            return one.top * other.bottom * sign, one.bottom * other.top * sign
-    raise SymbolicError(f"a formula for every side cannot divide by what may be 0: {_PLAIN}")
-
-
 def doubtful(
-    amount: Amount, compare: Compare, total: Polynomial, known: Range
+    amount: Sequence[Case], compare: Compare, total: Polynomial, known: Range
 ) -> list[tuple[Fact, ...]]:
     """Where the amount is not seen to compare with the total so, without Z3.
 
     Seen is what holds of polynomials that are 0 for every side, and of those whose coefficients
     have one sign.
     """
-    gaps = ((case.facts, cancelled(case.top - total * case.bottom)[0]) for case in amount.cases)
+    gaps = ((case.facts, cancelled(case.top - total * case.bottom)[0]) for case in amount)
     wanted = ((facts, Fact(gap, compare)) for facts, gap in gaps)
     return [(*facts, one.opposite()) for facts, one in wanted if not _is_seen(one, facts, known)]
 

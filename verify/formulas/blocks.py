@@ -17,12 +17,12 @@ import z3
 
 from primepar.certify.claims import Slices, every
 from primepar.schedule.expression import Expression, Number, evaluate, name, negated
-from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
+from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
 from primepar.schedule.tracing import maps_of
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.amount import Amount
+from primepar.verify.formulas.amount import Case, cases_of
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
@@ -35,8 +35,6 @@ Point = Mapping[str, Number]
 Block = dict[str, tuple[Any, ...]]
 """For each dim of a tensor all digits; one that is left open is `ANY`."""
 ONE = Polynomial.of(1)
-_USES: tuple[Phase, ...] = ("backward", "gradient")
-"""Phases that read dO."""
 
 
 def either(conditions: Iterable[Condition]) -> Condition:
@@ -183,26 +181,28 @@ class Blocks:
         mesh where it does not is looked at on the first devices and steps. Raises `UndecidedError`
         if neither is proved for every side.
         """
-        inside = self.in_mesh(self.here) & within(self.now, self.steps)
-        wanted = (self.block(phase, "dO", self.here, self.now) for phase in _USES)
-        leaves = [inside & negated(self.contains(self.home("dO"), each)) for each in wanted]
-        first = ((dict(zip(self.here, device, strict=True)), step)
-                 for *device, step in product((0, 1), repeat=len(self.here) + 1))  # fmt: skip
-        alike = every(negated(self._differ(device, step)) for device, step in first)
-        if self.never(leaves[0] & alike) or self.never(leaves[1]):
-            return False
-        if self.never(self._differ(self.here, self.now)):
-            return True
-        raise UndecidedError(
-            "backward and gradient want dO at other steps, and whether one way serves both "
-            "is not known for every side"
-        )
 
-    def _differ(self, device: Point, step: Number) -> Condition:
-        """A device wants another dO in gradient than at the same step of backward."""
-        own, other = (self.block(phase, "dO", device, step) for phase in _USES)
-        same = self.contains(own, other) & self.contains(other, own)
-        return self.in_mesh(device) & within(step, self.steps) & negated(same)
+        def wanted(phase: Phase, device: Point, step: Number) -> tuple[Condition, Block]:
+            inside = self.in_mesh(device) & within(step, self.steps)
+            return inside, self.block(phase, "dO", device, step)
+
+        def leaves(phase: Phase) -> Condition:
+            inside, own = wanted(phase, self.here, self.now)
+            return inside & negated(self.contains(self.home("dO"), own))
+
+        def differ(device: Point, step: Number) -> Condition:
+            (inside, own), (_, other) = (wanted(phase, device, step) for phase in PHASES[1:])
+            return inside & negated(self.contains(own, other) & self.contains(other, own))
+
+        first = product((0, 1), repeat=len(self.here) + 1)
+        alike = every(
+            negated(differ(dict(zip(self.here, at, strict=False)), at[-1])) for at in first
+        )
+        if self.never(leaves("backward") & alike) or self.never(leaves("gradient")):
+            return False
+        if self.never(differ(self.here, self.now)):
+            return True
+        raise UndecidedError("whether backward and gradient share dO is not known for every side")
 
     # How many
 
@@ -233,8 +233,8 @@ class Blocks:
         dims = (dim for dim in tensor_dims(tensor) if dim != "B")
         return prod((Polynomial.variable(f"size {dim}") for dim in dims), start=ONE)
 
-    def amount(self, formula: Number) -> Amount:
-        """What a formula `sent` or `held` gives.
+    def amount(self, formula: Number) -> list[Case]:
+        """What a formula `sent` or `held` gives, by cases.
 
         The sizes that it is given are those of a slice, as often as there are slices; M counts the
         rows of all batches. Raises `SymbolicError` if amounts cannot follow it.
@@ -246,8 +246,7 @@ class Blocks:
         sizes = {dim: Polynomial.variable(f"size {dim}") * self.product(*counts)
                  for dim, counts in cut.items()}  # fmt: skip
         sides = {side: Polynomial.variable(f"side {side}") for side in self.space.names}
-        given = {text: Amount.of(value) for text, value in (*sizes.items(), *sides.items())}
-        return Amount.of(evaluate(formula, given))
+        return cases_of(formula, {**sizes, **sides})
 
     # Questions
 

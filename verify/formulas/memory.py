@@ -15,7 +15,7 @@ from itertools import combinations
 
 from primepar.schedule.primitive import ANY
 from primepar.verify.formulas.alive import Life, Moment
-from primepar.verify.formulas.amount import Amount, broken, doubtful
+from primepar.verify.formulas.amount import Case, broken, doubtful
 from primepar.verify.formulas.blocks import Block, Blocks, overlap
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
 from primepar.verify.primitive import terms
@@ -27,7 +27,7 @@ Pair = tuple[int, int, int]
 """Two boxes of a tensor, by their places."""
 
 
-def counters(blocks: Blocks, held: Amount) -> Iterator[tuple[str, Term]]:
+def counters(blocks: Blocks, held: list[Case]) -> Iterator[tuple[str, Term]]:
     """Claims, each with what a counterexample satisfies."""
     for moment in Life(blocks).moments():
         text = f"{moment.text}: at most as much is alive as the formula says"
@@ -41,11 +41,11 @@ class Count:
     blocks: Blocks
     moment: Moment
 
-    def beyond(self, held: Amount) -> Term:
+    def beyond(self, held: list[Case]) -> Term:
         """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
         return terms.Or(*self._broken(held, self.moment.known))
 
-    def _broken(self, held: Amount, known: Range) -> list[Term]:
+    def _broken(self, held: list[Case], known: Range) -> list[Term]:
         """Counterexamples, short sides on their own only where that helps."""
         always = frozenset(pair for pair, term in self.conditions.items() if terms.TRUE.eq(term))
         during = terms.And(self.during, known.term())
@@ -55,7 +55,8 @@ class Count:
             return []
         short = [name for name in map("side {}".format, self.blocks.space.names)
                  if name not in known.only and known.lowest(name) < LONGEST_ALONE]  # fmt: skip
-        chosen = [name for name in short if name in held.asked]
+        asked = {name for case in held for fact in case.facts for name in fact.polynomial.names}
+        chosen = [name for name in short if name in asked]
         if not chosen:
             wrong = list(self._cases(held, known, during))
             if not wrong or not short:
@@ -63,7 +64,7 @@ class Count:
         parts = known.split((chosen or short)[0])
         return [wrong for part in parts for wrong in self._broken(held, part)]
 
-    def _cases(self, held: Amount, known: Range, during: Term) -> Iterator[Term]:
+    def _cases(self, held: list[Case], known: Range, during: Term) -> Iterator[Term]:
         for truths in self.blocks.cases(during, list(self.conditions.values())):
             case = dict(zip(self.conditions, truths, strict=True))
             met = frozenset(pair for pair, one in case.items() if one)

@@ -18,7 +18,7 @@ from primepar.schedule.tracing import formula
 from primepar.verify.answer import check_by
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.amount import Amount
+from primepar.verify.formulas.amount import Case
 from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.memory import copies, counters
 from primepar.verify.formulas.traffic import Traffic
@@ -71,7 +71,7 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
     return PropertyResult(property_, "refuted", seconds, sentence, details=details)
 
 
-def _failure(blocks: Blocks, property_: str, amount: Amount) -> tuple[str | None, Sides | None]:
+def _failure(blocks: Blocks, property_: str, amount: list[Case]) -> tuple[str | None, Sides | None]:
     """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
     claims = counters(blocks, amount) if property_ == "memory" else Traffic(blocks).counters(amount)
     for text, counter in claims:

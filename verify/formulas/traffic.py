@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from primepar.schedule.expression import Number, negated
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
-from primepar.verify.formulas.amount import Amount, broken, doubtful
+from primepar.verify.formulas.amount import Case, broken, doubtful
 from primepar.verify.formulas.blocks import Block, Blocks, Condition, either
 from primepar.verify.formulas.polynomial import Polynomial, Range
 from primepar.verify.formulas.sets import BlockSet, Ones, Which, subsets
@@ -32,7 +32,7 @@ class Traffic:
         self.sets: list[tuple[int, BlockSet]] = []
         self.more: list[tuple[str, Polynomial]] = []
 
-    def counters(self, sent: Amount) -> Iterator[tuple[str, Term]]:
+    def counters(self, sent: list[Case]) -> Iterator[tuple[str, Term]]:
         """Claims, each with what a counterexample satisfies.
 
         What is counted is what there is; the formula gives what is counted.
@@ -51,7 +51,7 @@ class Traffic:
             for _, counted in self.sets:
                 differs = self.blocks.term(counted.differs(ones))
                 yield f"{counted.text}: as many as the rule says", terms.And(known.term(), differs)
-            every = sent * Amount.of(self.devices)
+            every = [Case(facts, top * self.devices, bottom) for facts, top, bottom in sent]
             wrong = doubtful(every, operator.eq, self.total(ones), known)
             text = "the blocks that leave all devices are as many elements as devices times sent"
             yield text, broken(wrong, known)
