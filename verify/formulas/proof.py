@@ -11,7 +11,7 @@ from time import perf_counter
 import z3
 
 from primepar.certify.claims import Slices
-from primepar.errors import SymbolicError
+from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.expression import Number
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import formula
@@ -56,7 +56,7 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
     hint = None
     try:
         reason, hint = _failure(blocks, property_, blocks.amount(traced))
-    except (SymbolicError, UndecidedError) as error:
+    except (PrimitiveError, UndecidedError) as error:
         reason = str(error)
     if reason is None:
         note = copies(blocks) if property_ == "memory" else None
@@ -71,28 +71,28 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
     return PropertyResult(property_, "refuted", seconds, sentence, details=details)
 
 
-def _failure(blocks: Blocks, property_: str, amount: list[Case]) -> tuple[str | None, Sides | None]:
+def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | None, Sides | None]:
     """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
-    claims = counters(blocks, amount) if property_ == "memory" else Traffic(blocks).counters(amount)
+    claims = counters(blocks, cases) if property_ == "memory" else Traffic(blocks).counters(cases)
     for text, counter in claims:
         if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
             sides = _smallest(blocks, counter)
             pairs = zip(blocks.space.names, sides or (), strict=False)
-            at = ", ".join(f"{side}={length}" for side, length in pairs)
-            place = f"at {at}" if sides else f"for sides that sum up to more than {LARGEST_HINT}"
-            return f"{text}: not so {place}, though no mesh that was looked at is wrong", sides
+            at = ", ".join(f"{side}={length}" for side, length in pairs) or "some sides"
+            return f"{text}: not so at {at}, though no mesh that was looked at is wrong", sides
     return None, None
 
 
 def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
-    """The smallest sides of a counterexample."""
-    sides, solver = [side.term for side in blocks.space.sides], blocks.solver
+    """The smallest sides of a counterexample, if Z3 has one with a sum up to `LARGEST_HINT`."""
+    sides = [side.term for side in blocks.space.sides]
+    solver = z3.Solver()
+    solver.add(counter, *(side >= 1 for side in sides))
     for total in range(len(sides), LARGEST_HINT + 1):
-        solver.push()
-        solver.add(counter, terms.Sum([*sides, terms.IntVal(0)]) == total)
-        if check_by(solver, blocks.deadline) == z3.sat:
+        if (
+            check_by(solver, blocks.deadline, terms.Sum([*sides, terms.IntVal(0)]) == total)
+            == z3.sat
+        ):
             model = solver.model()
-            solver.pop()
             return tuple(model.eval(side).as_long() for side in sides)
-        solver.pop()
     return None

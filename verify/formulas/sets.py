@@ -72,37 +72,34 @@ class BlockSet:
 
     def __post_init__(self) -> None:
         blocks, now = self.blocks, self.blocks.now if self.step is None else self.step
-        own, digits = (
-            blocks.block(self.phase, self.tensor, blocks.here, now),
-            blocks.any_block(self.tensor),
-        )
+        own = blocks.block(self.phase, self.tensor, blocks.here, now)
+        digits = blocks.any_block(self.tensor)
         block = {
             dim: tuple(digit if named is ANY else named
                        for named, digit in zip(own[dim], digits[dim], strict=True))
             for dim in own
         }  # fmt: skip
         self.member = self.which(now, block)
-        limits: dict[str, Number] = {
-            str(blocks.here[axis]): length for axis, length in blocks.lengths.items()
-        }
-        limits |= {"t": blocks.steps} if self.step is None else {}
-        limits |= {str(digits[dim][at]): blocks.slices[dim][at] for dim, at in opened(own)}
-        self.limits = limits
+        self.limits: dict[str, Number] = {
+            **blocks.lengths, **({"t": blocks.steps} if self.step is None else {}),
+            **{str(digits[dim][at]): blocks.slices[dim][at] for dim, at in opened(own)},
+        }  # fmt: skip
         """Each variable, and how many values it has: device axes, step, open digits."""
         self._rules: dict[Ones, Rule] = {}
 
+    def _on(self, condition: Condition, sides: Sides) -> Array:
+        """A truth for each point on one mesh, with a dimension for each variable."""
+        along = dict(zip(self.blocks.space.names, sides, strict=True))
+        shape = tuple(int(evaluate(limit, along)) for limit in self.limits.values())
+        points = dict(zip(self.limits, np.indices(shape, sparse=True), strict=True))
+        values = Values(self.blocks.digits, {**along, **points})
+        return np.broadcast_to(evaluate(condition, values), shape)
+
     @cached_property
     def _seen(self) -> dict[Sides, Array]:
-        """A truth for each point on every small mesh, with a dimension for each variable."""
-        found = {}
-        for sides in {mesh for some in self._meshes.values() for mesh in some}:
-            along = dict(zip(self.blocks.space.names, sides, strict=True))
-            shape = tuple(int(evaluate(limit, along)) for limit in self.limits.values())
-            points = dict(zip(self.limits, np.indices(shape, sparse=True), strict=True))
-            found[sides] = np.broadcast_to(
-                evaluate(self.member, Values(self.blocks.digits, {**along, **points})), shape
-            )
-        return found
+        """The set on every small mesh."""
+        every = {mesh for some in self._meshes.values() for mesh in some}
+        return {sides: self._on(self.member, sides) for sides in every}
 
     @cached_property
     def _meshes(self) -> dict[Ones, list[Sides]]:
@@ -131,11 +128,7 @@ class BlockSet:
 
     def _agrees(self, rule: Rule, sides: Sides) -> bool:
         """Whether a rule has the same points on a mesh."""
-        points, along = self._seen[sides], dict(zip(self.blocks.space.names, sides, strict=True))
-        at: dict[str, Any] = dict(
-            zip(self.limits, np.indices(points.shape, sparse=True), strict=True)
-        )
-        return bool((evaluate(self._by(rule), {**along, **at}) == points).all())
+        return bool((self._on(self._by(rule), sides) == self._seen[sides]).all())
 
     @cached_property
     def short(self) -> Ones:
