@@ -78,6 +78,25 @@ REFUTED = {
 }
 
 
+def test_a_formula_that_is_wrong_on_many_devices_only_is_refuted_there() -> None:
+    def sent(self: ThreeD, *sizes: Value) -> Value:
+        return ThreeD.sent(self, *sizes) * where(sizes[-1] >= 6, 2, 1)
+
+    report = verify_primitive(with_sent(ThreeD, sent))
+    assert report["traffic"].verdict == "refuted"
+    assert str(report["traffic"].counterexample).startswith("s=6 (6x6x6 devices): M=72 N=12 K=72")
+
+
+def test_a_formula_that_is_wrong_on_long_sides_only_is_refuted_there() -> None:
+    kind = PRIMITIVES["by-output"]
+
+    def sent(self: Primitive, *sizes: Value) -> Value:
+        return kind.sent(self, *sizes) + where(sizes[-1] > 40, sizes[0], 0)
+
+    report = verify_primitive(with_sent(kind, sent))
+    assert str(report["traffic"].counterexample).startswith("s=41 (41 devices): ")
+
+
 @pytest.mark.parametrize("name", REFUTED)
 def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
     primitive, sentence = REFUTED[name]

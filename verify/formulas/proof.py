@@ -23,14 +23,12 @@ from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.memory import copies, counters
 from primepar.verify.formulas.traffic import Traffic
 from primepar.verify.primitive import terms
-from primepar.verify.primitive.search import smallest_faults
+from primepar.verify.primitive.search import fault_at, smallest_faults
 from primepar.verify.primitive.symbol import Term
 from primepar.verify.report import PropertyResult
 
 FORMULAS = {"memory": "held", "traffic": "sent"}
 """Property -> the method whose formula it is about."""
-LARGEST_HINT = 16
-"""Sum of the sides up to which the smallest counterexample is looked for."""
 Sides = tuple[int, ...]
 
 
@@ -61,14 +59,14 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
     if reason is None:
         note = copies(blocks) if property_ == "memory" else None
         return PropertyResult(property_, "proved", perf_counter() - start, reason=note)
-    hints = [hint] if hint else []
-    faults = smallest_faults(blocks.primitive, [property_], hints, blocks.deadline)
+    found = smallest_faults(blocks.primitive, [property_], [], blocks.deadline).get(property_)
+    if found is None and hint is not None:
+        found = fault_at(blocks.primitive, property_, hint)
     seconds = perf_counter() - start
-    if property_ not in faults:
+    if found is None:
         return PropertyResult(property_, "unknown", seconds, reason=reason)
-    sides, sentence = faults[property_].sides, faults[property_].sentence
-    details = of_primitive(blocks.primitive, sides, property_, sentence)
-    return PropertyResult(property_, "refuted", seconds, sentence, details=details)
+    details = of_primitive(blocks.primitive, found.sides, property_, found.sentence)
+    return PropertyResult(property_, "refuted", seconds, found.sentence, details=details)
 
 
 def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | None, Sides | None]:
@@ -84,15 +82,20 @@ def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | N
 
 
 def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
-    """The smallest sides of a counterexample, if Z3 has one with a sum up to `LARGEST_HINT`."""
+    """The sides of a counterexample with the smallest sum; None if Z3 finds none in time."""
     sides = [side.term for side in blocks.space.sides]
-    solver = z3.Solver()
+    total, solver = terms.Sum([*sides, terms.IntVal(0)]), z3.Solver()
     solver.add(counter, *(side >= 1 for side in sides))
-    for total in range(len(sides), LARGEST_HINT + 1):
-        if (
-            check_by(solver, blocks.deadline, terms.Sum([*sides, terms.IntVal(0)]) == total)
-            == z3.sat
-        ):
-            model = solver.model()
-            return tuple(model.eval(side).as_long() for side in sides)
-    return None
+
+    def found(*bound: Term) -> Sides | None:
+        if check_by(solver, blocks.deadline, *bound) != z3.sat:
+            return None
+        model = solver.model()
+        return tuple(model.eval(side, model_completion=True).as_long() for side in sides)
+
+    best, low = found(), len(sides)
+    while best is not None and low < sum(best):
+        middle = min((low + sum(best)) // 2, 2 * low)
+        smaller = found(total <= middle)
+        best, low = (smaller, low) if smaller else (best, middle + 1)
+    return best
