@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from primepar.certify.cases import Answer, Case, Form, cases
+from primepar.certify.cases import Answer, Case, cases
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.expression import Expression, Number, parse
+from primepar.schedule.form import Form
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import maps_of
@@ -111,7 +112,7 @@ class SequenceCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
-    """Check the certificate of a sequence and count its cases; raises what `certify_primitive` does.
+    """Check the certificate of a sequence, count its cases, and raise as `certify_primitive` does.
 
     What a step needs when an outer member goes on is claimed of the members inside it (`turns`).
     """

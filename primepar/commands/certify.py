@@ -87,7 +87,8 @@ def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) 
     given = load_certificate(file)
     reason = None
     if not isinstance(given, ProgramCertificate):
-        verdict, scope, properties = "proved", _every_side(placed), PROPERTIES
+        properties: tuple[str, ...] = PROPERTIES
+        verdict, scope = "proved", _every_side(placed)
         try:
             _check_all_sides(given, file, target, placed)
         except ClaimError as error:
