@@ -179,31 +179,23 @@ class Life:
     def _sum(self, phase: Phase, first: bool) -> Alive:
         """What a phase adds to, and, behind its `first` step, sums that arrive and that leave."""
         tensor, kind = PRODUCTS[phase].writes, self.kinds[phase]
-        rest, now, before, copies = (
-            Part(when, phase, tensor) for when in (When.REST, When.NOW, When.BEFORE, When.EVERY)
-        )
-        if kind is Kind.WAITS:
-            return self._united(tensor, (rest, copies))
-        if kind is Kind.DONE or first:
-            return self._united(tensor, (rest, now))
-        return replace(self._united(tensor, (rest, now, before)), arrive=True)
+        moves = kind is Kind.MOVES and not first
+        times = {Kind.WAITS: [When.EVERY]}.get(kind, [When.NOW, *[When.BEFORE] * moves])
+        parts = (Part(when, phase, tensor) for when in (When.REST, *times))
+        return replace(self._united(tensor, tuple(parts)), arrive=moves)
 
     def _united(self, tensor: str, parts: Parts) -> Alive:
         """The blocks of any of these parts; those of every step are counted one by one."""
+        keeps = self.blocks.keeps
+        kept = [Part(When.EVERY, "forward", part.tensor) for part in parts
+                if part.when is When.REST and keeps(part.phase, part.tensor)]  # fmt: skip
         boxes, more = list[Block](), Polynomial.of(0)
-        for part in dict.fromkeys(parts):
-            if part.when is When.REST and not self.homes:
-                continue
-            own = [part]
-            if part.when is When.REST and self.blocks.keeps(part.phase, part.tensor):
-                own.append(Part(When.EVERY, "forward", part.tensor))
-            for each in own:
-                if each.when is When.EVERY and not self.is_single:
-                    more += self.blocks.product(self.blocks.steps) * self.blocks.size(
-                        self._box(each)
-                    )
-                else:
-                    boxes.append(self._box(each))
+        for part in dict.fromkeys((*kept, *parts)):
+            if part.when is When.EVERY and not self.is_single:
+                size = self.blocks.size(self._box(part))
+                more += self.blocks.product(self.blocks.steps) * size
+            elif part.when is not When.REST or self.homes:
+                boxes.append(self._box(part))
         return Alive(tensor, tuple(boxes), more)
 
     def _box(self, part: Part) -> Block:

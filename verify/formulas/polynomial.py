@@ -146,12 +146,13 @@ def cancelled(*polynomials: Polynomial) -> list[Polynomial]:
     shared = gcd(*(factor for each in polynomials for factor in each.factors.values())) or 1
     if not gone and shared == 1:
         return list(polynomials)
+
+    def divided(monomial: Monomial) -> Monomial:
+        return tuple(sorted((Counter(monomial) - gone).elements()))
+
     return [
         Polynomial(
-            {
-                tuple(sorted((Counter(monomial) - gone).elements())): factor // shared
-                for monomial, factor in each.factors.items()
-            }
+            {divided(monomial): factor // shared for monomial, factor in each.factors.items()}
         )
         for each in polynomials
     ]
