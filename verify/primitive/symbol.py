@@ -275,7 +275,7 @@ class Symbol:
         return self._compared(terms.equal, other)
 
     def __ne__(self, other: Any) -> Condition:  # type: ignore[override]
-        return ~(self == other)
+        return self._compared(lambda a, b: terms.Not(terms.equal(a, b)), other)
 
     def __lt__(self, other: Any) -> Condition:
         return self._compared(operator.lt, other)
