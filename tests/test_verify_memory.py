@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import z3
-from primitive_cases import Layers, OtherWay, Rectangle, RestingSums, TravellingSums
+from primitive_cases import BringsMore, Layers, OtherWay, Rectangle, RestingSums, TravellingSums
 
 from primepar import Primitive, where
 from primepar.partition import PRIMITIVES, PrimePar
@@ -47,8 +47,10 @@ LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
     (InputStays, (3,)),
     (WeightStays, (2,)),
     (SummaRectangular, (2, 1, 2)),
+    (BringsMore, (3,)),
 ]
-"""Where more is counted than is alive: a home counts before its sum comes."""
+"""Where more is counted than is alive: a home counts before its sum comes, and what is kept of
+several steps counts apart from what a step reads."""
 SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
 
 
