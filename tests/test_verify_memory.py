@@ -1,30 +1,30 @@
-"""Memory and races of a primitive for every side: counted from its maps, compared and refused."""
+"""Memory of a primitive for every side: counted from its maps, and compared with its formula."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import z3
-from test_verify_primitive import Layers, OtherWay, Rectangle, RestingSums, TravellingSums
-from test_verify_traffic import with_sent
+from primitive_cases import BringsMore, Layers, OtherWay, Rectangle, RestingSums, TravellingSums
 
-from primepar import Primitive
+from primepar import Primitive, where
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDRegathered
 from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.expression import Value
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.primitive import Value
-from primepar.verify.primitive.alive import Life
-from primepar.verify.primitive.fit import fit_radices, samples
-from primepar.verify.primitive.memory import Pairs
-from primepar.verify.primitive.polynomial import Range
-from primepar.verify.primitive.proof import Prover, asked, verify_primitive
-from primepar.verify.primitive.races import races
-from primepar.verify.primitive.symbolic import Block, SymbolicMap
+from primepar.schedule.tracing import formula
+from primepar.verify.formulas.alive import Life
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.memory import Count
+from primepar.verify.formulas.polynomial import Range
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.primitive.slices import slices_of
 from primepar.verify.program.memory import Memory
 
 
@@ -47,8 +47,10 @@ LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
     (InputStays, (3,)),
     (WeightStays, (2,)),
     (SummaRectangular, (2, 1, 2)),
+    (BringsMore, (3,)),
 ]
-"""Where more is counted than is alive: a home counts before its sum comes."""
+"""Where more is counted than is alive: a home counts before its sum comes, and what is kept of
+several steps counts apart from what a step reads."""
 SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
 
 
@@ -82,27 +84,25 @@ def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[in
 
 def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
     """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
-    seen = samples(primitive)
-    symbolic = SymbolicMap(primitive, fit_radices(seen))
-    prover = Prover(symbolic, float("inf"))
+    blocks = Blocks(primitive, slices_of(primitive), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
-    for moment in Life(symbolic, seen).moments():
-        pairs = Pairs(symbolic, moment)
-        here = z3.And(moment.during, Range(only=lengths).term())
-        conditions = pairs.conditions()
-        for truths in prover.cases(here, list(conditions.values())):
-            together = zip(conditions, truths, strict=True)
-            total = pairs.total(frozenset(pair for pair, one in together if one))
+    for moment in Life(blocks).moments():
+        count = Count(blocks, moment)
+        here = z3.And(count.during, Range(lengths, frozenset(lengths)).term())
+        conditions = count.conditions
+        for truths in blocks.cases(here, list(conditions.values())):
+            met = frozenset(pair for pair, one in zip(conditions, truths, strict=True) if one)
+            total = count.total(met)
             for place, operator in enumerate(operators):
-                sizes = {f"size {dim}": operator.size(dim) for dim in "NK"}
-                rows = {"size M": operator.B * operator.M}
-                known = Range(only={**lengths, **sizes, **rows})
-                (case,) = total.cases
-                top, bottom = case.top.within(known).number, case.bottom.within(known).number
-                assert top is not None
-                assert bottom
-                most[place] = max(most[place], top // bottom)
+                slices = Sequence.of(primitive, *sides).grid
+                sizes = {dim: operator.size(dim) // slices.get(dim, 1) for dim in "BMNK"}
+                sizes["M"] *= sizes.pop("B")
+                least = {**lengths, **{f"size {dim}": size for dim, size in sizes.items()}}
+                known = Range(least, frozenset(least))
+                elements = total.within(known).number
+                assert elements is not None
+                most[place] = max(most[place], elements)
     return most
 
 
@@ -141,35 +141,52 @@ def test_no_formula_can_be_a_tenth_smaller(kind: type[Primitive]) -> None:
 
 
 def test_without_a_formula_memory_is_not_asked() -> None:
-    assert "memory" not in asked(with_held(Summa, Primitive.held))
-    nothing = with_sent(Rectangle, Primitive.sent)
+    nothing = with_held(Summa, Primitive.held)
     assert [each.name for each in verify_primitive(nothing).properties][-1] == "races"
 
 
-def fall_in_one(one: Block, other: Block) -> Any:
-    """The wrong rule: all blocks of a tensor have one buffer."""
-    return z3.BoolVal(True)
+def right_but_for_one_side(self: Summa, M: Value, N: Value, K: Value, s: Value) -> Value:
+    """Enough for 4 blocks of I wherever s is not 5, and for 3 there."""
+    return ((3 + (s - 5) ** 2) * M * N + 3 * N * K + 2 * M * K) / s**2
 
 
-def broken_races(primitive: Primitive, **rule: Any) -> dict[str, Any]:
-    """Sentence -> smallest sides, of claims about races that do not hold."""
-    seen = samples(primitive)
-    symbolic = SymbolicMap(primitive, fit_radices(seen))
-    prover = Prover(symbolic, float("inf"))
-    asked_claims = [prover.obligation(claim) for claim in races(symbolic, seen, **rule)]
-    return {claim.sentence: claim.sides for claim in asked_claims if claim.reason}
+@pytest.mark.parametrize("backwards", [False, True])
+def test_every_case_of_a_moment_is_asked_about(
+    backwards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the case that is wrong at s = 5 alone comes first or last."""
+    found = Blocks.cases
+
+    def in_order(*given: Any) -> Iterator[tuple[bool, ...]]:
+        every = list(found(*given))
+        return iter(every[::-1] if backwards else every)
+
+    monkeypatch.setattr(Blocks, "cases", in_order)
+    primitive = with_held(Summa, right_but_for_one_side)
+    blocks = Blocks(primitive, slices_of(primitive), float("inf"))
+    traced = formula(primitive, "held")
+    assert traced is not None
+    moments = Life(blocks).moments()
+    (between,) = (each for each in moments if each.text.endswith("gradient, a step between"))
+    solver = z3.Solver()
+    solver.add(Count(blocks, between).beyond(blocks.amount(traced)))
+    assert solver.check() == z3.sat
+    assert solver.model()[z3.Int("side s")].as_long() == 5
+    assert verify_primitive(primitive)["memory"].verdict == "refuted"
 
 
-IN_USE = "what arrives during a step has a buffer that is not in use"
+def test_a_formula_that_is_asked_with_logic_is_proved() -> None:
+    def held(self: Summa, M: Value, N: Value, K: Value, s: Value) -> Value:
+        more = where((s > 2) & ~(s == 1) | (s < 0), 4, s + 1)
+        return (more * M * N + where(s != 1, 3, 2) * N * K + 2 * M * K) / s**2
+
+    assert verify_primitive(with_held(Summa, held))["memory"].verdict == "proved"
 
 
-def test_one_buffer_for_each_tensor_is_refuted() -> None:
-    assert broken_races(PrimePar()) == {}
-    wrong = broken_races(PrimePar(), one_buffer=fall_in_one)
-    assert set(wrong.values()) == {(2,)}
-    moves = ("forward, I", "forward, W", "backward, dO", "backward, W", "gradient, I",
-             "gradient, dO")  # fmt: skip
-    assert {f"{name}: {IN_USE}" for name in moves} <= set(wrong)
-    assert broken_races(ThreeD(), one_buffer=fall_in_one) == {}
-    travelling = broken_races(TravellingSums(), one_buffer=fall_in_one)
-    assert "forward, O: a sum that arrives has a buffer that is not in use" in travelling
+def test_a_formula_of_what_is_kept_without_homes_is_unknown() -> None:
+    kind = type("Keeps", (PrimePar,), {"keeps": ("I",)})
+    plenty = with_held(kind, lambda self, M, N, K, s: 9 * (M * N + N * K + M * K))
+    report = verify_primitive(plenty)
+    assert report["memory"].verdict == "unknown"
+    assert report["memory"].reason == "what is kept is counted only where tensors have homes"
+    assert {each.verdict for each in report.properties[:6]} == {"proved"}

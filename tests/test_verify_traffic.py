@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_verify_primitive import Rectangle, TravellingSums
+from primitive_cases import Rectangle, TravellingSums
 
 from primepar import Primitive, where
 from primepar.errors import PrimitiveError
@@ -13,10 +13,9 @@ from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.three_d import ThreeD
 from primepar.schedule import Linear, Sequence
-from primepar.schedule.primitive import Slices, Value
-from primepar.verify.primitive.proof import asked, verify_primitive
-
-ONE_MESH = "where(condition, a, b) for a choice, or use --side"
+from primepar.schedule.expression import Value
+from primepar.schedule.primitive import Slices
+from primepar.verify.primitive.proof import verify_primitive
 
 
 def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
@@ -27,7 +26,8 @@ def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_formula_of_the_library_is_asked(name: str) -> None:
-    assert asked(PRIMITIVES[name]())[-1] == "traffic"
+    found = {each.name: each.verdict for each in verify_primitive(PRIMITIVES[name]()).properties}
+    assert (found["memory"], found["traffic"]) == ("proved", "proved")
 
 
 RIGHT: dict[type[Primitive], Any] = {
@@ -78,6 +78,25 @@ REFUTED = {
 }
 
 
+def test_a_formula_that_is_wrong_on_many_devices_only_is_refuted_there() -> None:
+    def sent(self: ThreeD, *sizes: Value) -> Value:
+        return ThreeD.sent(self, *sizes) * where(sizes[-1] >= 6, 2, 1)
+
+    report = verify_primitive(with_sent(ThreeD, sent))
+    assert report["traffic"].verdict == "refuted"
+    assert str(report["traffic"].counterexample).startswith("s=6 (6x6x6 devices): M=72 N=12 K=72")
+
+
+def test_a_formula_that_is_wrong_on_long_sides_only_is_refuted_there() -> None:
+    kind = PRIMITIVES["by-output"]
+
+    def sent(self: Primitive, *sizes: Value) -> Value:
+        return kind.sent(self, *sizes) + where(sizes[-1] > 40, sizes[0], 0)
+
+    report = verify_primitive(with_sent(kind, sent))
+    assert str(report["traffic"].counterexample).startswith("s=41 (41 devices): ")
+
+
 @pytest.mark.parametrize("name", REFUTED)
 def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
     primitive, sentence = REFUTED[name]
@@ -91,10 +110,12 @@ def test_a_formula_with_if_is_unknown_where_it_is_right() -> None:
         return 0 if s == 1 else Summa.sent(self, M, N, K, s)
 
     report = verify_primitive(with_sent(Summa, sent))
+    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
     assert report["traffic"].verdict == "unknown"
-    assert report["traffic"].reason == (
-        "what is sent is as much as the formula says: a formula for every side cannot ask `if`, "
-        f"max or min: write it with +, -, *, / and powers, {ONE_MESH}"
+    assert str(report["traffic"].reason).endswith(
+        "Summa.sent: expected +, -, *, //, %, comparisons, &, |, ~ and where, got `if`, `and`, "
+        "`or`, `not`, min or max of a device, step or side: write where(condition, a, b) and join "
+        "conditions with &, | and ~"
     )
 
 
@@ -103,8 +124,8 @@ def test_a_formula_that_cannot_be_called_is_refused() -> None:
     with pytest.raises(PrimitiveError) as raised:
         verify_primitive(primitive)
     assert str(raised.value) == (
-        "Summa.sent: expected a formula that can be called as sent(self, M, N, K, s) with "
-        "fractions, got ZeroDivisionError: Fraction(1, 0), for M=2 N=2 K=2, sides (1,)"
+        "Summa.sent: expected an amount, got ZeroDivisionError: Fraction(1, 0), for M=2 N=2 K=2, "
+        "sides (1,)"
     )
     with pytest.raises(PrimitiveError) as raised:
         Sequence.of(with_sent(Summa, lambda self, M, N, K, s: -M), 2).elements[0].sent(
@@ -112,7 +133,7 @@ def test_a_formula_that_cannot_be_called_is_refused() -> None:
         )
     assert str(raised.value) == (
         "Summa.sent: expected 0 elements or more, got -2 for M=2 N=2 K=2, sides (2,): "
-        "mend the formula"
+        "correct the formula"
     )
 
 

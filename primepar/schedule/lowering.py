@@ -1,19 +1,23 @@
 """From (operator shape, sequence) to a program, double-buffered.
 
-Each step posts the transfers of the next one, multiplies, waits, and frees what it needs no more:
-the products of step t overlap the transfers for step t + 1, and two buffers per moving tensor do.
+Each step posts the transfers of the next one, multiplies, waits, and frees what it needs no more,
+in the order and by the rules of `liveness`: the products of step t overlap the transfers for step
+t + 1, and two buffers per moving tensor do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import product
 from math import floor
 from typing import TypedDict
 
+from primepar.schedule import liveness
 from primepar.schedule.holdings import Holdings, both, less
 from primepar.schedule.layout import Layout
-from primepar.schedule.movement import NEXT_USE, Hop, Movement
+from primepar.schedule.liveness import AWAITED, Part, When
+from primepar.schedule.movement import Hop, Movement
 from primepar.schedule.operators import (
     DIMS,
     PHASES,
@@ -85,12 +89,7 @@ def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, .
 
 def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:
     """Tensors that lie on the devices before `phase`, each where it is then due."""
-    read: dict[Phase, dict[str, Phase]] = {
-        "forward": {"I": "forward", "W": "forward"},
-        "backward": {"I": "gradient", "W": "backward"},
-        "gradient": {"I": "gradient", "W": "forward", "dO": "gradient"},
-    }
-    due = {tensor: movement.start(reader, tensor) for tensor, reader in read[phase].items()}
+    due = {tensor: movement.start(reader, tensor) for tensor, reader in AWAITED[phase].items()}
     return due if "dO" in due else {**due, "dO": movement.end("forward", "O")}
 
 
@@ -131,10 +130,9 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
 
 
 def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
-    """Phases in order; backward and gradient together where they share dO on its way."""
-    if {"backward", "gradient"} <= set(phases) and movement.shares_output_gradient:
-        return [*((phase,) for phase in phases[:-2]), phases[-2:]]
-    return [(phase,) for phase in phases]
+    """The sweeps of `liveness`; whether dO is shared is asked only where it can be."""
+    shares = len(phases) > 1 and movement.shares_output_gradient
+    return liveness.sweeps(shares, phases)
 
 
 def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
@@ -221,7 +219,7 @@ def _done_with(
     movement: Movement, phases: tuple[Phase, ...], step: int
 ) -> Iterator[tuple[str, Holdings]]:
     """Operand blocks that a rank needs neither at the next step nor in a later phase."""
-    reader = {tensor: phase for phase in reversed(phases) for tensor in PRODUCTS[phase].reads}
+    reader = liveness.readers(phases)
     operands = dict.fromkeys(tensor for phase in phases for tensor in PRODUCTS[phase].reads)
     for tensor in operands:
         held = movement.held(reader[tensor], tensor, step)
@@ -230,24 +228,31 @@ def _done_with(
 
 def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     """Blocks of an operand that stay on every rank after a step."""
-    resting, held = movement.resting(phase, tensor), movement.held(phase, tensor, step)
-    if tensor in movement.sequence.keeps:
-        return both(resting, held)
-    if step + 1 < movement.sequence.steps:
-        return both(resting, movement.held(phase, tensor, step + 1))
-    following = NEXT_USE.get((phase, tensor))
-    if following is None or movement.sequence.has_homes:
-        return resting
-    if any(hop.tensor == tensor for hop in movement.moved(phase).operands[step]):
-        return movement.start(following, tensor)
-    return held
+    last = step + 1 == movement.sequence.steps
+    parts = liveness.kept(
+        phase,
+        tensor,
+        last=last,
+        keeps=tensor in movement.sequence.keeps,
+        homes=movement.sequence.has_homes,
+        realigns=last and any(h.tensor == tensor for h in movement.moved(phase).operands[step]),
+    )
+    return reduce(both, (_blocks(movement, part, step) for part in parts))
+
+
+def _blocks(movement: Movement, part: Part, step: int) -> Holdings:
+    """The blocks of a part on every rank, `step` being the one of now."""
+    if part.when is When.REST:
+        return movement.resting(part.phase, part.tensor)
+    at = {When.FIRST: 0, When.NOW: step, When.NEXT: step + 1}[part.when]
+    return movement.held(part.phase, part.tensor, at)
 
 
 def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
     """Blocks at home, or kept from forward, that no later phase reads."""
     if not movement.sequence.has_homes:
         return
-    for phase, tensor in (("backward", "W"), ("gradient", "I"), ("gradient", "dO")):
+    for phase, tensor in liveness.USED_UP:
         if phase in phases:
             left = movement.resting(phase, tensor)
             yield tensor, less(left, movement.home("W")) if tensor == "W" else left

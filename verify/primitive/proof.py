@@ -20,6 +20,7 @@ from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.primitive import Primitive
 from primepar.verify.certificate.answers import answers
 from primepar.verify.deadline import UndecidedError, deadline
+from primepar.verify.formulas.proof import formula_results
 from primepar.verify.primitive.decide import Decision, decisions
 from primepar.verify.primitive.refute import Fault, faults
 from primepar.verify.primitive.slices import slices_of
@@ -75,7 +76,7 @@ def verify_primitive(
         return Report.of(target, results, scope(primitive))
     results = list(_results(proof, end))
     if all(result.verdict == "proved" for result in results):
-        results += formulas(primitive, end)
+        results += formula_results(primitive, proof.subject.slices, end)
     else:
         results = [result for result in results if result.name != "races"]
     return Report.of(target, results, scope(primitive), proof.certificate)
@@ -171,8 +172,3 @@ def _without_claims(primitive: Primitive, reason: str, end: float) -> Iterator[P
             )
         else:
             yield PropertyResult(name, "unknown", 0.0, reason=reason)
-
-
-def formulas(primitive: Primitive, end: float) -> list[PropertyResult]:
-    """Memory and traffic."""
-    return []

@@ -36,6 +36,7 @@ from primepar.verify.program.traffic import sent
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
 MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
+MOST_DEVICES_ALONE = 400
 MOST_SUB_OPERATORS = 4096
 WIDE, MANY = ("M", "N", "K"), 16
 """Dims that are made so many times as long, one by one, where amounts are looked at."""
@@ -88,6 +89,17 @@ def smallest_faults(
                 sentence = f"{_mesh(sequence)}: {fault}"
                 found[name] = MeshFault(sides, sentence, perf_counter() - clock)
     return found
+
+
+def fault_at(primitive: Primitive, name: str, sides: Sides) -> MeshFault | None:
+    """The fault of a property on one mesh, if it has no more than `MOST_DEVICES_ALONE` devices."""
+    clock, sequence = perf_counter(), Sequence.of(primitive, *sides)
+    if sequence.ranks > MOST_DEVICES_ALONE:
+        return None
+    fault = next(FAULTS[name](Movement(sequence)), None)
+    if fault is None:
+        return None
+    return MeshFault(sides, f"{_mesh(sequence)}: {fault}", perf_counter() - clock)
 
 
 def _mesh(sequence: Sequence) -> str:

@@ -16,7 +16,6 @@ from primepar.errors import SymbolicError
 from primepar.schedule.primitive import ANY
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
-from primepar.verify.primitive.polynomial import Polynomial
 
 Term = Any
 """A Z3 integer expression; z3 ships no types."""
@@ -71,10 +70,6 @@ class Space:
     def term(self, form: Affine) -> Term:
         """An affine form as a Z3 integer."""
         return _term(self.names, form)
-
-    def polynomial(self, form: Affine) -> Polynomial:
-        """An affine form as a polynomial, to be multiplied."""
-        return Polynomial.affine(form, tuple(f"side {name}" for name in self.names))
 
     def exactly(self, form: Affine) -> Symbol:
         """The symbol whose value is an affine form of the sides."""
@@ -277,10 +272,10 @@ class Symbol:
         return Condition(self.space, compare(self.term, self.space.of(other).term))
 
     def __eq__(self, other: Any) -> Condition:  # type: ignore[override]
-        return self._compared(operator.eq, other)
+        return self._compared(terms.equal, other)
 
     def __ne__(self, other: Any) -> Condition:  # type: ignore[override]
-        return self._compared(operator.ne, other)
+        return self._compared(lambda a, b: terms.Not(terms.equal(a, b)), other)
 
     def __lt__(self, other: Any) -> Condition:
         return self._compared(operator.lt, other)

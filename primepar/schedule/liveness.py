@@ -1,0 +1,93 @@
+"""What the lowering keeps alive, defined once: read with concrete holdings and with symbols.
+
+A sweep posts what its first step wants of the operands, and waits. Then every step
+
+1. posts the operands of the next step, or at the last one those with which the next phase starts,
+   and the partial sums that move on: all arrive in buffers of their own, beside what is in use;
+2. multiplies, into a scratch where the sum is still on its way here;
+3. waits, adds the scratches to their sums, and frees the sums that have left;
+4. frees the operands that are not `kept`;
+5. sends home the sums that it has finished. A home that has a part itself and gets one other takes
+   it in a scratch; a reduce-scatter and a reduce need none.
+
+After its last step the sweep frees what no later phase reads (`USED_UP`).
+
+A rule gives parts: blocks of a tensor that the map names. A reader knows the blocks of each part:
+`lowering` as sets on every rank, `verify.formulas` as digits for any device of any mesh.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from primepar.schedule.movement import NEXT_USE
+from primepar.schedule.operators import PHASES, PRODUCTS, Phase
+
+Sweep = tuple[Phase, ...]
+"""Phases that run together."""
+
+
+class When(Enum):
+    """When a device has blocks in a phase: as it rests, or with its product of a step."""
+
+    REST = auto()
+    """All through the phase: at home, or kept from forward."""
+    FIRST = auto()
+    BEFORE = auto()
+    """The step before this one."""
+    NOW = auto()
+    NEXT = auto()
+    LAST = auto()
+    EVERY = auto()
+
+
+class Part(NamedTuple):
+    """The blocks of a tensor that a device has `when`."""
+
+    when: When
+    phase: Phase
+    tensor: str
+
+
+Parts = tuple[Part, ...]
+"""A union; the blocks of different parts may be the same."""
+AWAITED: dict[Phase, dict[str, Phase]] = {
+    "forward": {"I": "forward", "W": "forward"},
+    "backward": {"I": "gradient", "W": "backward"},
+    "gradient": {"I": "gradient", "W": "forward", "dO": "gradient"},
+}
+"""Before a phase: operand -> the phase that reads it next, where it is due; dO is where O ends."""
+USED_UP = (("backward", "W"), ("gradient", "I"), ("gradient", "dO"))
+"""(phase, operand): what rests of it, copies and gradients, is freed after that phase."""
+
+
+def sweeps(shares_output_gradient: bool, phases: tuple[Phase, ...] = PHASES) -> list[Sweep]:
+    """Phases in order; backward and gradient together where they share dO on its way."""
+    if shares_output_gradient and {"backward", "gradient"} <= set(phases):
+        return [*((phase,) for phase in phases[:-2]), phases[-2:]]
+    return [(phase,) for phase in phases]
+
+
+def readers(sweep: Sweep) -> dict[str, Phase]:
+    """Operand -> the first phase of the sweep that reads it."""
+    return {tensor: phase for phase in reversed(sweep) for tensor in PRODUCTS[phase].reads}
+
+
+def kept(
+    phase: Phase, tensor: str, *, last: bool, keeps: bool, homes: bool, realigns: bool
+) -> Parts:
+    """What stays of an operand after a step, which is the `last` or not.
+
+    `keeps`: copies brought in forward are kept; `homes`: tensors have homes; `realigns`: blocks
+    are brought during the last step for the phase that uses the operand next.
+    """
+    rest = Part(When.REST, phase, tensor)
+    if keeps and phase == "forward":
+        return rest, Part(When.NOW, phase, tensor)
+    if not last:
+        return rest, Part(When.NEXT, phase, tensor)
+    following = NEXT_USE.get((phase, tensor))
+    if following is None or homes:
+        return (rest,)
+    return (Part(When.FIRST, following, tensor) if realigns else Part(When.NOW, phase, tensor),)

@@ -1,0 +1,101 @@
+"""Memory and traffic of a primitive that is right: what its formulas say, for every side.
+
+Whatever comes of it, it says nothing of the other properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import z3
+
+from primepar.certify.claims import Slices
+from primepar.errors import PrimitiveError, SymbolicError
+from primepar.schedule.expression import Number
+from primepar.schedule.primitive import Primitive
+from primepar.schedule.tracing import formula
+from primepar.verify.answer import check_by
+from primepar.verify.counterexample.primitive import of_primitive
+from primepar.verify.deadline import UndecidedError
+from primepar.verify.formulas.amount import Case
+from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.memory import copies, counters
+from primepar.verify.formulas.traffic import Traffic
+from primepar.verify.primitive import terms
+from primepar.verify.primitive.search import fault_at, smallest_faults
+from primepar.verify.primitive.symbol import Term
+from primepar.verify.report import PropertyResult
+
+FORMULAS = {"memory": "held", "traffic": "sent"}
+"""Property -> the method whose formula it is about."""
+Sides = tuple[int, ...]
+
+
+def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterator[PropertyResult]:
+    """How memory and traffic ended, each where the primitive has a formula of it.
+
+    The number of `slices` is that of the proof of correctness; Z3 is asked until `end`, a time of
+    `perf_counter`. Raises `PrimitiveError` if a formula cannot be called, or not with numbers.
+    """
+    blocks = Blocks(primitive, slices, end)
+    for property_, method in FORMULAS.items():
+        start = perf_counter()
+        try:
+            traced = formula(primitive, method)
+        except SymbolicError as error:
+            yield PropertyResult(property_, "unknown", perf_counter() - start, reason=str(error))
+            continue
+        if traced is not None:
+            yield _result(blocks, property_, traced, start)
+
+
+def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> PropertyResult:
+    hint = None
+    try:
+        reason, hint = _failure(blocks, property_, blocks.amount(traced))
+    except (PrimitiveError, UndecidedError) as error:
+        reason = str(error)
+    if reason is None:
+        note = copies(blocks) if property_ == "memory" else None
+        return PropertyResult(property_, "proved", perf_counter() - start, reason=note)
+    found = smallest_faults(blocks.primitive, [property_], [], blocks.deadline).get(property_)
+    if found is None and hint is not None:
+        found = fault_at(blocks.primitive, property_, hint)
+    seconds = perf_counter() - start
+    if found is None:
+        return PropertyResult(property_, "unknown", seconds, reason=reason)
+    details = of_primitive(blocks.primitive, found.sides, property_, found.sentence)
+    return PropertyResult(property_, "refuted", seconds, found.sentence, details=details)
+
+
+def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | None, Sides | None]:
+    """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
+    claims = counters(blocks, cases) if property_ == "memory" else Traffic(blocks).counters(cases)
+    for text, counter in claims:
+        if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
+            sides = _smallest(blocks, counter)
+            pairs = zip(blocks.space.names, sides or (), strict=False)
+            at = ", ".join(f"{side}={length}" for side, length in pairs) or "some sides"
+            return f"{text}: not so at {at}, though no mesh that was looked at is wrong", sides
+    return None, None
+
+
+def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
+    """The sides of a counterexample with the smallest sum; None if Z3 finds none in time."""
+    sides = [side.term for side in blocks.space.sides]
+    total, solver = terms.Sum([*sides, terms.IntVal(0)]), z3.Solver()
+    solver.add(counter, *(side >= 1 for side in sides))
+
+    def found(*bound: Term) -> Sides | None:
+        if check_by(solver, blocks.deadline, *bound) != z3.sat:
+            return None
+        model = solver.model()
+        return tuple(model.eval(side, model_completion=True).as_long() for side in sides)
+
+    best, low = found(), len(sides)
+    while best is not None and low < sum(best):
+        middle = min((low + sum(best)) // 2, 2 * low)
+        smaller = found(total <= middle)
+        best, low = (smaller, low) if smaller else (best, middle + 1)
+    return best
