@@ -26,6 +26,7 @@ from attack_checker import forged, is_same, offered, written
 from attack_judge import judge
 from attack_maps import NAME, generated
 from attack_methods import METHODS
+from attack_score import ruled
 from long_runs import judged
 
 from primepar import Primitive
@@ -34,8 +35,9 @@ from primepar.partition import PRIMITIVES
 from primepar.targets import load_primitive
 
 HERE = Path(__file__).resolve().parent
-WRONG, OFFERED = 400, 60
-"""Generated wrong primitives whose own certificates are asked for; and that others are offered."""
+WRONG, OFFERED, OUTSIDE = 400, 60, 40
+"""Generated wrong primitives whose own certificates are asked for; how many of them are offered
+those of others; and how many are outside the language."""
 
 TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
 """Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
@@ -71,14 +73,16 @@ def wrong() -> dict[str, Primitive]:
         name = path.stem.title().replace("_", "")
         if judge(path.read_text(encoding="utf-8"), name).verdict == "wrong":
             files[path.name] = load_primitive(f"{path}:{name}")
-    return {**files, "too few steps": loaded(TOO_FEW_STEPS), **dict(generated_wrong(WRONG))}
+    files["too few steps"] = loaded(TOO_FEW_STEPS)
+    outside, inside = generated_wrong(OUTSIDE, False), generated_wrong(WRONG, True)
+    return {**files, **dict(outside), **dict(inside)}
 
 
-def generated_wrong(count: int) -> Iterator[tuple[str, Primitive]]:
-    """The first generated ones."""
+def generated_wrong(count: int, in_language: bool) -> Iterator[tuple[str, Primitive]]:
+    """The first generated ones that can be loaded, of those in the language or outside it."""
     for seed in range(100 * count):
         made = generated(seed)
-        if not made.in_language or judge(made.source, NAME).verdict != "wrong":
+        if made.in_language != in_language or ruled(made).verdict != "wrong":
             continue
         try:
             yield f"generated {seed}", loaded(made.source)
@@ -94,6 +98,8 @@ def like(name: str) -> list[str]:
     if not name.startswith("generated "):
         return [each for each in certificates() if each in PRIMITIVES]
     method = generated(int(name.split()[1])).method
+    if method == "outside":
+        return ["primepar", "summa"]
     return [each for each in certificates() if each.removeprefix("generated ") == method]
 
 
