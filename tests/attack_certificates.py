@@ -168,11 +168,7 @@ def answer(offer: Offer) -> Answered | None:
     text = certificates()[offer.certificate]
     if offer.kind == "another's":
         return Answered(offer, is_right, offered(text, primitive))
-    random = Random(f"alteration {offer.number}")
-    other = certificates()[random.choice(list(certificates()))]
-    given = altered(text, offer.kind, random, other)
-    if given is None:
-        return None
+    given = _altered(text, offer)
     said = offered(given, primitive)
     if said != "accepted" or not is_right:
         return Answered(offer, is_right, said)
@@ -181,6 +177,17 @@ def answer(offer: Offer) -> Answered | None:
     differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
     also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
     return Answered(offer, is_right, said, differs, also)
+
+
+def _altered(text: bytes, offer: Offer) -> bytes:
+    """The alteration of a number; where nothing can be altered so, one of another kind."""
+    random, kind = Random(f"alteration {offer.number}"), offer.kind
+    while True:
+        other = certificates()[random.choice(list(certificates()))]
+        given = altered(text, kind, random, other)
+        if given is not None:
+            return given
+        kind = random.choice((offer.kind, *KINDS))
 
 
 def _made(offer: Offer, primitive: Primitive) -> Answered | None:

@@ -150,7 +150,7 @@ def test_what_is_proved_is_right(tmp_path: Path) -> None:
     assert not [each for each in scored if each.bad in ("proved-wrong", "crashed")]
 
 
-SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), "proved", (), "", 0.1)
+SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), True, "proved", (), "", 0.1)
 """A right map that is proved."""
 
 
@@ -167,6 +167,7 @@ def change(scored: Scored, **changes: object) -> Scored:
         ({"ruling": "wrong", "verdict": "unknown"}, 0),
         ({"ruling": "wrong"}, 1),
         ({"ruling": "wrong", "in_language": False}, 1),
+        ({"ruling": "wrong", "in_language": False, "is_early": False}, 0),
         ({"verdict": "refuted"}, 1),
         ({"verdict": "refused"}, 1),
         ({"verdict": "crashed"}, 1),
