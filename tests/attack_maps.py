@@ -19,7 +19,11 @@ NAME = "Attack"
 """The class in every source."""
 WEIGHTS: dict[str, float] = {
     **{name: 0.4 if name.startswith("mixed") else 1 for name in METHODS},
-    **{"primepar": 4, "primepar-layers": 2, "summa": 3, "three-d": 2, "tesseract": 2},
+    "primepar": 4,
+    "primepar-layers": 2,
+    "summa": 3,
+    "three-d": 2,
+    "tesseract": 2,
 }
 """How often a method is drawn."""
 OFTEN = {"devices": 6, "slices": 6, "steps": 4, "token": 4, "open digits": 1, "kept copies": 1}
