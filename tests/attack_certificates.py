@@ -168,7 +168,8 @@ def answer(offer: Offer) -> Answered | None:
     text = certificates()[offer.certificate]
     if offer.kind == "another's":
         return Answered(offer, is_right, offered(text, primitive))
-    given = _altered(text, offer)
+    kind, given = _altered(text, offer)
+    offer = offer._replace(kind=kind)
     said = offered(given, primitive)
     if said != "accepted" or not is_right:
         return Answered(offer, is_right, said)
@@ -179,14 +180,14 @@ def answer(offer: Offer) -> Answered | None:
     return Answered(offer, is_right, said, differs, also)
 
 
-def _altered(text: bytes, offer: Offer) -> bytes:
-    """The alteration of a number; where nothing can be altered so, one of another kind."""
+def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
+    """The alteration of a number, of another kind where nothing can be altered as it is asked."""
     random, kind = Random(f"alteration {offer.number}"), offer.kind
     while True:
         other = certificates()[random.choice(list(certificates()))]
         given = altered(text, kind, random, other)
         if given is not None:
-            return given
+            return kind, given
         kind = random.choice((offer.kind, *KINDS))
 
 
