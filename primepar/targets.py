@@ -14,6 +14,7 @@ from primepar.plan.plan import Plan, is_plan, load_plan
 from primepar.plan.ready import READY
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.nesting import Nesting
+from primepar.schedule.tracing import maps_of
 
 Target = Primitive | Sequence | Program | Plan
 
@@ -91,6 +92,7 @@ def load_primitive(text: str) -> Primitive:
             f"got {type(error).__name__}: {error}"
         ) from None
     _check_axes(text, primitive.axes)
+    maps_of(primitive)
     return primitive
 
 

@@ -7,9 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
 from primepar.verify.counterexample.data import Counterexample
 
-Verdict = Literal["proved", "refuted", "unknown"]
+Verdict = Literal["proved", "refuted", "unknown", "not asked"]
+"""A property that has no meaning until another one holds is not asked; a report always is."""
 
 PROPERTIES = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
@@ -30,6 +32,8 @@ class PropertyResult(Struct, frozen=True):
     """If unknown, why; if proved, what the proof leans on where that is worth saying."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
+    certified: bool | None = None
+    """Of a proof for all sides: whether the checker accepted a certificate of it."""
 
 
 class Report(Struct, frozen=True):
@@ -40,10 +44,16 @@ class Report(Struct, frozen=True):
     properties: tuple[PropertyResult, ...]
     scope: str | None = None
     """Of a primitive what the verdict is about, `every s >= 1 (axes r, c)`."""
+    certificate: PrimitiveCertificate | SequenceCertificate | None = None
+    """Of a proof for all sides: what it rests on, if all of it is certified."""
 
     @classmethod
     def of(
-        cls, target: str, properties: Iterable[PropertyResult], scope: str | None = None
+        cls,
+        target: str,
+        properties: Iterable[PropertyResult],
+        scope: str | None = None,
+        certificate: PrimitiveCertificate | SequenceCertificate | None = None,
     ) -> Report:
         """Sum up: refuted if any property is, else unknown if any is, else proved."""
         results = tuple(properties)
@@ -53,7 +63,7 @@ class Report(Struct, frozen=True):
             overall = "refuted"
         elif "unknown" in verdicts:
             overall = "unknown"
-        return cls(target, overall, results, scope)
+        return cls(target, overall, results, scope, certificate)
 
     def __getitem__(self, name: str) -> PropertyResult:
         """Give one property by name. Raises `KeyError` if it was not asked."""

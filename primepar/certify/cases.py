@@ -1,19 +1,24 @@
-"""Whole numbers that stand for every mesh at once, case by case; nobody is asked but a certificate.
+"""Follows an expression for all values of its names at once, case by case, as a certificate says.
 
-A map, or a claim about it, is called with `Linear` forms. Wherever it compares two of them, the
-certificate says either that only one outcome can be, with factors that add what is known up to a
-contradiction (Farkas' lemma), or that both can be: then both are followed. So a claim that ends
-well in every case holds for all values, whatever the length of the sides.
+Names stand for any whole numbers within their ranges. An expression is evaluated to a `Form`, a
+polynomial in the names. Wherever two forms are compared, the certificate has an answer: only one
+outcome is possible, with factors that add what is known up to a contradiction (Farkas' lemma), or
+both are, and both are followed. A claim that holds at the end of every case holds for all values.
+
+    s >= 1, 0 <= r < s, and `(r + 1) % s` is compared with s: in the case r + 1 < s it is r + 1,
+    else r + 1 - s; in both "at least s" contradicts what is known, so it is always below s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from primepar.errors import ClaimError
+from primepar.schedule.expression import Condition, Expression
 
 MOST_QUOTIENTS = 16
 """Multiples of a divisor that are tried for the quotient."""
@@ -32,89 +37,66 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     factors: tuple[tuple[int, int], ...] = ()
 
 
-class Linear:
-    """A sum of multiples of variables, within one case: its comparisons give plain bools."""
+Term = tuple[str, ...]
+"""The names of a product, sorted; () for the constant."""
 
-    def __init__(self, case: Case, constant: int, factors: dict[str, int]) -> None:
-        self.case, self.constant = case, constant
-        self.factors = {name: factor for name, factor in factors.items() if factor}
 
-    def _of(self, value: Any) -> Linear:
-        if isinstance(value, Linear):
-            return value
-        if isinstance(value, int):
-            return Linear(self.case, int(value), {})
-        raise ClaimError(f"expected whole numbers in a map, got {type(value).__name__}")
+class Form:
+    """A polynomial: each product of names with its factor."""
 
-    def __add__(self, other: Any) -> Linear:
-        right, total = self._of(other), dict(self.factors)
-        for name, factor in right.factors.items():
-            total[name] = total.get(name, 0) + factor
-        return Linear(self.case, self.constant + right.constant, total)
+    __slots__ = ("terms",)
 
-    def __mul__(self, other: Any) -> Linear:
-        one, factor = self._of(other), self
-        if not one.factors:
-            one, factor = self, one
-        if factor.factors:
-            raise ClaimError("expected no product of two indices or sides in a map")
-        times = {name: each * factor.constant for name, each in one.factors.items()}
-        return Linear(self.case, one.constant * factor.constant, times)
+    def __init__(self, terms: Mapping[Term, int]) -> None:
+        self.terms = {term: factor for term, factor in terms.items() if factor}
 
-    __radd__, __rmul__ = __add__, __mul__
+    @classmethod
+    def of(cls, value: int) -> Form:
+        """A plain number."""
+        return cls({(): value})
 
-    def __neg__(self) -> Linear:
-        return self * -1
+    @classmethod
+    def named(cls, name: str) -> Form:
+        """One name."""
+        return cls({(name,): 1})
 
-    def __sub__(self, other: Any) -> Linear:
-        return self + -self._of(other)
+    @property
+    def constant(self) -> int | None:
+        """Its value, where it is a plain number."""
+        return self.terms.get((), 0) if self.terms.keys() <= {()} else None
 
-    def __rsub__(self, other: Any) -> Linear:
-        return self._of(other) - self
+    @property
+    def key(self) -> frozenset[tuple[Term, int]]:
+        """The same for equal forms."""
+        return frozenset(self.terms.items())
 
-    def __divmod__(self, other: Any) -> tuple[int, Linear]:
-        """Quotient and rest: case by case the quotient is a plain number."""
-        divisor, rest, quotient = self._of(other), self, 0
-        if not divisor >= 1:
-            raise ClaimError("expected % and // by 1 or more in a map")
-        step = 1 if rest >= 0 else -1
-        for _ in range(MOST_QUOTIENTS):
-            if rest < divisor if step > 0 else rest >= 0:
-                return quotient, rest
-            quotient, rest = quotient + step, rest - divisor * step
-        raise ClaimError(f"expected an index below {MOST_QUOTIENTS} sides left of % or //")
+    def plus(self, other: Form, times: int = 1) -> Form:
+        """The sum with a multiple of another one."""
+        total = dict(self.terms)
+        for term, factor in other.terms.items():
+            total[term] = total.get(term, 0) + factor * times
+        return Form(total)
 
-    def __mod__(self, other: Any) -> Linear:
-        return self.__divmod__(other)[1]
+    def times(self, other: Form) -> Form:
+        """The product."""
+        total: dict[Term, int] = {}
+        for (one, factor), (two, more) in product(self.terms.items(), other.terms.items()):
+            term = tuple(sorted((*one, *two)))
+            total[term] = total.get(term, 0) + factor * more
+        return Form(total)
 
-    def __floordiv__(self, other: Any) -> int:
-        return self.__divmod__(other)[0]
+    def opposite(self) -> Form:
+        """What is 0 or more where this is below 0."""
+        return Form.of(-1).plus(self, -1)
 
-    def __rmod__(self, other: Any) -> Linear:
-        return self._of(other) % self
-
-    def __rfloordiv__(self, other: Any) -> int:
-        return self._of(other) // self
-
-    def __ge__(self, other: Any) -> bool:
-        return self.case.decide(self - other)
-
-    def __le__(self, other: Any) -> bool:
-        return self.case.decide(-(self - other))
-
-    def __gt__(self, other: Any) -> bool:
-        return not self <= other
-
-    def __lt__(self, other: Any) -> bool:
-        return not self >= other
-
-    def __eq__(self, other: object) -> bool:
-        return self <= other and self >= other
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("an index of every mesh is no plain number")
-
-    __hash__ = __bool__ = __index__ = __int__ = __float__ = __iter__ = _refuse
+    def replaced(self, name: str, value: Form) -> Form:
+        """The same with a form instead of a name."""
+        total = Form({})
+        for term, factor in self.terms.items():
+            part = Form({tuple(each for each in term if each != name): factor})
+            for _ in range(term.count(name)):
+                part = part.times(value)
+            total = total.plus(part)
+        return total
 
 
 Taken = tuple[bool, bool]
@@ -122,66 +104,203 @@ Taken = tuple[bool, bool]
 
 
 class Case:
-    """One way through a claim: what is known in it, and what was decided."""
+    """One way through a claim: what is known in it, and what was decided.
+
+    `known` are forms that are 0 or more. Equations are not listed there: each is solved for one of
+    its names, which is then replaced wherever it occurs.
+    """
 
     def __init__(self, taken: Sequence[Taken], answers: Answers) -> None:
-        self.known: list[Linear] = []
-        """Forms that are 0 or more; those that follow from others are left out."""
+        self.known: list[Form] = []
+        self.solved: dict[str, Form] = {}
         self.taken, self.answers = list(taken), answers
         self._ready = list(taken)
-        self._names: set[str] = set()
+        self._decided: dict[frozenset[tuple[Term, int]], bool] = {}
+        self._values: dict[int, tuple[Any, Form]] = {}
+        self._quotients = 0
 
-    def fresh(self, name: str, first: int, limit: Linear | None = None) -> Linear:
-        """A variable from `first` on, below a limit."""
-        if name in self._names:
-            raise ClaimError(f"expected axes of other names, got {name!r} twice")
-        self._names.add(name)
-        one = Linear(self, 0, {name: 1})
-        self.known.append(one - first)
+    def variable(self, name: str, first: int, limit: Form | None = None) -> Form:
+        """A name for any whole number from `first` on, below a limit."""
+        one = Form.named(name)
+        self.known.append(one.plus(Form.of(-first)))
         if limit is not None:
-            self.known.append(limit - 1 - one)
+            self.known.append(limit.plus(one, -1).plus(Form.of(-1)))
         return one
 
-    def decide(self, form: Linear) -> bool:
+    def reduced(self, form: Form) -> Form:
+        """The form without the names that are solved for."""
+        for name, value in self.solved.items():
+            if any(name in term for term in form.terms):
+                form = form.replaced(name, value)
+        return form
+
+    # Decisions
+
+    def decide(self, form: Form) -> bool:
         """Whether a form is 0 or more."""
-        if not form.factors:
+        form = self.reduced(form)
+        if form.constant is not None:
             return form.constant >= 0
+        opposite = form.opposite()
+        for one, outcome in ((form, True), (opposite, False)):
+            if one.key in self._decided:
+                return self._decided[one.key] == outcome
         if self._ready:
             outcome, is_open = self._ready.pop(0)
         else:
             outcome, is_open = self.answers(self, form)
             self.taken.append((outcome, is_open))
+        self._decided[form.key] = outcome
         if is_open:
-            self.known.append(form if outcome else -form - 1)
+            self.known.append(form if outcome else opposite)
         return outcome
 
-
-Answers = Callable[[Case, Linear], Taken]
-
-
-def contradicts(known: list[Linear], opposite: Linear, answer: Answer) -> bool:
-    """Whether forms that are 0 or more, times factors of 0 or more, add up to less than 0."""
-    total = Linear(opposite.case, 0, {})
-    for place, factor in answer.factors:
-        if factor < 0 or not -1 <= place < len(known):
+    def equal(self, one: Form, other: Form) -> bool:
+        """Whether two forms are equal; if so one name is solved for."""
+        form = self.reduced(one.plus(other, -1))
+        if not (self.decide(form) and self.decide(Form({}).plus(form, -1))):
             return False
-        total += (known[place] if place >= 0 else opposite) * factor
-    return not total.factors and total.constant < 0
+        self._solve(form)
+        return True
+
+    def _solve(self, form: Form) -> None:
+        """Solve an equation of names for the last that has the factor 1 or -1."""
+        linear = all(len(term) < 2 for term in form.terms)
+        units = sorted(term[0] for term, factor in form.terms.items() if term and abs(factor) == 1)
+        if linear and units:
+            name = units[-1]
+            factor = form.terms[name,]
+            rest = form.plus(Form({(name,): -factor}))
+            value = Form({}).plus(rest, -factor)
+            self.solved = {each: old.replaced(name, value) for each, old in self.solved.items()}
+            self.solved[name] = value
+
+    # Expressions
+
+    def value(self, node: Any, names: Mapping[str, Form]) -> Form:
+        """The form of an expression. Raises `ClaimError` for what has none."""
+        if isinstance(node, int):
+            return Form.of(node)
+        if not isinstance(node, Expression):
+            raise ClaimError(f"expected whole numbers in a map, got {node!r}")
+        if node.operator == "name":
+            return names[node.parts[0]]
+        if id(node) not in self._values:
+            self._values[id(node)] = node, self._value(node, names)
+        return self._values[id(node)][1]
+
+    def _value(self, node: Expression, names: Mapping[str, Form]) -> Form:
+        if node.operator == "where":
+            condition, then, otherwise = node.parts
+            return self.value(then if self.holds(condition, names) else otherwise, names)
+        parts = [self.value(part, names) for part in node.parts]
+        match node.operator:
+            case "+":
+                return parts[0].plus(parts[1])
+            case "-":
+                return parts[0].plus(parts[1], -1)
+            case "neg":
+                return Form({}).plus(parts[0], -1)
+            case "*":
+                return parts[0].times(parts[1])
+            case "%":
+                return self._divided(*parts)[1]
+            case "//":
+                return self._divided(*parts)[0]
+        raise ClaimError(f"expected +, -, *, // and % in a map, got {node.operator}")
+
+    def holds(self, node: Any, names: Mapping[str, Form]) -> bool:
+        """Whether a condition holds; of `&` and `|` no more is asked than is needed."""
+        if isinstance(node, bool):
+            return node
+        assert isinstance(node, Condition)
+        match node.operator:
+            case "~":
+                return not self.holds(node.parts[0], names)
+            case "&":
+                return all(self.holds(part, names) for part in node.parts)
+            case "|":
+                return any(self.holds(part, names) for part in node.parts)
+        one, other = (self.value(part, names) for part in node.parts)
+        match node.operator:
+            case "==":
+                return self.equal(one, other)
+            case "!=":
+                return not self.equal(one, other)
+            case ">=":
+                return self.decide(one.plus(other, -1))
+            case "<=":
+                return self.decide(other.plus(one, -1))
+            case ">":
+                return not self.decide(other.plus(one, -1))
+            case "<":
+                return not self.decide(one.plus(other, -1))
+        raise ClaimError(f"expected a comparison, got {node.operator}")
+
+    def _divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
+        """Quotient and remainder: case by case the quotient or the remainder is a plain number."""
+        form, divisor = self.reduced(form), self.reduced(divisor)
+        if divisor.constant is not None:
+            return self._divided_by_number(form, divisor.constant)
+        if not self.decide(divisor.plus(Form.of(-1))):
+            raise ClaimError("expected % and // by 1 or more in a map")
+        rest, quotient, step = form, 0, 1 if self.decide(form) else -1
+        for _ in range(MOST_QUOTIENTS):
+            below = not self.decide(rest.plus(divisor, -1)) if step > 0 else self.decide(rest)
+            if below:
+                return Form.of(quotient), rest
+            quotient, rest = quotient + step, rest.plus(divisor, -step)
+        raise ClaimError(f"expected an index below {MOST_QUOTIENTS} sides left of % or //")
+
+    def _divided_by_number(self, form: Form, divisor: int) -> tuple[Form, Form]:
+        """A new name for the quotient; the remainder is one of the numbers below the divisor."""
+        if divisor < 1:
+            raise ClaimError("expected % and // by 1 or more in a map")
+        rest = form.terms.get((), 0) % divisor
+        if any(factor % divisor for term, factor in form.terms.items() if term):
+            self._quotients += 1
+            quotient = Form.named(f"quotient {self._quotients}")
+            left = form.plus(quotient, -divisor)
+            self.known += [left, Form.of(divisor - 1).plus(left, -1)]
+            self.quotient(quotient, form, divisor)
+            rest = next((at for at in range(divisor) if self.equal(left, Form.of(at))), -1)
+            if rest < 0:
+                raise ClaimError("expected a remainder below the divisor, got none")
+            return quotient, Form.of(rest)
+        whole = {term: factor // divisor for term, factor in form.terms.items() if term}
+        return Form({**whole, (): (form.terms.get((), 0) - rest) // divisor}), Form.of(rest)
+
+    def quotient(self, name: Form, form: Form, divisor: int) -> None:
+        """Called for every new name of a quotient."""
+
+
+Answers = Callable[[Case, Form], Taken]
+
+
+def contradicts(case: Case, opposite: Form, answer: Answer) -> bool:
+    """Whether forms that are 0 or more, times factors of 0 or more, add up to less than 0."""
+    total = Form({})
+    for place, factor in answer.factors:
+        if factor < 0 or not -1 <= place < len(case.known):
+            return False
+        total = total.plus(case.known[place] if place >= 0 else opposite, factor)
+    constant = case.reduced(total).constant
+    return constant is not None and constant < 0
 
 
 def cases(given: Sequence[Answer]) -> Iterator[Case]:
     """All cases that the answers of a claim lead to. Raises `ClaimError` if an answer is wrong."""
     left, ready = iter(given), list[list[Taken]]([[]])
 
-    def answers(case: Case, form: Linear) -> Taken:
+    def answers(case: Case, form: Form) -> Taken:
         answer = next(left, None)
         if answer is None:
             raise ClaimError("expected an answer for every comparison, got too few")
         if answer.outcome == "both":
             ready.append([*case.taken, (False, True)])
             return True, True
-        opposite = -form - 1 if answer.outcome == "yes" else form
-        if not contradicts(case.known, opposite, answer):
+        opposite = form.opposite() if answer.outcome == "yes" else form
+        if not contradicts(case, opposite, answer):
             raise ClaimError("expected factors that contradict what is known, got others")
         return answer.outcome == "yes", False
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from primepar.certify.primitive import PrimitiveCertificate
+from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
 from primepar.certify.program import ProgramCertificate
 from primepar.errors import CertificateError
 from primepar.files import read_bytes, write_text
 
-Certificate = ProgramCertificate | PrimitiveCertificate
+Certificate = ProgramCertificate | PrimitiveCertificate | SequenceCertificate
 
 
 def save_certificate(certificate: Certificate, path: Path) -> None:

@@ -57,7 +57,6 @@ def _made(
     side: str | None, buffered: bool, timeout: float,
 ) -> Certificate:  # fmt: skip
     """The certificate of a report; of a refuted primitive that of the smallest wrong mesh."""
-    from primepar.verify.certificate.primitive import primitive_certificate
     from primepar.verify.certificate.program import certificate
     from primepar.verify.program.proof import verify_program
 
@@ -65,13 +64,15 @@ def _made(
         raise CertificateError("no certificate, as the verdict is unknown")
     if isinstance(placed, Program):
         return certificate(placed, report, buffered, side)
+    if report.verdict == "proved":
+        if report.certificate is None:
+            raise CertificateError("no certificate, as Z3 proved what none was found for")
+        return report.certificate
     if isinstance(placed, Nesting):
         raise CertificateError(
-            "no certificate, as only its members have one for every length: write lengths, "
+            "no certificate, as a refutation has one on one mesh only: write lengths, "
             f"like {placed.of((2,) * len(placed.side_names))}, or certify what --minimal writes"
         )
-    if report.verdict == "proved":
-        return primitive_certificate(placed, timeout)
     wrong = next((each.details for each in report.properties if each.details is not None), None)
     sides = (wrong.sides if wrong else None) or {}
     side = ",".join(map(str, sides.values())) or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
@@ -23,7 +23,11 @@ from primepar.commands.plan import Making
 from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Primitive
+from primepar.schedule.nesting import Nesting
 from primepar.targets import Target
+
+if TYPE_CHECKING:
+    from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
 
 
 class Checked(Struct, frozen=True):
@@ -63,7 +67,7 @@ def certify(
     Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate.
     """
     making = Making(model, ranks, batch, depth, positions)
-    placed = making.resolved(target, step=True)
+    placed = making.nesting(target) or making.resolved(target, step=True)
     seen = _checked(file, target, placed, making)
     if json:
         typer.echo(json_text(seen), nl=False)
@@ -75,22 +79,21 @@ def certify(
     raise typer.Exit(0 if seen.holds else 1)
 
 
-def _checked(file: Path, target: str, placed: Target, making: Making) -> Checked:
+def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) -> Checked:
+    from primepar.certify.claims import PROPERTIES
     from primepar.certify.file import load_certificate
-    from primepar.certify.primitive import PROPERTIES, PrimitiveCertificate, certify_primitive
-    from primepar.certify.program import certified, certify_program
+    from primepar.certify.program import ProgramCertificate, certified, certify_program
 
     given = load_certificate(file)
     reason = None
-    if isinstance(given, PrimitiveCertificate):
-        if not isinstance(placed, Primitive):
-            raise CertificateError(f"{target}: expected the primitive that {file} is about, "
-                                   "got another target")  # fmt: skip
+    if not isinstance(given, ProgramCertificate):
         verdict, scope, properties = "proved", _every_side(placed), PROPERTIES
         try:
-            certify_primitive(given, placed)
+            _check_all_sides(given, file, target, placed)
         except ClaimError as error:
             reason = str(error)
+    elif isinstance(placed, Nesting):
+        raise _other_target(file, target)
     else:
         step = making.step(placed).program if isinstance(placed, Plan) else None
         program = program_of(target, placed, step, given)
@@ -105,6 +108,33 @@ def _checked(file: Path, target: str, placed: Target, making: Making) -> Checked
     return Checked(str(file), target, reason is None, verdict, scope, properties, reason)
 
 
-def _every_side(primitive: Primitive) -> str:
-    names = primitive.side_names
+def _check_all_sides(
+    given: PrimitiveCertificate | SequenceCertificate,
+    file: Path,
+    target: str,
+    placed: Target | Nesting,
+) -> None:
+    """Check the certificate of a primitive or of a sequence without lengths."""
+    from primepar.certify.primitive import (
+        PrimitiveCertificate,
+        certify_primitive,
+        certify_sequence,
+    )
+
+    if isinstance(given, PrimitiveCertificate) and isinstance(placed, Primitive):
+        certify_primitive(given, placed)
+    elif not isinstance(given, PrimitiveCertificate) and isinstance(placed, Nesting):
+        certify_sequence(given, placed)
+    else:
+        raise _other_target(file, target)
+
+
+def _other_target(file: Path, target: str) -> CertificateError:
+    return CertificateError(
+        f"{target}: expected the target that {file} is about, got a target of another kind"
+    )
+
+
+def _every_side(target: Target | Nesting) -> str:
+    names = target.side_names if isinstance(target, Primitive | Nesting) else ()
     return f"for every {', '.join(names)} >= 1" if names else "for one device"

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
 LONGEST = 1_000_000
 """Seconds; Z3 counts milliseconds in 32 bits."""
-_COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow"}
+_COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow", "not asked": "yellow"}
+NOT_CERTIFIED = "proved by Z3, not certified"
 
 
 def verify(
@@ -168,6 +169,8 @@ def _program(program: Program, target: str, buffered: bool, timeout: float) -> R
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
     """The report; a property has a `reason` only where there is one.
 
+    Of a proof for all sides it has `certified`: whether the checker accepted its certificate.
+
     Only a primitive has a `scope`, and only a plan a `step`.
     """
     properties = [
@@ -176,6 +179,7 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
             "verdict": result.verdict,
             "seconds": round(result.seconds, 6),
             "counterexample": result.counterexample,
+            **({} if result.certified is None else {"certified": result.certified}),
             **({"reason": result.reason} if result.reason else {}),
             **({"details": result.details} if result.details else {}),
         }
@@ -197,6 +201,8 @@ def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
     yield f"{report.target}: {styled(report.verdict)}{reach}"
     for result in report.properties:
         verdict = styled(result.verdict, 8)
+        if result.certified is False:
+            verdict = typer.style(NOT_CERTIFIED, fg=_COLOURS["unknown"])
         yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
         yield from (f"      {line}" for line in _detail(result).splitlines())
         if result.details is not None:

@@ -205,15 +205,8 @@ class Movement:
             return []
         needed = self.start(following, tensor)
         hops = self._hops(tensor, here, needed)
-        return hops if self._is_one_hop(hops, here, needed) else []
-
-    @staticmethod
-    def _is_one_hop(hops: list[Hop], here: Holdings, needed: Holdings) -> bool:
-        """One sender per receiver, one receiver per sender, and nothing left wanting."""
-        wanted = sum(map(len, less(needed, here)))
-        pairs = {(hop.source, hop.target) for hop in hops}
-        sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
-        return len(hops) == wanted and len(sources) == len(targets) == len(pairs)
+        missing = sum(map(len, less(needed, here)))
+        return hops if len(hops) == missing else []
 
     def _hops(self, tensor: str, here: Holdings, needed: Holdings) -> list[Hop]:
         """A hop for every missing block that somebody holds: a peer that works on it, else home."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from primepar.schedule.primitive import Primitive, Slices
 from primepar.schedule.sequence import Element, Sequence, numbered
+from primepar.schedule.tracing import maps_of
 
 Sides = tuple[int, ...]
 
@@ -62,6 +63,17 @@ class Nesting:
     def read(self) -> tuple[Primitive, ...]:
         """The members as the sequence reads them: where one has homes, all have."""
         return tuple(as_member(member, homes=self.has_homes) for member in self.members)
+
+    @cached_property
+    def turns(self) -> tuple[bool, ...]:
+        """Whether each member begins its steps again: if one outside of it has several.
+
+        With resident layouts nothing depends on it: what a step needs rests on some device.
+        """
+        several = [str(maps_of(member).steps) != "1" for member in self.members]
+        return tuple(
+            not self.has_homes and any(several[:place]) for place in range(len(self.members))
+        )
 
     @cached_property
     def side_names(self) -> tuple[str, ...]:

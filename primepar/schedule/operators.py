@@ -38,6 +38,9 @@ PRODUCTS: dict[Phase, Product] = {
     "gradient": Product(("I", "dO"), "dW"),
 }
 
+HOMES = ("I", "W", "O")
+"""Tensors with a resident layout; a gradient rests with its tensor."""
+
 _TENSOR_DIMS: dict[str, tuple[Dim, ...]] = {
     "I": ("B", "M", "N"),
     "W": ("N", "K"),

@@ -1,7 +1,7 @@
 """The primitive: a map from (device, step) to dimension slices, written once.
 
-The same lines are called with integers (lowering, emulation, execution) and with Z3 symbols
-(proof), so a map is built from `+`, `-`, `%`, comparisons and `where`.
+A map is called once, with symbols (`primepar.schedule.tracing`), so it is built from `+`, `-`,
+`%`, comparisons and `where`. It stays plain Python that can be called with integers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from primepar.errors import PrimeParError, PrimitiveError
-from primepar.schedule.operators import DIMS, Phase
+from primepar.schedule.expression import Value, where
 
-Value = Any
-"""An integer, an array of integers or a symbol."""
 Slices = dict[str, Value]
 """Dim -> slice index; a tuple is an index of several digits, major first."""
 
@@ -40,23 +37,6 @@ ANY: Final = AnyDigit()
 
 Digits left open at the end need not be written: `N=(c, ANY)` is `N=c`.
 """
-
-
-def where(condition: Value, then: Value, otherwise: Value) -> Value:
-    """`then` where the condition holds, else `otherwise`; for ints, arrays and symbols.
-
-    The condition of a symbol decides by itself, in its method `__where__(then, otherwise)`.
-
-    Examples:
-        >>> where(1 == 1, 10, 20)
-        10
-    """
-    if isinstance(condition, bool):
-        return then if condition else otherwise
-    choose: Callable[[Value, Value], Value] | None = getattr(condition, "__where__", None)
-    if choose is not None:
-        return choose(then, otherwise)
-    return condition * then + (1 - condition) * otherwise
 
 
 def largest(first: Value, *others: Value) -> Value:
@@ -153,62 +133,3 @@ class Primitive:
     def example(self) -> str:
         """A spelling for messages to show."""
         return self.text((2,) * len(self.side_names))
-
-
-def call_map(
-    primitive: Primitive,
-    phase: Phase,
-    coordinates: tuple[Value, ...],
-    t: Value,
-    sides: tuple[Value, ...],
-) -> dict[str, tuple[Value, ...]]:
-    """Call one map and return dim -> digits, without those that are left open at the end.
-
-    Raises `PrimitiveError` if the map raises, returns no mapping, or names an unknown dim.
-    """
-    return _call(primitive, phase, (*coordinates, t, *sides), (*primitive.axis_sides, "t"))
-
-
-def call_home(
-    primitive: Primitive, tensor: str, coordinates: tuple[Value, ...], sides: tuple[Value, ...]
-) -> dict[str, tuple[Value, ...]]:
-    """Call `home` for I, W or O and return dim -> digits; raises `PrimitiveError` likewise."""
-    arguments = (tensor, *coordinates, *sides)
-    return _call(primitive, "home", arguments, ("tensor", *primitive.axis_sides))
-
-
-def _call(
-    primitive: Primitive, method: str, arguments: tuple[Value, ...], names: tuple[str, ...]
-) -> dict[str, tuple[Value, ...]]:
-    where_ = f"{type(primitive).__name__}.{method}"
-    try:
-        slices = getattr(primitive, method)(*arguments)
-    except PrimeParError:
-        raise
-    except Exception as error:
-        expected = ", ".join(["self", *names, *primitive.side_names])
-        raise PrimitiveError(
-            f"{where_}: expected a map that can be called as {method}({expected}), "
-            f"got {type(error).__name__}: {error}"
-        ) from None
-    if not isinstance(slices, Mapping):
-        raise PrimitiveError(
-            f"{where_}: expected dict(M=..., N=..., K=...), got {type(slices).__name__}: "
-            "return the slice index of each dim that the map splits"
-        )
-    for dim in slices:
-        if dim not in DIMS:
-            raise PrimitiveError(
-                f"{where_}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
-                "leave out a dim that is not split"
-            )
-    digits = {dim: _named(index) for dim, index in slices.items()}
-    return {dim: index for dim, index in digits.items() if index}
-
-
-def _named(index: Value) -> tuple[Value, ...]:
-    """The digits of an index up to the last that is not left open."""
-    digits = index if isinstance(index, tuple) else (index,)
-    while digits and digits[-1] is ANY:
-        digits = digits[:-1]
-    return digits

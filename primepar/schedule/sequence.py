@@ -8,25 +8,25 @@ of the published algorithm, two temporal primitives cover only some of the sub-o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import product, repeat
 from math import prod
 from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
-from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Linear, Phase, tensor_dims
-from primepar.schedule.primitive import ANY, AnyDigit, Primitive, call_home, call_map
+from primepar.schedule.expression import evaluate
+from primepar.schedule.operators import DIMS, HOMES, PHASES, Dim, Index, Linear, Phase, tensor_dims
+from primepar.schedule.primitive import ANY, AnyDigit, Primitive
+from primepar.schedule.tracing import Digits, formula, maps_of
 
 Coordinates = tuple[int, ...]
 SliceIndex = tuple[int | AnyDigit, ...]
 """A slice index as a map gives it; what is left out at the end is open too."""
 FlatSlices = dict[Dim, tuple[int, ...]]
 """Dim -> the slices of it that a rank works on, each counted through."""
-HOMES = ("I", "W", "O")
-"""Tensors with a home; a gradient rests with its tensor."""
 MOST_SLICES = 1_000_000
 """An index beyond is a mistake in the map, and not worth counting up to."""
 
@@ -76,16 +76,13 @@ class Element:
         return device_order(self.axis_lengths)
 
     @cached_property
+    def _along(self) -> dict[str, int]:
+        return dict(zip(self.primitive.side_names, self.sides, strict=True))
+
+    @cached_property
     def steps(self) -> int:
         """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
-        try:
-            steps = self.primitive.steps(*self.sides)
-        except Exception as error:
-            raise PrimitiveError(
-                f"{type(self.primitive).__name__}.steps: expected a method that can be called as "
-                f"steps(self, {', '.join(self.primitive.side_names)}), "
-                f"got {type(error).__name__}: {error}"
-            ) from None
+        steps = self._evaluated("steps", maps_of(self.primitive).steps, self._along)
         if not isinstance(steps, int) or steps < 1:
             raise PrimitiveError(
                 f"{type(self.primitive).__name__}.steps: expected a positive integer, got {steps!r}"
@@ -96,64 +93,75 @@ class Element:
     def digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
         """Digits of every dim at each (phase, device, step)."""
         found: dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]] = {}
+        maps, places = maps_of(self.primitive), list(product(self.devices, range(self.steps)))
+        known: dict[int, list[dict[str, SliceIndex]]] = {}
         for phase in PHASES:
-            own = phase if self._has_own(phase) else "forward"
-            for device in self.devices:
-                for step in range(self.steps):
-                    known = found.get((own, device, step))
-                    found[phase, device, step] = known or self._called(phase, device, step)
+            traced = maps.phases[phase]
+            if id(traced) not in known:
+                known[id(traced)] = self._over_mesh(phase, traced, places)
+            found.update(zip(((phase, *place) for place in places), known[id(traced)], strict=True))
         return found
-
-    def _has_own(self, phase: Phase) -> bool:
-        """Whether a phase has a map that is not just that of forward."""
-        called = getattr(getattr(self.primitive, phase), "__func__", None)
-        return called is not getattr(Primitive, phase)
-
-    def _called(self, phase: Phase, device: Coordinates, step: int) -> dict[str, SliceIndex]:
-        named = call_map(self.primitive, phase, device, step, self.sides)
-        return self._checked(phase, device, f", t={step}", named)
 
     @cached_property
     def home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
         """Digits of each tensor's home: as declared, or where forward has it where nothing is."""
-        if self.primitive.home is None:
+        homes = maps_of(self.primitive).homes
+        if not homes:
             return {
                 (tensor, device): self.digits["forward", device, step]
                 for tensor, step in (("I", 0), ("W", 0), ("O", self.steps - 1))
                 for device in self.devices
             }
-        return {
-            (tensor, device): self._checked(
-                f"home of {tensor}",
-                device,
-                "",
-                call_home(self.primitive, tensor, device, self.sides),
-            )
-            for tensor in HOMES
-            for device in self.devices
-        }
+        found: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
+        places = [(device, None) for device in self.devices]
+        for tensor, traced in homes.items():
+            digits = self._over_mesh(f"home of {tensor}", traced, places)
+            found.update(zip(((tensor, device) for device in self.devices), digits, strict=True))
+        return found
 
-    def _checked(
-        self, what: str, device: Coordinates, when: str, digits: dict[str, tuple[Any, ...]]
-    ) -> dict[str, SliceIndex]:
-        for dim, index in digits.items():
+    def _over_mesh(
+        self, what: str, traced: Digits, places: list[tuple[Coordinates, int | None]]
+    ) -> list[dict[str, SliceIndex]]:
+        """Digits at every place: each expression is evaluated once, on arrays of all places."""
+        import numpy as np
+
+        axes = zip(*(device for device, _ in places), strict=True)
+        values = {axis: np.array(at) for axis, at in zip(self.primitive.axis_sides, axes)}
+        values |= {"t": np.array([step for _, step in places])} | self._along
+        columns: list[list[SliceIndex]] = []
+        for dim, index in traced.items():
+            digits = []
             for digit in index:
-                if digit is not ANY and not _is_slice(digit):
-                    place = ", ".join(
-                        f"{axis}={at}"
-                        for axis, at in zip(self.primitive.axis_sides, device, strict=True)
-                    )
-                    large = isinstance(digit, int) and digit >= MOST_SLICES
-                    bound = f"below {MOST_SLICES}" if large else "that is 0 or more"
-                    raise PrimitiveError(
-                        f"{type(self.primitive).__name__}.{what}: expected a slice index of {dim} "
-                        f"{bound}, got {digit!r} at {place or 'the device'}{when}, "
-                        f"sides {self.sides}: wrap it with % of the side"
-                    )
-        return {
-            dim: tuple(digit if digit is ANY else int(digit) for digit in index)
-            for dim, index in digits.items()
-        }
+                found = digit if digit is ANY else self._evaluated(what, digit, values)
+                column = np.broadcast_to(found, len(places)).tolist()
+                self._check(what, dim, column, places)
+                digits.append(column)
+            columns.append(list(zip(*digits, strict=True)))
+        rows = zip(*columns, strict=True) if columns else repeat((), len(places))
+        return [dict(zip(traced, row, strict=True)) for row in rows]
+
+    def _evaluated(self, what: str, traced: Any, values: Mapping[str, Any]) -> Any:
+        try:
+            return evaluate(traced, values)
+        except PrimitiveError as error:
+            kind = type(self.primitive).__name__
+            raise PrimitiveError(f"{kind}.{what}: {error}, sides {self.sides}") from None
+
+    def _check(
+        self, what: str, dim: str, column: list[Any], places: list[tuple[Coordinates, int | None]]
+    ) -> None:
+        """Raise `PrimitiveError` for the first digit of a column that is no slice index."""
+        for digit, (device, step) in zip(column, places, strict=True):
+            if digit is ANY or 0 <= digit < MOST_SLICES:
+                continue
+            named = [f"{axis}={at}" for axis, at in zip(self.primitive.axis_sides, device)]
+            named += [] if step is None else [f"t={step}"]
+            bound = f"below {MOST_SLICES}" if digit >= MOST_SLICES else "that is 0 or more"
+            raise PrimitiveError(
+                f"{type(self.primitive).__name__}.{what}: expected a slice index of {dim} "
+                f"{bound}, got {digit!r} at {', '.join(named) or 'the device'}, "
+                f"sides {self.sides}: wrap it with % of the side"
+            )
 
     @cached_property
     def radices(self) -> dict[str, Index]:
@@ -196,26 +204,28 @@ class Element:
         """Elements alive at once on a device at most, by the primitive's own formula."""
         return self._amount("held", operator)
 
-    def _amount(self, name: str, operator: Linear) -> Fraction | None:
+    def _amount(self, method: str, operator: Linear) -> Fraction | None:
         rows = operator.B * operator.M
-        sizes = map(Fraction, (rows, operator.N, operator.K, *self.sides))
+        sizes = {"M": Fraction(rows), "N": Fraction(operator.N), "K": Fraction(operator.K)}
         kind = type(self.primitive).__name__
+        place = f"M={rows} N={operator.N} K={operator.K}, sides {self.sides}"
+        traced = formula(self.primitive, method)
+        if traced is None:
+            return None
         try:
-            amount = getattr(self.primitive, name)(*sizes)
-            found = None if amount is None else Fraction(amount)
-        except Exception as error:
+            sides = {name: Fraction(side) for name, side in self._along.items()}
+            amount = Fraction(evaluate(traced, {**sizes, **sides}))
+        except ArithmeticError as error:
             raise PrimitiveError(
-                f"{kind}.{name}: expected a formula that can be called as {name}(self, M, N, K, "
-                f"{', '.join(self.primitive.side_names)}) with fractions, "
-                f"got {type(error).__name__}: {error}, for M={rows} N={operator.N} K={operator.K}, "
-                f"sides {self.sides}"
+                f"{kind}.{method}: expected an amount, got {type(error).__name__}: {error}, "
+                f"for {place}"
             ) from None
-        if found is not None and found < 0:
+        if amount < 0:
             raise PrimitiveError(
-                f"{kind}.{name}: expected 0 elements or more, got {found} for M={rows} "
-                f"N={operator.N} K={operator.K}, sides {self.sides}: mend the formula"
+                f"{kind}.{method}: expected 0 elements or more, got {amount} for {place}: "
+                "correct the formula"
             )
-        return found
+        return amount
 
     def _whole(self, digits: dict[str, SliceIndex], dim: Dim) -> tuple[int, ...]:
         radices, given = self.radices.get(dim, ()), digits.get(dim, ())
@@ -225,10 +235,6 @@ class Element:
             for digit, radix in zip((*given, *left_out), radices, strict=True)
         ]
         return tuple(_flat(index, radices) for index in product(*choices))
-
-
-def _is_slice(digit: object) -> bool:
-    return isinstance(digit, int) and 0 <= digit < MOST_SLICES
 
 
 def _flat(digits: Index, radices: Index) -> int:

@@ -5,21 +5,21 @@ Whatever is found here is checked by `primepar.certify`, so a wrong answer costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
 from math import gcd, lcm
-from random import Random
 
-from primepar.certify.cases import Answer, Case, Linear, Taken
+import numpy as np
+from numpy.typing import NDArray
+
+from primepar.certify.cases import Answer, Case, Form, Taken
 from primepar.errors import CertificateError
 from primepar.verify.deadline import seconds_left
 
 LONGEST = 4
 """Sides of the points that are tried before factors are looked for."""
-MOST_POINTS = 200
+MOST_POINTS = 300
 MOST_ANSWERS = 20_000
-
-Point = dict[str, int]
 
 
 def answers(holds: Callable[[Case], bool]) -> tuple[Answer, ...]:
@@ -39,28 +39,47 @@ class _Finding(Case):
     def __init__(self, taken: list[Taken], found: list[Answer], ready: list[list[Taken]]) -> None:
         super().__init__(taken, self._answered)
         self.found, self.ready = found, ready
-        self.points: list[Point] = [{}]
-        self._random = Random(0)
+        self.points: dict[str, NDArray[np.int64]] = {}
+        self.count = 1
 
-    def fresh(self, name: str, first: int, limit: Linear | None = None) -> Linear:
-        """A variable, with all its values at every point."""
-        ends = [LONGEST if limit is None else value(limit, point) for point in self.points]
-        made = [
-            {**point, name: at}
-            for point, end in zip(self.points, ends, strict=True)
-            for at in range(first, end)
-        ]
-        self.points = self._random.sample(made, min(len(made), MOST_POINTS))
-        return super().fresh(name, first, limit)
+    def variable(self, name: str, first: int, limit: Form | None = None) -> Form:
+        """A name, with all its values at every point."""
+        ends = np.full(self.count, first + LONGEST) if limit is None else self._values_of(limit)
+        numbers = np.maximum(ends - first, 0)
+        rows = np.repeat(np.arange(self.count), numbers)
+        value = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers) + first
+        if len(rows) > MOST_POINTS:
+            kept = np.random.default_rng(0).choice(len(rows), MOST_POINTS, replace=False)
+            rows, value = rows[kept], value[kept]
+        self.points = {each: axis[rows] for each, axis in self.points.items()} | {name: value}
+        self.count = len(rows)
+        return super().variable(name, first, limit)
 
-    def decide(self, form: Linear) -> bool:
+    def quotient(self, name: Form, form: Form, divisor: int) -> None:
+        """A new name has its value at every point."""
+        ((text,),) = name.terms
+        self.points[text] = self._values_of(form) // divisor
+
+    def decide(self, form: Form) -> bool:
         """Whether a form is 0 or more; the points where it is not so are left."""
         outcome = super().decide(form)
-        if form.factors:
-            self.points = [p for p in self.points if (value(form, p) >= 0) == outcome]
+        if form.constant is None:
+            kept = (self._values_of(form) >= 0) == outcome
+            if not kept.all():
+                self.points = {each: axis[kept] for each, axis in self.points.items()}
+                self.count = int(kept.sum())
         return outcome
 
-    def _answered(self, case: Case, form: Linear) -> Taken:
+    def _values_of(self, form: Form) -> NDArray[np.int64]:
+        total = np.zeros(self.count, np.int64)
+        for term, factor in form.terms.items():
+            part = np.full(self.count, factor)
+            for each in term:
+                part = part * self.points[each]
+            total += part
+        return total
+
+    def _answered(self, case: Case, form: Form) -> Taken:
         answer = self._answer(form)
         self.found.append(answer)
         if len(self.found) > MOST_ANSWERS:
@@ -69,32 +88,28 @@ class _Finding(Case):
             self.ready.append([*case.taken, (False, True)])
         return answer.outcome != "no", answer.outcome == "both"
 
-    def _answer(self, form: Linear) -> Answer:
-        seen = {value(form, point) >= 0 for point in self.points}
+    def _answer(self, form: Form) -> Answer:
+        seen = set((self._values_of(form) >= 0).tolist())
+        known = [self.reduced(each) for each in self.known]
         if False not in seen:
-            factors = contradiction([*self.known, -form - 1])
+            factors = contradiction([*known, form.opposite()])
             if factors is not None:
                 return Answer("yes", factors)
         if True not in seen:
-            factors = contradiction([*self.known, form])
+            factors = contradiction([*known, form])
             if factors is not None:
                 return Answer("no", factors)
         return Answer("both")
 
 
-def value(form: Linear, point: Mapping[str, int]) -> int:
-    """A form at a point."""
-    return form.constant + sum(times * point[name] for name, times in form.factors.items())
-
-
-def contradiction(forms: list[Linear]) -> tuple[tuple[int, int], ...] | None:
+def contradiction(forms: list[Form]) -> tuple[tuple[int, int], ...] | None:
     """Factors with which forms that are 0 or more add up to less; the last is at place -1.
 
     The first phase of the simplex method with Bland's rule, in whole numbers: a row may be scaled.
     """
-    names = sorted({name for form in forms for name in form.factors})
-    rows = [[*(form.factors.get(name, 0) for form in forms), 0] for name in names]
-    rows.append([*(-form.constant for form in forms), 1])
+    atoms = sorted({term for form in forms for term in form.terms if term})
+    rows = [[*(form.terms.get(atom, 0) for form in forms), 0] for atom in atoms]
+    rows.append([*(-form.terms.get((), 0) for form in forms), 1])
     basis: list[int | None] = [None] * len(rows)
     goal = [sum(column) for column in zip(*rows, strict=True)]
     while goal[-1] > 0:

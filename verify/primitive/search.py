@@ -17,6 +17,7 @@ from primepar.schedule.meaning import Meaning
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
     DIMS,
+    HOMES,
     PHASES,
     PRODUCTS,
     Index,
@@ -27,7 +28,7 @@ from primepar.schedule.operators import (
 )
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.program import Program
-from primepar.schedule.sequence import HOMES, Element, Sequence
+from primepar.schedule.sequence import Element, Sequence
 from primepar.verify.program.flow import Flow
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.traffic import sent
@@ -41,7 +42,7 @@ WIDE, MANY = ("M", "N", "K"), 16
 
 
 @dataclass(frozen=True)
-class Fault:
+class MeshFault:
     """What is wrong at the smallest sides, in one sentence."""
 
     sides: Sides
@@ -65,13 +66,13 @@ def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Side
 
 def smallest_faults(
     primitive: Primitive, properties: Iterable[str], hints: Iterable[Sides], deadline: float
-) -> dict[str, Fault]:
+) -> dict[str, MeshFault]:
     """Property -> its fault at the smallest sides that have one, as far as the time goes.
 
     After the first fault, faults of other properties are looked for on small meshes only.
     """
     open_names = [name for name in FAULTS if name in set(properties)]
-    found: dict[str, Fault] = {}
+    found: dict[str, MeshFault] = {}
     for sides in side_choices(primitive, hints):
         sequence = Sequence.of(primitive, *sides)
         if found and sequence.ranks > MOST_DEVICES_AFTER:
@@ -85,7 +86,7 @@ def smallest_faults(
             fault = next(FAULTS[name](movement), None)
             if fault is not None:
                 sentence = f"{_mesh(sequence)}: {fault}"
-                found[name] = Fault(sides, sentence, perf_counter() - clock)
+                found[name] = MeshFault(sides, sentence, perf_counter() - clock)
     return found
 
 

@@ -148,6 +148,30 @@ class Condition:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
 
 
+class Product:
+    """A product of symbols, which is not linear: it can be multiplied and compared, no more."""
+
+    def __init__(self, space: Space, term: Term) -> None:
+        self.space, self.term = space, term
+
+    def __mul__(self, other: Any) -> Product:
+        return Product(self.space, self.term * _term_of(other))
+
+    def __eq__(self, other: Any) -> Condition:  # type: ignore[override]
+        return Condition(self.space, self.term == _term_of(other))
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise SymbolicError(_PRODUCT)
+
+    __rmul__ = __mul__
+    __hash__ = __add__ = __radd__ = __sub__ = __rsub__ = __mod__ = __rmod__ = __neg__ = _refuse
+    __floordiv__ = __rfloordiv__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+
+def _term_of(value: Any) -> Term:
+    return value if isinstance(value, int) else value.term
+
+
 class Symbol:
     """An integer that is known only by its Z3 term and its bounds, both ends included."""
 
@@ -174,12 +198,14 @@ class Symbol:
     def __rsub__(self, other: Any) -> Symbol:
         return self.space.of(other) - self
 
-    def __mul__(self, other: Any) -> Symbol:
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Product):
+            return other * self
         right = self.space.of(other)
         for one, factor in ((self, right.form), (right, self.form)):
             if factor is not None and factor.is_number:
                 return one._times(factor.constant)
-        raise SymbolicError(_PRODUCT)
+        return Product(self.space, self.term * right.term)
 
     def _times(self, factor: int) -> Symbol:
         low, high = (self.low, self.high) if factor >= 0 else (self.high, self.low)
@@ -246,6 +272,8 @@ class Symbol:
         return (self < 0).__where__(-self, self)
 
     def _compared(self, compare: Any, other: Any) -> Condition:
+        if isinstance(other, Product):
+            return Condition(self.space, compare(self.term, other.term))
         return Condition(self.space, compare(self.term, self.space.of(other).term))
 
     def __eq__(self, other: Any) -> Condition:  # type: ignore[override]
@@ -285,3 +313,10 @@ class Symbol:
     __truediv__ = __rtruediv__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _no_number
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _no_number
+
+
+def truth(value: Any) -> Term:
+    """A condition or a plain bool as a Z3 term."""
+    if isinstance(value, Condition):
+        return value.term
+    return terms.TRUE if value else terms.FALSE

@@ -1,0 +1,248 @@
+"""The maps of a primitive as expressions: each method is called once, with symbols.
+
+Every reader evaluates what comes back; none calls the Python method again. So readers cannot
+disagree about a map, and it cannot depend on the type of its arguments, on state or on chance. A
+method is still plain Python: it is compared with its expression on all meshes up to side 3.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from primepar.errors import PrimeParError, PrimitiveError, SymbolicError
+from primepar.schedule.expression import Number, Value, evaluate, name, nodes, number
+from primepar.schedule.operators import DIMS, HOMES, PHASES, Phase
+from primepar.schedule.primitive import ANY, Primitive
+
+Digits = dict[str, tuple[Any, ...]]
+"""Dim -> the digits of its slice index, major first; open ones at the end are left out."""
+COMPARED = 3
+"""Length of a side up to which the methods are called with integers, too."""
+_KINDS = {"steps": "method", "sent": "formula", "held": "formula"}
+_LANGUAGE = "+, -, *, //, %, comparisons, &, |, ~ and where"
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps of a primitive as expressions of its axes, of `t` and of its sides.
+
+    `homes` is empty where the primitive declares none.
+    """
+
+    steps: Number
+    phases: Mapping[Phase, Digits]
+    homes: Mapping[str, Digits]
+
+
+_KNOWN: WeakKeyDictionary[Any, Maps] = WeakKeyDictionary()
+
+
+def maps_of(primitive: Primitive) -> Maps:
+    """The maps of a primitive, traced when they are first asked for.
+
+    They are kept with the class, or with an instance that has attributes of its own. Raises
+    `SymbolicError` for a method that does what the language cannot express, `PrimitiveError` for
+    one that raises, that returns no slices, or that returns others for integers.
+    """
+    owner = primitive if getattr(primitive, "__dict__", None) else type(primitive)
+    if owner not in _KNOWN:
+        maps = _traced(primitive)
+        for call in _calls(primitive, maps):
+            call.compare(primitive)
+        _KNOWN[owner] = maps
+    return _KNOWN[owner]
+
+
+def formula(primitive: Primitive, method: str) -> Number | None:
+    """What `sent` or `held` computes, over M, N, K and the sides; None without a formula.
+
+    Raises `PrimitiveError`, as `maps_of` does.
+    """
+    names = ("M", "N", "K", *primitive.side_names)
+    if getattr(type(primitive), method) is getattr(Primitive, method):
+        return None
+    traced = _called(primitive, method, tuple(map(name, names)))
+    return None if traced is None else _number(primitive, method, traced, frozenset())
+
+
+def signature(primitive: Primitive, method: str) -> str:
+    """How a method is called, `forward(self, r, c, t, s)`."""
+    axes = list(primitive.axis_sides)
+    sizes = ["M", "N", "K"]
+    first = {"steps": [], "home": ["tensor", *axes], "sent": sizes, "held": sizes}
+    arguments = ["self", *first.get(method, [*axes, "t"]), *primitive.side_names]
+    return f"{method}({', '.join(arguments)})"
+
+
+def _traced(primitive: Primitive) -> Maps:
+    axes = tuple(map(name, primitive.axis_sides))
+    sides = tuple(map(name, primitive.side_names))
+    steps = _number(primitive, "steps", _called(primitive, "steps", sides))
+    phases: dict[Phase, Digits] = {}
+    for phase in PHASES:
+        if phase != "forward" and _is_inherited(primitive, phase):
+            phases[phase] = phases["forward"]
+        else:
+            phases[phase] = _slices(primitive, phase, (*axes, name("t"), *sides))
+    homes = {
+        tensor: _slices(primitive, "home", (tensor, *axes, *sides))
+        for tensor in (HOMES if primitive.home else ())
+    }
+    return Maps(steps, phases, homes)
+
+
+def _is_inherited(primitive: Primitive, phase: Phase) -> bool:
+    """Whether a phase has the map of forward."""
+    return getattr(getattr(primitive, phase), "__func__", None) is getattr(Primitive, phase)
+
+
+def _called(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> Value:
+    """Call one method. What it raises ends as a `PrimitiveError` in one line."""
+    label = f"{type(primitive).__name__}.{method}"
+    try:
+        return getattr(primitive, method)(*arguments)
+    except SymbolicError as error:
+        place = _place(error)
+        raise SymbolicError(f"{place}{label}: expected {_LANGUAGE}, got {error}") from None
+    except PrimeParError:
+        raise
+    except Exception as error:
+        raise PrimitiveError(
+            f"{label}: expected a {_KINDS.get(method, 'map')} that can be called as "
+            f"{signature(primitive, method)}, "
+            f"got {type(error).__name__}: {error}"
+        ) from None
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the user's code where an error arose, `mine.py:7: `."""
+    own = str(Path(__file__).parent)
+    frames = extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if not frame.filename.startswith(own)]
+    return f"{lines[-1].filename}:{lines[-1].lineno}: " if lines else ""
+
+
+def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> Digits:
+    """Dim -> digits, as expressions and plain numbers."""
+    label = f"{type(primitive).__name__}.{method}"
+    slices = _called(primitive, method, arguments)
+    if not isinstance(slices, Mapping):
+        raise PrimitiveError(
+            f"{label}: expected dict(M=..., N=..., K=...), got {type(slices).__name__}: "
+            "return the slice index of each dim that the map splits"
+        )
+    for dim in slices:
+        if dim not in DIMS:
+            raise PrimitiveError(
+                f"{label}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
+                "leave out a dim that is not split"
+            )
+    found = {dim: _named(index) for dim, index in slices.items()}
+    return {
+        dim: tuple(digit if digit is ANY else _number(primitive, method, digit) for digit in index)
+        for dim, index in found.items()
+        if index
+    }
+
+
+def _named(index: Value) -> tuple[Any, ...]:
+    """The digits of an index up to the last that is not left open."""
+    digits = index if isinstance(index, tuple) else (index,)
+    while digits and digits[-1] is ANY:
+        digits = digits[:-1]
+    return digits
+
+
+def _number(
+    primitive: Primitive,
+    method: str,
+    value: Value,
+    foreign: frozenset[str] = frozenset({"/", "**"}),
+) -> Number:
+    """A traced value. Raises `SymbolicError` for what is no number, or has a `foreign` operator."""
+    label = f"{type(primitive).__name__}.{method}"
+    try:
+        traced = number(value)
+    except SymbolicError as error:
+        raise SymbolicError(f"{label}: expected {_LANGUAGE}, got {error}") from None
+    wrong = sorted({node.operator for node in nodes(traced)} & foreign)
+    if wrong:
+        raise SymbolicError(
+            f"{label}: expected {_LANGUAGE}, got {wrong[0]} in {traced}: "
+            "use // for a quotient of whole numbers"
+        )
+    return traced
+
+
+# Comparison with integers
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A method and its expressions, to be compared at the values of its names."""
+
+    method: str
+    arguments: tuple[Value, ...]
+    traced: Any
+    values: Mapping[str, int]
+
+    def compare(self, primitive: Primitive) -> None:
+        """Raise `PrimitiveError` where integers give something else than the expression does."""
+        try:
+            expected = _evaluated(self.traced, self.values)
+        except (PrimitiveError, ZeroDivisionError):
+            return  # The map has no meaning here, and whoever evaluates it meets this error.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of `~` on a bool, Python 3.12
+            given = _called(primitive, self.method, self.arguments)
+        found = _plain(given)
+        if found != expected:
+            place = ", ".join(f"{axis}={at}" for axis, at in self.values.items())
+            raise PrimitiveError(
+                f"{type(primitive).__name__}.{self.method}: expected a function of its arguments "
+                f"alone, got {found} for integers and {expected} for symbols at {place}: "
+                "use no types, no state and no chance"
+            )
+
+
+def _calls(primitive: Primitive, maps: Maps) -> Iterator[_Call]:
+    """All calls of all methods on all meshes up to side `COMPARED`."""
+    axes, sides = primitive.axis_sides, primitive.side_names
+    for lengths in product(range(1, COMPARED + 1), repeat=len(sides)):
+        along = dict(zip(sides, lengths, strict=True))
+        yield _Call("steps", lengths, maps.steps, along)
+        try:
+            steps = evaluate(maps.steps, along)
+        except PrimitiveError:
+            continue
+        for device in product(*(range(along[side]) for side in axes.values())):
+            here = {**dict(zip(axes, device, strict=True)), **along}
+            for tensor, home in maps.homes.items():
+                yield _Call("home", (tensor, *device, *lengths), home, here)
+            for phase, t in product(PHASES, range(steps)):
+                traced = maps.phases[phase]
+                yield _Call(phase, (*device, t, *lengths), traced, {**here, "t": t})
+
+
+def _evaluated(traced: Any, values: Mapping[str, int]) -> Any:
+    if not isinstance(traced, dict):
+        return evaluate(traced, values)
+    return {
+        dim: tuple(digit if digit is ANY else evaluate(digit, values) for digit in index)
+        for dim, index in traced.items()
+    }
+
+
+def _plain(given: Any) -> Any:
+    """What a method gave for integers, as `_evaluated` gives it."""
+    if not isinstance(given, Mapping):
+        return given
+    return {dim: _named(index) for dim, index in given.items() if _named(index)}

@@ -1,0 +1,97 @@
+"""A claim as a question to Z3: the same expressions, evaluated on Z3 terms with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import z3
+
+from primepar.certify.claims import Claim, every
+from primepar.schedule.expression import Number, evaluate, negated
+from primepar.verify.answer import check_by
+from primepar.verify.deadline import UndecidedError
+from primepar.verify.primitive import terms
+from primepar.verify.primitive.mesh import Point
+from primepar.verify.primitive.symbol import Space, Symbol, Term, truth
+
+SLOW = "Z3 did not decide it in the time that it was given"
+
+
+class Questions:
+    """One solver for all claims about a primitive, each in a scope of its own."""
+
+    def __init__(self, sides: tuple[str, ...], deadline: float) -> None:
+        self.space, self.deadline = Space(sides), deadline
+        self.solver = z3.Solver()
+        self.solver.add(*(side.term >= 1 for side in self.space.sides))
+
+    def counterexample(self, claim: Claim, found: Mapping[str, Number]) -> Point | None:
+        """A point at which a claim fails with these expressions; None if there is none.
+
+        Raises `UndecidedError` if Z3 does not decide it in time, `SymbolicError` for arithmetic that
+        is not linear.
+        """
+        values, inside = self._given(claim)
+        wrong = [truth(evaluate(negated(every(self._room(claim, found))), values))] if claim.found else []
+        taken, equal = dict(values), []
+        for each, limit in claim.found:
+            room = self.space.of(evaluate(limit, values))
+            taken[each] = one = self._below(each, room)
+            same = self.space.of(evaluate(found[each], values)).term
+            equal += [one.term == same, one.term >= 0, one.term < room.term]
+        wrong.append(terms.And(*equal, terms.Not(truth(evaluate(claim.body, taken)))))
+        return self._model(terms.And(*inside, terms.Or(*wrong)), values)
+
+    @staticmethod
+    def _room(claim: Claim, found: Mapping[str, Number]) -> list[object]:
+        return [part for each, limit in claim.found
+                for part in (found[each] >= 0, found[each] < limit)]  # fmt: skip
+
+    def _given(self, claim: Claim) -> tuple[dict[str, Symbol], list[Term]]:
+        values: dict[str, Symbol] = {}
+        inside: list[Term] = []
+        for each, limit in claim.given:
+            if limit is None:
+                values[each] = self.space.exactly(self.space.side(each))
+                continue
+            room = self.space.of(evaluate(limit, values))
+            values[each] = self._below(each, room)
+            inside += [terms.Int(each) >= 0, terms.Int(each) < room.term]
+        return values, inside
+
+    def _below(self, text: str, room: Symbol) -> Symbol:
+        return self.space.below(terms.Int(text), room.high)
+
+    def _model(self, question: Term, values: Mapping[str, Symbol]) -> Point | None:
+        if terms.FALSE.eq(question):
+            return None
+        self.solver.push()
+        try:
+            self.solver.add(question)
+            answer = check_by(self.solver, self.deadline)
+            if answer == z3.unknown:
+                raise UndecidedError(SLOW)
+            if answer == z3.unsat:
+                return None
+            model = self._smaller()
+            return {each: model.eval(value.term, model_completion=True).as_long()
+                    for each, value in values.items()}  # fmt: skip
+        finally:
+            self.solver.pop()
+
+    def _smaller(self) -> z3.ModelRef:
+        """A model with the smallest sum of the sides: the first one need not have it."""
+        model, sides = self.solver.model(), [side.term for side in self.space.sides]
+        total = terms.Sum([*sides, terms.IntVal(0)])
+        low, high = len(sides), model.eval(total, model_completion=True).as_long()
+        while low < high:
+            middle = min((low + high) // 2, 2 * low)
+            self.solver.push()
+            self.solver.add(total <= middle)
+            if check_by(self.solver, self.deadline) == z3.sat:
+                model = self.solver.model()
+                high = model.eval(total, model_completion=True).as_long()
+            else:
+                low = middle + 1
+            self.solver.pop()
+        return model

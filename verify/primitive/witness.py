@@ -1,0 +1,296 @@
+"""Finds, for what a claim wants found, an expression of what is given.
+
+Nothing here is trusted: Z3 and the checker of certificates decide whether the expressions are
+right. They are built as decision trees. At one point at which no expression is right yet, a value
+is looked up on that mesh. The digits that must match there are equations, affine near the point;
+solved for the found names, they give expressions. Where those are wrong at other points, a
+comparison that separates such a point from the first becomes the condition of a `where`.
+
+    PrimePar's W at the next step: `(c + 1) % s == at_c` gives `at_c = c + 1`, which is wrong at
+    c = s - 1, so that the tree is `where(c + 1 < s, c + 1, 0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from primepar.certify.cases import Case, Form
+from primepar.certify.claims import Claim, every
+from primepar.errors import SymbolicError
+from primepar.schedule.expression import Condition, Number, evaluate, name
+from primepar.verify.primitive.mesh import Array, Point, choices, column, limits
+
+Found = dict[str, Number]
+"""An expression for every name that is to be found."""
+DEEPEST = 40
+"""Comparisons on one way through a tree."""
+
+
+class NoWitnessError(Exception):
+    """There is a point at which nothing can be found: the claim is wrong there."""
+
+    def __init__(self, point: Point) -> None:
+        super().__init__(str(point))
+        self.point = point
+
+
+@dataclass
+class Points:
+    """Points of a claim, as one array for every given name."""
+
+    claim: Claim
+    values: dict[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, claim: Claim, meshes: Iterable[Mapping[str, int]], most: int) -> Points:
+        """All points of some meshes; of a large one `most`, always the same ones."""
+        rows: list[Point] = []
+        random = np.random.default_rng(0)
+        for sides in meshes:
+            counts = limits(claim, sides)[0]
+            number = int(np.prod(list(counts.values()))) if min(counts.values(), default=1) > 0 else 0
+            chosen = (
+                np.arange(number)
+                if number <= most
+                else np.sort(random.choice(number, most, replace=False))
+            )
+            places = np.unravel_index(chosen, tuple(counts.values())) if counts else ()
+            for at in range(len(chosen)):
+                rows.append({**sides, **{each: int(places[axis][at])
+                                         for axis, each in enumerate(counts)}})  # fmt: skip
+        return cls(claim).with_rows(rows)
+
+    def with_rows(self, rows: list[Point]) -> Points:
+        """These points and some more."""
+        given = [each for each, _ in self.claim.given]
+        old = self.values or {each: np.zeros(0, np.int64) for each in given}
+        new = {each: np.array([row[each] for row in rows], np.int64) for each in given}
+        return Points(self.claim, {each: np.append(old[each], new[each]) for each in given})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values()))) if self.values else 1
+
+    def at(self, place: int) -> Point:
+        """One of the points."""
+        return {each: int(axis[place]) for each, axis in self.values.items()}
+
+    def right(self, found: Found) -> Array:
+        """At which points the claim holds with these expressions."""
+        count = len(self)
+        taken = {each: column(node, self.values, count) for each, node in found.items()}
+        room = [(node >= 0) & (node < limit) for node, limit in
+                ((name(each), limit) for each, limit in self.claim.found)]  # fmt: skip
+        body = every((*room, self.claim.body))
+        return np.broadcast_to(np.asarray(evaluate(body, {**self.values, **taken})), count)
+
+
+def find(points: Points) -> Found:
+    """Expressions that are right at all these points.
+
+    Raises `NoWitnessError` for a point where the claim is wrong, `SymbolicError` if no tree that
+    is small enough is found.
+    """
+    if not len(points):
+        return {each: 0 for each, _ in points.claim.found}
+    return _tree(points, np.arange(len(points)), [], 0)
+
+
+def _tree(points: Points, places: Array, known: list[_Candidate], depth: int) -> Found:
+    for candidate in known:
+        if points.right(candidate.found)[places].all():
+            return candidate.found
+    if depth > DEEPEST:
+        raise SymbolicError("what is wanted depends on too many comparisons")
+    first = int(places[-1])
+    candidate = _Candidate.at(points.claim, points.at(first))
+    known.append(candidate)
+    right = points.right(candidate.found)[places]
+    if right.all():
+        return candidate.found
+    condition, holds = _separated(points, places, candidate, right)
+    then = _tree(points, places[holds], known, depth + 1)
+    otherwise = _tree(points, places[~holds], known, depth + 1)
+    return {
+        each: then[each]
+        if str(then[each]) == str(otherwise[each])
+        else condition.__where__(then[each], otherwise[each])
+        for each in then
+    }
+
+
+def _separated(
+    points: Points, places: Array, candidate: _Candidate, right: Array
+) -> tuple[Condition, Array]:
+    """The condition of the candidate that the most points fulfil not, at which it is wrong."""
+    values = {each: axis[places] for each, axis in points.values.items()}
+    best: tuple[int, Condition, Array] | None = None
+    for condition in candidate.conditions:
+        holds = np.broadcast_to(np.asarray(evaluate(condition, values)), len(places))
+        gained = int((~holds & ~right).sum()) - int((~holds & right).sum())
+        if (~holds & ~right).any() and (best is None or gained > best[0]):
+            best = gained, condition, holds
+    if best is None:
+        raise SymbolicError("what is wanted is no affine form in any of the cases")
+    return best[1], best[2]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Expressions that are right at a point, and conditions that hold there."""
+
+    found: Found
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def at(cls, claim: Claim, point: Point) -> _Candidate:
+        """Solve what must match, as it is near the point."""
+        possible = choices(claim, point)
+        if not possible:
+            raise NoWitnessError(point)
+        own = {each: point.get(each.removeprefix("at_")) for each, _ in claim.found}
+        chosen = max(possible, key=lambda one: sum(one[each] == own[each] for each in one))
+        path = _Path({**point, **chosen}, list(chosen))
+        names = {each: Form.named(each) for each in (*point, *chosen)}
+        equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
+                     for match in claim.matches]  # fmt: skip
+        path.holds(claim.condition, names)
+        solved, left = _solve(path, [*equations, *path.divisions], point, chosen, claim)
+        rooms = [path.value(limit, names) for _, limit in claim.found]
+        inside = [form for (each, _), room in zip(claim.found, rooms, strict=True)
+                  for form in (solved[each], room.plus(solved[each], -1).plus(Form.of(-1)))]  # fmt: skip
+        conditions = []
+        for form in (*inside, *path.literals, *left):
+            for each, value in solved.items():
+                form = form.replaced(each, value)
+            if form.constant is None and path.is_given(form):
+                conditions.append(path.condition(form))
+        if not all(path.is_given(solved[each]) for each, _ in claim.found):
+            raise SymbolicError("what is wanted depends on a quotient that no digit gives")
+        found = {each: path.expression(solved[each]) for each, _ in claim.found}
+        return cls(found, tuple(_once(conditions)))
+
+
+def _once(conditions: list[Condition]) -> Iterable[Condition]:
+    return {str(condition): condition for condition in conditions}.values()
+
+
+class _Path(Case):
+    """The way that one concrete point takes through the cases of a claim."""
+
+    def __init__(self, point: Point, unknown: list[str]) -> None:
+        super().__init__((), lambda *_: (True, False))
+        self.point, self.unknown = dict(point), unknown
+        self.literals: list[Form] = []
+        self.quotients: set[str] = set()
+        self.divisions: list[Form] = []
+        """Equations of quotients that depend on unknown names."""
+        self.parts: dict[str, Number] = {}
+        """Names of quotients, as expressions."""
+
+    def decide(self, form: Form) -> bool:
+        """As it is at the point."""
+        value = at_point(form, self.point)
+        if form.constant is None:
+            self.literals.append(form if value >= 0 else form.opposite())
+        return value >= 0
+
+    def equal(self, one: Form, other: Form) -> bool:
+        """As it is at the point; nothing is solved for."""
+        form = one.plus(other, -1)
+        value = at_point(form, self.point)
+        if value == 0 and any(each in self.quotients for term in form.terms for each in term):
+            self.divisions.append(form)
+        elif value == 0:
+            self.literals += [form, Form({}).plus(form, -1)]
+        else:
+            self.literals.append(form.plus(Form.of(-1)) if value > 0 else form.opposite())
+        return value == 0
+
+    def quotient(self, name: Form, form: Form, divisor: int) -> None:
+        """A new name has a value, and an expression."""
+        ((text,),) = name.terms
+        self.point[text] = at_point(form, self.point) // divisor
+        if any(each in term for term in form.terms for each in self.unknown):
+            self.unknown.append(text)
+            self.quotients.add(text)
+        else:
+            self.parts[text] = self.expression(form) // divisor
+
+    def expression(self, form: Form) -> Number:
+        """A form as an expression of what is given, positive terms first."""
+        total: Number = 0
+        for term, factor in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])):
+            part: Number = abs(factor) if not term or abs(factor) > 1 else 1
+            for each in term:
+                one = self.parts.get(each, name(each))
+                part = one if isinstance(part, int) and part == 1 else one * part
+            if isinstance(total, int) and total == 0:
+                total = part if factor > 0 else -part
+            else:
+                total = total + part if factor > 0 else total - part
+        return total
+
+    def is_given(self, form: Form) -> bool:
+        """Whether a form depends on no unknown name."""
+        return not any(each in self.unknown for term in form.terms for each in term)
+
+    def condition(self, form: Form) -> Condition:
+        """That a form is 0 or more, with positive terms on both sides."""
+        above = Form({term: factor for term, factor in form.terms.items() if factor > 0})
+        condition = self.expression(above) >= self.expression(above.plus(form, -1))
+        assert isinstance(condition, Condition)
+        return condition
+
+
+def at_point(form: Form, point: Mapping[str, int]) -> int:
+    """The value of a form."""
+    total = 0
+    for term, factor in form.terms.items():
+        for each in term:
+            factor *= point[each]
+        total += factor
+    return total
+
+
+def _solve(
+    path: _Path, equations: list[Form], point: Point, chosen: Point, claim: Claim
+) -> tuple[dict[str, Form], list[Form]]:
+    """The equations solved for the unknown names, near forms for names that none gives.
+
+    And what must be 0 or more, where an equation is of given names alone.
+    """
+    solved: dict[str, Form] = {}
+    left: list[Form] = []
+    for form in equations:
+        for each, value in solved.items():
+            form = form.replaced(each, value)
+        units = [each for each in path.unknown if abs(form.terms.get((each,), 0)) == 1]
+        alone = [each for each in units if sum(each in term for term in form.terms) == 1]
+        if alone:
+            factor = form.terms[alone[0],]
+            rest = form.plus(Form({(alone[0],): -factor}))
+            value = Form({}).plus(rest, -factor)
+            solved = {each: old.replaced(alone[0], value) for each, old in solved.items()}
+            solved[alone[0]] = value
+        else:
+            left += [form, Form({}).plus(form, -1)]
+    names = {each: Form.named(each) for each in point}
+    for each, limit in claim.found:
+        if each not in solved:
+            value = _free(path.value(limit, names), each, point, chosen[each])
+            solved = {other: old.replaced(each, value) for other, old in solved.items()}
+            solved[each] = value
+    return solved, left
+
+
+def _free(limit: Form, each: str, point: Point, value: int) -> Form:
+    """A form for a name that no equation gives: the device's own coordinate, or the near end."""
+    own = each.removeprefix("at_")
+    if point.get(own) == value:
+        return Form.named(own)
+    if value > 0 and at_point(limit, point) == value + 1:
+        return limit.plus(Form.of(-1))
+    return Form.of(value)
