@@ -35,7 +35,7 @@ from primepar.partition import PRIMITIVES
 from primepar.targets import load_primitive
 
 HERE = Path(__file__).resolve().parent
-WRONG, OFFERED, OUTSIDE = 400, 60, 40
+WRONG, OFFERED, OUTSIDE = 120, 60, 40
 """Generated wrong primitives whose own certificates are asked for; how many of them are offered
 those of others; and how many are outside the language."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -20,14 +21,17 @@ from primepar.certify.claims import Claim, Subject, claims
 from primepar.certify.primitive import holds, map_texts
 from primepar.errors import PrimeParError
 from primepar.schedule.expression import parse
-from primepar.verify import verify_primitive
 from primepar.verify.certificate.answers import answers
+from primepar.verify.primitive.proof import prove
+
+SECONDS = 5.0
+"""Limit of each proof; of a wrong primitive most time would go into a certificate there is not."""
 
 
 def written(primitive: Primitive) -> bytes | None:
     """The certificate of a primitive as a file; None if it has none."""
     try:
-        made = verify_primitive(primitive).certificate
+        made = prove(primitive, perf_counter() + SECONDS).certificate
     except PrimeParError:
         return None
     if made is None:
