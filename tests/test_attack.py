@@ -128,24 +128,40 @@ def agreed(made: Map, folder: Path, most: int = 8) -> int:
 
 
 def test_the_judge_agrees_with_the_emulator(tmp_path: Path) -> None:
-    """Maps with ~ are left out: on plain integers it is that of numbers."""
-    drawn = (generated(seed) for seed in range(110))
-    kept = [made for made in drawn if made.in_language and "~" not in made.source
-            and not made.method.startswith("mixed")]  # fmt: skip
-    assert sum(agreed(made, tmp_path) for made in kept) > 200
+    drawn = (generated(seed) for seed in range(60))
+    kept = [made for made in drawn if made.in_language and not made.method.startswith("mixed")]
+    assert sum(agreed(made, tmp_path) for made in kept) > 120
+
+
+EARLY = pytest.mark.xfail(reason="a product reads a block while it is gathered for the next phase")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("mixed-NKN", marks=EARLY),
+        pytest.param("mixed-NMN", marks=EARLY),
+        "mixed-NNM",
+        "mixed-NKM",
+        "mixed-KKM",
+    ],
+)
+def test_so_it_does_where_a_tensor_moves_between_phases(method: str, tmp_path: Path) -> None:
+    source = METHODS[method].source(NAME)
+    assert agreed(Map(0, method, (), source, True, True), tmp_path, 6) == 6
 
 
 def test_a_seed_gives_one_map_and_what_is_meant_to_be_right_is() -> None:
-    drawn = [generated(seed) for seed in range(80)]
-    assert drawn == [generated(seed) for seed in range(80)]
+    drawn = [generated(seed) for seed in range(60)]
+    assert drawn == [generated(seed) for seed in range(60)]
     meant = [made for made in drawn if made.is_right]
-    assert len(meant) >= 20
+    assert len(meant) >= 15
     assert {judge(made.source, NAME).verdict for made in meant} == {"right"}
     assert sum(made.has_threshold for made in meant) >= len(meant) / 2
 
 
 def test_what_is_proved_is_right(tmp_path: Path) -> None:
-    scored = [score(seed) for seed in range(20)]
+    scored = [score(seed) for seed in range(12)]
     assert {each.ruling for each in scored} == {"right", "wrong"}
     assert not [each for each in scored if each.bad in ("proved-wrong", "crashed")]
 
