@@ -26,7 +26,7 @@ from attack_checker import forged, is_same, offered, written
 from attack_judge import judge
 from attack_maps import NAME, generated
 from attack_methods import METHODS
-from attack_score import ruled
+from attack_score import is_early, ruled
 from long_runs import judged
 
 from primepar import Primitive
@@ -79,10 +79,14 @@ def wrong() -> dict[str, Primitive]:
 
 
 def generated_wrong(count: int, in_language: bool) -> Iterator[tuple[str, Primitive]]:
-    """The first generated ones that can be loaded, of those in the language or outside it."""
-    for seed in range(100 * count):
+    """The first generated ones that can be loaded, of those in the language or outside it.
+
+    Outside it what is certified is the expression that was read: it has to be wrong up to side 3.
+    """
+    for seed in range(20 * count):
         made = generated(seed)
-        if made.in_language != in_language or ruled(made).verdict != "wrong":
+        is_meant = made.in_language == in_language and is_early(made)
+        if not is_meant or ruled(made).verdict != "wrong":
             continue
         try:
             yield f"generated {seed}", loaded(made.source)
