@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
 from primepar.verify.counterexample.data import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]

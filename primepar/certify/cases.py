@@ -12,13 +12,13 @@ both are, and both are followed. A claim that holds at the end of every case hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from primepar.errors import ClaimError
 from primepar.schedule.expression import Condition, Expression
+from primepar.schedule.form import Form, Term
 
 MOST_QUOTIENTS = 16
 """Multiples of a divisor that are tried for the quotient."""
@@ -35,68 +35,6 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 
     outcome: Literal["both", "yes", "no"]
     factors: tuple[tuple[int, int], ...] = ()
-
-
-Term = tuple[str, ...]
-"""The names of a product, sorted; () for the constant."""
-
-
-class Form:
-    """A polynomial: each product of names with its factor."""
-
-    __slots__ = ("terms",)
-
-    def __init__(self, terms: Mapping[Term, int]) -> None:
-        self.terms = {term: factor for term, factor in terms.items() if factor}
-
-    @classmethod
-    def of(cls, value: int) -> Form:
-        """A plain number."""
-        return cls({(): value})
-
-    @classmethod
-    def named(cls, name: str) -> Form:
-        """One name."""
-        return cls({(name,): 1})
-
-    @property
-    def constant(self) -> int | None:
-        """Its value, where it is a plain number."""
-        return self.terms.get((), 0) if self.terms.keys() <= {()} else None
-
-    @property
-    def key(self) -> frozenset[tuple[Term, int]]:
-        """The same for equal forms."""
-        return frozenset(self.terms.items())
-
-    def plus(self, other: Form, times: int = 1) -> Form:
-        """The sum with a multiple of another one."""
-        total = dict(self.terms)
-        for term, factor in other.terms.items():
-            total[term] = total.get(term, 0) + factor * times
-        return Form(total)
-
-    def times(self, other: Form) -> Form:
-        """The product."""
-        total: dict[Term, int] = {}
-        for (one, factor), (two, more) in product(self.terms.items(), other.terms.items()):
-            term = tuple(sorted((*one, *two)))
-            total[term] = total.get(term, 0) + factor * more
-        return Form(total)
-
-    def opposite(self) -> Form:
-        """What is 0 or more where this is below 0."""
-        return Form.of(-1).plus(self, -1)
-
-    def replaced(self, name: str, value: Form) -> Form:
-        """The same with a form instead of a name."""
-        total = Form({})
-        for term, factor in self.terms.items():
-            part = Form({tuple(each for each in term if each != name): factor})
-            for _ in range(term.count(name)):
-                part = part.times(value)
-            total = total.plus(part)
-        return total
 
 
 Taken = tuple[bool, bool]
@@ -193,20 +131,16 @@ class Case:
         if node.operator == "where":
             condition, then, otherwise = node.parts
             return self.value(then if self.holds(condition, names) else otherwise, names)
-        parts = [self.value(part, names) for part in node.parts]
+        one, *others = (self.value(part, names) for part in node.parts)
         match node.operator:
-            case "+":
-                return parts[0].plus(parts[1])
-            case "-":
-                return parts[0].plus(parts[1], -1)
+            case "+" | "-":
+                return one.plus(others[0], 1 if node.operator == "+" else -1)
             case "neg":
-                return Form({}).plus(parts[0], -1)
+                return Form({}).plus(one, -1)
             case "*":
-                return parts[0].times(parts[1])
-            case "%":
-                return self._divided(*parts)[1]
-            case "//":
-                return self._divided(*parts)[0]
+                return one.times(others[0])
+            case "//" | "%":
+                return self.divided(one, others[0])[node.operator == "%"]
         raise ClaimError(f"expected +, -, *, // and % in a map, got {node.operator}")
 
     def holds(self, node: Any, names: Mapping[str, Form]) -> bool:
@@ -214,30 +148,19 @@ class Case:
         if isinstance(node, bool):
             return node
         assert isinstance(node, Condition)
-        match node.operator:
-            case "~":
-                return not self.holds(node.parts[0], names)
-            case "&":
-                return all(self.holds(part, names) for part in node.parts)
-            case "|":
-                return any(self.holds(part, names) for part in node.parts)
+        if node.operator == "~":
+            return not self.holds(node.parts[0], names)
+        if node.operator in ("&", "|"):
+            parts = (self.holds(part, names) for part in node.parts)
+            return all(parts) if node.operator == "&" else any(parts)
         one, other = (self.value(part, names) for part in node.parts)
-        match node.operator:
-            case "==":
-                return self.equal(one, other)
-            case "!=":
-                return not self.equal(one, other)
-            case ">=":
-                return self.decide(one.plus(other, -1))
-            case "<=":
-                return self.decide(other.plus(one, -1))
-            case ">":
-                return not self.decide(other.plus(one, -1))
-            case "<":
-                return not self.decide(one.plus(other, -1))
-        raise ClaimError(f"expected a comparison, got {node.operator}")
+        if node.operator in ("==", "!="):
+            return self.equal(one, other) == (node.operator == "==")
+        if node.operator in ("<=", ">"):
+            one, other = other, one
+        return self.decide(one.plus(other, -1)) == (node.operator in (">=", "<="))
 
-    def _divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
+    def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
         """Quotient and remainder: case by case the quotient or the remainder is a plain number."""
         form, divisor = self.reduced(form), self.reduced(divisor)
         if divisor.constant is not None:

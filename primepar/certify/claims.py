@@ -13,18 +13,16 @@ the same ones. `docs/proofs.md` has the argument why they are enough, rule by ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 from operator import and_, mul
 from typing import Any, NamedTuple
 
-from primepar.errors import ClaimError
 from primepar.schedule.expression import Condition, Number, evaluate, name, nodes
 from primepar.schedule.movement import NEXT_USE
-from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
+from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
-from primepar.schedule.tracing import Maps, maps_of
+from primepar.schedule.tracing import Digits, Maps, maps_of
 
 PROPERTIES = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races"
@@ -32,6 +30,10 @@ PROPERTIES = (
 """What is claimed of every primitive, in the order of reports."""
 Slices = Mapping[str, Sequence[Number]]
 """Dim -> how many slices each of its digits has, as expressions of the sides."""
+
+
+Given = tuple[tuple[str, Number | None], ...]
+"""Names with their exclusive limits; None for a side."""
 
 
 class Match(NamedTuple):
@@ -47,13 +49,13 @@ class Match(NamedTuple):
 class Claim:
     """The `body` holds for all values of `given`, with suitable values of `found`.
 
-    Both list names with their exclusive limits; they start at 0, sides (without a limit) at 1. A
-    certificate has an expression of the given names for every name that is to be found.
+    Names start at 0, sides (which have no limit) at 1. A certificate has an expression of the given
+    names for every name that is to be found.
     """
 
     name: str
     properties: tuple[str, ...]
-    given: tuple[tuple[str, Number | None], ...]
+    given: Given
     found: tuple[tuple[str, Number], ...] = ()
     matches: tuple[Match, ...] = ()
     condition: Condition | bool = True
@@ -63,7 +65,9 @@ class Claim:
     @property
     def body(self) -> Condition | bool:
         """That all digits match, and the condition holds."""
-        return every((*(one.there == one.wanted for one in self.matches), self.condition))
+        matching = (match.there == match.wanted for match in self.matches)
+        body: Condition | bool = every((*matching, self.condition))
+        return body
 
 
 @dataclass(frozen=True)
@@ -80,31 +84,20 @@ class Subject:
         return maps_of(self.primitive)
 
     @property
-    def lengths(self) -> dict[str, Number]:
-        """Axis -> its length."""
-        return {axis: name(side) for axis, side in self.primitive.axis_sides.items()}
-
-    @property
-    def sides(self) -> tuple[tuple[str, None], ...]:
+    def sides(self) -> Given:
         """The sides, as names that are given."""
         return tuple((side, None) for side in self.primitive.side_names)
 
-    @property
-    def device(self) -> tuple[tuple[str, Number], ...]:
-        """The coordinates of any device."""
-        return tuple(self.lengths.items())
+    def device(self, prefix: str = "") -> tuple[tuple[str, Number], ...]:
+        """The coordinates of any device; with a prefix those of one that is to be found."""
+        axes = self.primitive.axis_sides.items()
+        return tuple((prefix + axis, name(side)) for axis, side in axes)
 
-    @property
-    def other(self) -> tuple[tuple[str, Number], ...]:
-        """The coordinates of a device that is to be found."""
-        return tuple((f"at_{axis}", length) for axis, length in self.lengths.items())
-
-    def read(self, node: Number, step: Number | None, *, there: bool = False) -> Any:
-        """A digit at another step, and on the device that is to be found."""
-        axes = self.primitive.axis_sides
+    def read(self, node: Number, step: Number, *, there: bool = False) -> Any:
+        """A digit at a step, of any device or of the one that is to be found."""
+        axes, sides = self.primitive.axis_sides, self.primitive.side_names
         names = {axis: name(f"at_{axis}" if there else axis) for axis in axes}
-        names |= {side: name(side) for side in self.primitive.side_names}
-        return evaluate(node, names if step is None else {**names, "t": step})
+        return evaluate(node, {**names, **{side: name(side) for side in sides}, "t": step})
 
     def digits(self, dims: Iterable[str]) -> list[tuple[str, int, Number]]:
         """Dim, place and number of slices of each digit."""
@@ -113,11 +106,7 @@ class Subject:
 
 
 def claims(subject: Subject) -> Iterator[Claim]:
-    """Every claim about a primitive. Raises `ClaimError` where its names are ambiguous."""
-    names = [*dict((*subject.sides, *subject.device, *subject.other)), "t", "at_t"]
-    names += [f"in_{dim}{place}" for dim, place, _ in subject.digits(subject.slices)]
-    if len(set(names)) < len(names):
-        raise ClaimError("expected axes and sides that are not called t, at_... or in_...")
+    """Every claim about a primitive."""
     yield _has_work(subject)
     yield from _coverage(subject)
     if subject.maps.homes:
@@ -134,12 +123,18 @@ def every(conditions: Iterable[Any]) -> Any:
     return reduce(and_, conditions, True)
 
 
+def _digit(slices: Digits, dim: str, place: int) -> Any:
+    """A digit of a slice index; `ANY` where the index leaves it out."""
+    index = slices.get(dim, ())
+    return index[place] if place < len(index) else ANY
+
+
 def _has_work(subject: Subject) -> Claim:
     """There is a step, and a slice of every digit; nothing is divided by less than 1."""
     maps = subject.maps
     counts = [count for _, _, count in subject.digits(subject.slices)]
-    digits = [digit for slices in (*maps.phases.values(), *maps.homes.values())
-              for index in slices.values() for digit in index]  # fmt: skip
+    slices = (*maps.phases.values(), *maps.homes.values())
+    digits = [digit for each in slices for index in each.values() for digit in index]
     divisors = [
         node.parts[1]
         for digit in (*digits, maps.steps, *counts)
@@ -147,7 +142,7 @@ def _has_work(subject: Subject) -> Claim:
         if node.operator in ("%", "//")
     ]
     body = every(count >= 1 for count in (maps.steps, *counts, *divisors))
-    given = (*subject.sides, *subject.device, ("t", maps.steps))
+    given = (*subject.sides, *subject.device(), ("t", maps.steps))
     return Claim("steps", ("coverage",), given, condition=body, is_ground=True)
 
 
@@ -156,24 +151,40 @@ def _coverage(subject: Subject) -> Iterator[Claim]:
 
     So each is computed once, and no place computes anything else: by counting.
     """
-    maps = subject.maps
-    for phase in PHASES:
-        named = maps.phases[phase]
-        cut = [(dim, place, count) for dim, place, count in subject.digits(named)
-               if place < len(named[dim])]  # fmt: skip
-        given = tuple((f"in_{dim}{place}", count) for dim, place, count in cut)
-        found = (*subject.other, ("at_t", maps.steps))
-        matches = tuple(
-            Match(dim, place, subject.read(named[dim][place], name("at_t"), there=True),
-                  name(f"in_{dim}{place}"))
-            for dim, place, _ in cut
-            if named[dim][place] is not ANY
-        )  # fmt: skip
-        yield Claim(f"coverage {phase}", ("coverage",), (*subject.sides, *given), found, matches)
-        closed = [count for dim, place, count in cut if named[dim][place] is not ANY]
-        places = reduce(mul, (*subject.lengths.values(), maps.steps), 1)
-        count = every((*_small_sides(subject), reduce(mul, closed, 1) == places))
+    steps = subject.maps.steps
+    found = (*subject.device("at_"), ("at_t", steps))
+    for phase, slices in subject.maps.phases.items():
+        cut, matches = _matched(subject, subject.slices, (slices, name("at_t")), ({}, 0))
+        given = (*subject.sides, *cut)
+        yield Claim(f"coverage {phase}", ("coverage",), given, found, matches)
+        places = reduce(mul, (*dict(subject.device()).values(), steps), 1)
+        computed = reduce(mul, dict(cut).values(), 1)
+        count = every((*_small_sides(subject), computed == places))
         yield Claim(f"count {phase}", ("coverage",), subject.sides, condition=count)
+
+
+def _matched(
+    subject: Subject,
+    dims: Iterable[str],
+    held: tuple[Digits, Number],
+    needed: tuple[Digits, Number],
+    *,
+    there: bool = True,
+) -> tuple[tuple[tuple[str, Number], ...], tuple[Match, ...]]:
+    """What matches where a device has, by some slices at a step, what is needed by others.
+
+    Digits that `needed` leaves open are given, and come first; those that `held` does match any.
+    """
+    given, matches = [], []
+    for dim, place, count in subject.digits(dims):
+        digit, wanted = _digit(held[0], dim, place), _digit(needed[0], dim, place)
+        if digit is ANY:
+            continue
+        if wanted is ANY:
+            given.append((f"in_{dim}{place}", count))
+        block = name(f"in_{dim}{place}") if wanted is ANY else subject.read(wanted, needed[1])
+        matches.append(Match(dim, place, subject.read(digit, held[1], there=there), block))
+    return tuple(given), tuple(matches)
 
 
 def _small_sides(subject: Subject) -> Iterator[Any]:
@@ -182,16 +193,11 @@ def _small_sides(subject: Subject) -> Iterator[Any]:
     So `s * steps == s` is decided for `steps = where(s >= 2, 1, s)`: at s = 1 both are 1.
     """
     counts = [count for _, _, count in subject.digits(subject.slices)]
-    compared = [
-        part
-        for number in (subject.maps.steps, *counts)
-        for node in nodes(number)
-        if isinstance(node, Condition)
-        for part in node.parts
-        if isinstance(part, int)
-    ]
+    conditions = [node for number in (subject.maps.steps, *counts) for node in nodes(number)
+                  if isinstance(node, Condition)]  # fmt: skip
+    numbers = [part for node in conditions for part in node.parts if isinstance(part, int)]
     for side, _ in subject.sides:
-        for length in range(1, max(compared, default=0) + 1):
+        for length in range(1, max(numbers, default=0) + 1):
             is_length = name(side) == length
             yield is_length | ~is_length
 
@@ -199,79 +205,62 @@ def _small_sides(subject: Subject) -> Iterator[Any]:
 def _homes(subject: Subject) -> Iterator[Claim]:
     """Every block of I, W and O rests on some device; no slice index is out of range."""
     for tensor, home in subject.maps.homes.items():
-        cut = subject.digits(tensor_dims(tensor))
-        given = tuple((f"in_{dim}{place}", count) for dim, place, count in cut)
-        closed = [(dim, place, count) for dim, place, count in cut
-                  if place < len(home.get(dim, ())) and home[dim][place] is not ANY]  # fmt: skip
-        matches = tuple(
-            Match(dim, place, subject.read(home[dim][place], None, there=True),
-                  name(f"in_{dim}{place}"))
-            for dim, place, _ in closed
-        )  # fmt: skip
-        held = ("placement", "completion", "alignment")
-        yield Claim(f"home {tensor}", held, (*subject.sides, *given), subject.other, matches)
-        digits = [(home[dim][place], count) for dim, place, count in closed]
-        inside = every((digit >= 0) & (digit < count) for digit, count in digits)
-        given = (*subject.sides, *subject.device)
+        cut, matches = _matched(subject, tensor_dims(tensor), (home, 0), ({}, 0))
+        properties, given = ("placement", "completion", "alignment"), (*subject.sides, *cut)
+        yield Claim(f"home {tensor}", properties, given, subject.device("at_"), matches)
+        inside = every(
+            (digit >= 0) & (digit < count)
+            for dim, place, count in subject.digits(home)
+            if (digit := _digit(home, dim, place)) is not ANY
+        )
+        given = (*subject.sides, *subject.device())
         yield Claim(f"range {tensor}", ("coverage",), given, condition=inside, is_ground=True)
 
 
 def _placement(subject: Subject) -> Iterator[Claim]:
     """What a device needs at the next step, some device works with now."""
-    steps, t = subject.maps.steps, name("t")
+    last, t = subject.maps.steps - 1, name("t")
     for phase, made in PRODUCTS.items():
         for tensor in made.reads:
             if phase != "forward" and tensor in subject.primitive.keeps:
                 continue  # Forward has brought every block to some device, where it is kept.
-            one = _from_some(subject, f"{phase} {tensor}", "placement",
-                             (phase, tensor, t), (phase, t + 1))  # fmt: skip
-            given = (*one.given, ("t", steps - 1))
-            yield replace(one, given=given)
+            about, now, given = f"{phase} {tensor}", (phase, t), (("t", last),)
+            yield _moved(subject, about, "placement", tensor, now, (phase, t + 1), given)
             if subject.turns:
-                yield _from_some(subject, f"{phase} {tensor} again", "placement",
-                                 (phase, tensor, steps - 1), (phase, 0))  # fmt: skip
+                end, start = (phase, last), (phase, 0)
+                yield _moved(subject, f"{about} again", "placement", tensor, end, start)
 
 
 def _alignment(subject: Subject) -> Iterator[Claim]:
     """What a phase starts with, some device had at the end of the one before; O and dW stay."""
-    last = subject.maps.steps - 1
-    for (phase, tensor), then in NEXT_USE.items():
-        yield _from_some(subject, f"{phase} {tensor} to {then}", "alignment",
-                         (phase, tensor, last), (then, 0))  # fmt: skip
-    for phase, tensor, then in (("forward", "O", "backward"), ("gradient", "dW", "forward")):
-        yield _from_some(subject, f"{phase} {tensor} to {then}", "alignment",
-                         (phase, tensor, last), (then, 0), stays=True)  # fmt: skip
+    stay = {("forward", "O"): "backward", ("gradient", "dW"): "forward"}
+    for (phase, tensor), then in (NEXT_USE | stay).items():
+        about, end = f"{phase} {tensor} to {then}", (phase, subject.maps.steps - 1)
+        stays = (phase, tensor) in stay
+        yield _moved(subject, about, "alignment", tensor, end, (then, 0), stays=stays)
 
 
-def _from_some(
+def _moved(
     subject: Subject,
     about: str,
     proves: str,
-    has: tuple[Phase, str, Number],
-    needs: tuple[Phase, Number],
+    tensor: str,
+    held: tuple[Phase, Number],
+    needed: tuple[Phase, Number],
+    given: Given = (),
     *,
     stays: bool = False,
 ) -> Claim:
-    """A block that a device needs in one phase and step, some device has in another.
+    """A block that a device needs in one phase and step, some device works with in another.
 
-    Which blocks it needs is open in the digits that the map leaves open there.
+    Where it `stays`, the device itself works with it.
     """
-    phase, tensor, before = has
-    then, after = needs
-    have, need = subject.maps.phases[phase], subject.maps.phases[then]
-    matches, opened = [], []
-    for dim, place, count in subject.digits(tensor_dims(tensor)):
-        digit = have.get(dim, ())[place] if place < len(have.get(dim, ())) else ANY
-        wanted = need.get(dim, ())[place] if place < len(need.get(dim, ())) else ANY
-        if digit is ANY:
-            continue
-        if wanted is ANY:
-            opened.append((f"in_{dim}{place}", count))
-        block = name(f"in_{dim}{place}") if wanted is ANY else subject.read(wanted, after)
-        there = subject.read(digit, before, there=not stays)
-        matches.append(Match(dim, place, there, block))
-    given = (*subject.sides, *subject.device, *opened)
-    return Claim(about, (proves,), given, () if stays else subject.other, tuple(matches))
+    phases, dims = subject.maps.phases, tensor_dims(tensor)
+    have, need = (phases[held[0]], held[1]), (phases[needed[0]], needed[1])
+    opened, matches = _matched(subject, dims, have, need, there=not stays)
+    found = () if stays else subject.device("at_")
+    given = (*subject.sides, *subject.device(), *given, *opened)
+    return Claim(about, (proves,), given, found, matches)
 
 
 # What holds by the order and the buffers of the lowering, whatever the maps
@@ -280,33 +269,23 @@ def _from_some(
 def _order(subject: Subject) -> Claim:
     """Whatever devices do together has one rank on all of them, and each goes up in rank.
 
-    A phase posts and waits for what it starts with; then every step posts, waits and finishes
-    sums. Both ends of a message, and all members of a collective, take part in the same of these.
+    A phase posts (rank 0) and waits for (1) what it starts with; step t posts (2 + 4t), waits (3 +
+    4t), adds what came (4 + 4t) and finishes sums (5 + 4t). Both ends of a message, and all members
+    of a collective, have one of these ranks; the next phase starts behind `4 steps + 2`.
     """
     steps, t, later = subject.maps.steps, name("t"), name("at_t")
-    length, wrong = 4 * steps + 2, []
-    for place in range(len(PHASES)):
-        opening = place * length
-        post = opening + 2 + 4 * t
-        ranks = [opening, opening + 1, post, post + 1, post + 2, post + 3]
-        wrong += [one < other for one, other in pairwise(ranks)]
-        wrong.append(where_later(t, later, post + 3, post + 4 * (later - t)))
-        wrong.append(post + 3 < opening + length)
+    grows = ~(t < later) | (5 + 4 * t < 2 + 4 * later)
+    body = grows & (2 + 4 * t > 1) & (5 + 4 * t < 4 * steps + 2)
     given = (*subject.sides, ("t", steps), ("at_t", steps))
-    return Claim("order", ("deadlock-freedom",), given, condition=every(wrong))
-
-
-def where_later(t: Any, later: Any, rank: Any, next_rank: Any) -> Any:
-    """The rank of an earlier step is below that of a later one."""
-    return ~(t < later) | (rank < next_rank)
+    return Claim("order", ("deadlock-freedom",), given, condition=body)
 
 
 def _buffers() -> Claim:
     """A block arrives only where it is not, so in a buffer that is not in use; 1 is true."""
-    arrives, here, same, other = map(name, ("arrives", "is_here", "is_same", "other_is_here"))
+    arrives, here, is_same, other = map(name, ("arrives", "is_here", "is_same", "other_is_here"))
     only_missing = ~(arrives == 1) | (here == 0)
-    one_buffer = ~(same == 1) | (here == other)
-    used = (arrives == 1) & (other == 1) & (same == 1)
-    given = tuple((str(each), 2) for each in (arrives, here, same, other))
-    never = ~(only_missing & one_buffer & used)
-    return Claim("buffers", ("races",), given, condition=never)
+    one_buffer = ~(is_same == 1) | (here == other)
+    overwrites = (arrives == 1) & (other == 1) & (is_same == 1)
+    given = tuple((str(each), 2) for each in (arrives, here, is_same, other))
+    body = ~(only_missing & one_buffer & overwrites)
+    return Claim("buffers", ("races",), given, condition=body)

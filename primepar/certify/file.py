@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
 from primepar.certify.program import ProgramCertificate
 from primepar.errors import CertificateError
 from primepar.files import read_bytes, write_text

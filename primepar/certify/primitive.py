@@ -8,44 +8,16 @@ are made anew from the primitive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
-
-from primepar.certify.cases import Answer, Case, Form, cases
+from primepar.certify.cases import Answer, Case, cases
 from primepar.certify.claims import Claim, Subject, claims
+from primepar.certify.format import PrimitiveCertificate, SequenceCertificate, map_texts
 from primepar.errors import CertificateError, ClaimError
-from primepar.schedule.expression import Expression, Number, parse
+from primepar.schedule.expression import Expression, Number, names, parse
+from primepar.schedule.form import Form
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.tracing import maps_of
-
-
-class PrimitiveCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="primitive"):
-    """What the proof of a primitive for all sides rests on. Expressions are texts."""
-
-    format: Literal["primepar-certificate"]
-    version: Literal[2]
-    maps: dict[str, dict[str, tuple[str, ...]]]
-    """Phase, or tensor that rests -> dim -> digits: what the certificate is about."""
-    slices: dict[str, tuple[str, ...]]
-    """Dim -> how many slices each of its digits has."""
-    found: dict[str, dict[str, str]]
-    """Claim -> an expression for each name that is to be found."""
-    answers: dict[str, tuple[Answer, ...]]
-    """Claim -> what to answer at each of its comparisons."""
-    turns: bool = False
-    """Whether it is nested in one of several steps."""
-
-
-def map_texts(primitive: Primitive) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The maps as a certificate states them."""
-    maps = maps_of(primitive)
-    texts = {
-        key: {dim: tuple(map(str, index)) for dim, index in slices.items()}
-        for key, slices in (*maps.phases.items(), *maps.homes.items())
-    }
-    return {"steps": {"t": (str(maps.steps),)}, **texts}
 
 
 def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
@@ -58,7 +30,7 @@ def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
             f"expected a certificate of {type(primitive).__name__}, got one of another primitive: "
             "its maps are not the same"
         )
-    subject = Subject(primitive, _slices(given), given.turns)
+    subject = Subject(primitive, _slices(given, primitive), given.turns)
     wanted = {claim.name: claim for claim in claims(subject)}
     if given.answers.keys() != wanted.keys():
         raise ClaimError("answers: expected those of every claim about this primitive, got others")
@@ -99,19 +71,8 @@ def holds(claim: Claim, found: Mapping[str, Number], case: Case) -> bool:
     return case.holds(claim.body, {**names, **taken})
 
 
-class SequenceCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="sequence"):
-    """What the proof of a sequence for all lengths rests on: certificates of its members.
-
-    Each member is read as the sequence reads it: with a resident layout if any member has one.
-    """
-
-    format: Literal["primepar-certificate"]
-    version: Literal[2]
-    members: tuple[PrimitiveCertificate, ...]
-
-
 def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
-    """Check the certificate of a sequence and count its cases; raises what `certify_primitive` does.
+    """Check the certificate of a sequence, count its cases, and raise as `certify_primitive` does.
 
     What a step needs when an outer member goes on is claimed of the members inside it (`turns`).
     """
@@ -127,8 +88,18 @@ def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
     return followed
 
 
-def _slices(given: PrimitiveCertificate) -> dict[str, tuple[Number, ...]]:
-    return {dim: tuple(map(_number, texts)) for dim, texts in given.slices.items()}
+def _slices(given: PrimitiveCertificate, primitive: Primitive) -> dict[str, tuple[Number, ...]]:
+    """The number of slices of every digit that the maps name: of no more, and of no fewer."""
+    slices = {dim: tuple(map(_number, texts)) for dim, texts in given.slices.items()}
+    digits: dict[str, int] = {}
+    for dim, index in (item for named in given.maps.values() for item in named.items()):
+        digits[dim] = max(digits.get(dim, 0), len(index))
+    digits.pop("t")
+    if {dim: len(counts) for dim, counts in slices.items()} != digits or not all(
+        names(count) <= set(primitive.side_names) for counts in slices.values() for count in counts
+    ):
+        raise ClaimError("slices: expected a number for every digit of this primitive, got others")
+    return slices
 
 
 def _number(text: str) -> Any:

@@ -27,7 +27,7 @@ from primepar.schedule.nesting import Nesting
 from primepar.targets import Target
 
 if TYPE_CHECKING:
-    from primepar.certify.primitive import PrimitiveCertificate, SequenceCertificate
+    from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
 
 
 class Checked(Struct, frozen=True):
@@ -87,7 +87,8 @@ def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) 
     given = load_certificate(file)
     reason = None
     if not isinstance(given, ProgramCertificate):
-        verdict, scope, properties = "proved", _every_side(placed), PROPERTIES
+        properties: tuple[str, ...] = PROPERTIES
+        verdict, scope = "proved", _every_side(placed)
         try:
             _check_all_sides(given, file, target, placed)
         except ClaimError as error:
@@ -115,11 +116,8 @@ def _check_all_sides(
     placed: Target | Nesting,
 ) -> None:
     """Check the certificate of a primitive or of a sequence without lengths."""
-    from primepar.certify.primitive import (
-        PrimitiveCertificate,
-        certify_primitive,
-        certify_sequence,
-    )
+    from primepar.certify.format import PrimitiveCertificate
+    from primepar.certify.primitive import certify_primitive, certify_sequence
 
     if isinstance(given, PrimitiveCertificate) and isinstance(placed, Primitive):
         certify_primitive(given, placed)

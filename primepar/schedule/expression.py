@@ -65,7 +65,9 @@ class _Node:
         raise SymbolicError(f"NumPy's {called}: use {advice}")
 
     def _no_array(self, *_: object, **__: object) -> NoReturn:
-        raise SymbolicError("a NumPy array of devices, steps or sides: use +, -, *, //, % and where")
+        raise SymbolicError(
+            "a NumPy array of devices, steps or sides: use +, -, *, //, % and where"
+        )
 
     __bool__ = _no_truth
     __array_function__ = __array_ufunc__ = _no_numpy
@@ -221,12 +223,12 @@ def negated(truth: Value) -> Value:
 
 def _divided(divide: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     def checked(left: Value, right: Value) -> Value:
-        least = right.min() if hasattr(right, "min") else right
-        if isinstance(least, int) or hasattr(right, "min"):
-            if least < 1:
-                raise PrimitiveError(
-                    f"expected % and // by 1 or more, got {least}: use the length of a side"
-                )
+        is_array = hasattr(right, "min")
+        least = right.min() if is_array else right
+        if (is_array or isinstance(least, int)) and least < 1:
+            raise PrimitiveError(
+                f"expected % and // by 1 or more, got {least}: use the length of a side"
+            )
         return divide(left, right)
 
     return checked

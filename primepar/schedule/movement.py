@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from primepar.schedule.holdings import Holders, Holdings, Mesh, both, holders, less
-from primepar.schedule.operators import PRODUCTS, Index, Phase
-from primepar.schedule.sequence import HOMES, FlatSlices, Sequence, blocks_of
+from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase
+from primepar.schedule.sequence import FlatSlices, Sequence, blocks_of
 
 NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("forward", "I"): "gradient",

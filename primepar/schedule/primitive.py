@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from primepar.schedule.expression import Value, where
+from primepar.schedule.expression import Value as Value
+from primepar.schedule.expression import where as where
 
 Slices = dict[str, Value]
 """Dim -> slice index; a tuple is an index of several digits, major first."""

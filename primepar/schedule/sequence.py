@@ -8,27 +8,23 @@ of the published algorithm, two temporal primitives cover only some of the sub-o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product, repeat
+from itertools import product
 from math import prod
-from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.expression import evaluate
-from primepar.schedule.operators import DIMS, HOMES, PHASES, Dim, Index, Linear, Phase, tensor_dims
-from primepar.schedule.primitive import ANY, AnyDigit, Primitive
-from primepar.schedule.tracing import Digits, formula, maps_of
+from primepar.schedule.mesh_digits import Coordinates as Coordinates
+from primepar.schedule.mesh_digits import SliceIndex, digits_on, steps_on
+from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Linear, Phase, tensor_dims
+from primepar.schedule.primitive import ANY, Primitive
+from primepar.schedule.tracing import formula, maps_of
 
-Coordinates = tuple[int, ...]
-SliceIndex = tuple[int | AnyDigit, ...]
-"""A slice index as a map gives it; what is left out at the end is open too."""
 FlatSlices = dict[Dim, tuple[int, ...]]
 """Dim -> the slices of it that a rank works on, each counted through."""
-MOST_SLICES = 1_000_000
-"""An index beyond is a mistake in the map, and not worth counting up to."""
 
 
 def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
@@ -82,12 +78,7 @@ class Element:
     @cached_property
     def steps(self) -> int:
         """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
-        steps = self._evaluated("steps", maps_of(self.primitive).steps, self._along)
-        if not isinstance(steps, int) or steps < 1:
-            raise PrimitiveError(
-                f"{type(self.primitive).__name__}.steps: expected a positive integer, got {steps!r}"
-            )
-        return steps
+        return steps_on(self.primitive, self.sides)
 
     @cached_property
     def digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
@@ -98,7 +89,7 @@ class Element:
         for phase in PHASES:
             traced = maps.phases[phase]
             if id(traced) not in known:
-                known[id(traced)] = self._over_mesh(phase, traced, places)
+                known[id(traced)] = digits_on(self.primitive, self.sides, phase, traced, places)
             found.update(zip(((phase, *place) for place in places), known[id(traced)], strict=True))
         return found
 
@@ -115,53 +106,10 @@ class Element:
         found: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
         places = [(device, None) for device in self.devices]
         for tensor, traced in homes.items():
-            digits = self._over_mesh(f"home of {tensor}", traced, places)
+            what = f"home of {tensor}"
+            digits = digits_on(self.primitive, self.sides, what, traced, places)
             found.update(zip(((tensor, device) for device in self.devices), digits, strict=True))
         return found
-
-    def _over_mesh(
-        self, what: str, traced: Digits, places: list[tuple[Coordinates, int | None]]
-    ) -> list[dict[str, SliceIndex]]:
-        """Digits at every place: each expression is evaluated once, on arrays of all places."""
-        import numpy as np
-
-        axes = zip(*(device for device, _ in places), strict=True)
-        values = {axis: np.array(at) for axis, at in zip(self.primitive.axis_sides, axes)}
-        values |= {"t": np.array([step for _, step in places])} | self._along
-        columns: list[list[SliceIndex]] = []
-        for dim, index in traced.items():
-            digits = []
-            for digit in index:
-                found = digit if digit is ANY else self._evaluated(what, digit, values)
-                column = np.broadcast_to(found, len(places)).tolist()
-                self._check(what, dim, column, places)
-                digits.append(column)
-            columns.append(list(zip(*digits, strict=True)))
-        rows = zip(*columns, strict=True) if columns else repeat((), len(places))
-        return [dict(zip(traced, row, strict=True)) for row in rows]
-
-    def _evaluated(self, what: str, traced: Any, values: Mapping[str, Any]) -> Any:
-        try:
-            return evaluate(traced, values)
-        except PrimitiveError as error:
-            kind = type(self.primitive).__name__
-            raise PrimitiveError(f"{kind}.{what}: {error}, sides {self.sides}") from None
-
-    def _check(
-        self, what: str, dim: str, column: list[Any], places: list[tuple[Coordinates, int | None]]
-    ) -> None:
-        """Raise `PrimitiveError` for the first digit of a column that is no slice index."""
-        for digit, (device, step) in zip(column, places, strict=True):
-            if digit is ANY or 0 <= digit < MOST_SLICES:
-                continue
-            named = [f"{axis}={at}" for axis, at in zip(self.primitive.axis_sides, device)]
-            named += [] if step is None else [f"t={step}"]
-            bound = f"below {MOST_SLICES}" if digit >= MOST_SLICES else "that is 0 or more"
-            raise PrimitiveError(
-                f"{type(self.primitive).__name__}.{what}: expected a slice index of {dim} "
-                f"{bound}, got {digit!r} at {', '.join(named) or 'the device'}, "
-                f"sides {self.sides}: wrap it with % of the side"
-            )
 
     @cached_property
     def radices(self) -> dict[str, Index]:

@@ -8,9 +8,8 @@ method is still plain Python: it is compared with its expression on all meshes u
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from traceback import extract_tb
@@ -52,6 +51,7 @@ def maps_of(primitive: Primitive) -> Maps:
     `SymbolicError` for a method that does what the language cannot express, `PrimitiveError` for
     one that raises, that returns no slices, or that returns others for integers.
     """
+    _check_names(primitive)
     owner = primitive if getattr(primitive, "__dict__", None) else type(primitive)
     if owner not in _KNOWN:
         maps = _traced(primitive)
@@ -59,6 +59,19 @@ def maps_of(primitive: Primitive) -> Maps:
             call.compare(primitive)
         _KNOWN[owner] = maps
     return _KNOWN[owner]
+
+
+def _check_names(primitive: Primitive) -> None:
+    """Raise `PrimitiveError` if an axis or a side is called like something else."""
+    axes, sides = set(primitive.axis_sides), set(primitive.side_names)
+    taken = (axes & (sides | {"t"})) | (sides & {"t", "M", "N", "K"})
+    taken |= {each for each in axes | sides if each.startswith(("at_", "in_"))}
+    if taken:
+        raise PrimitiveError(
+            f"{type(primitive).__name__}.axes: expected axes and sides of different names, no axis "
+            "or side called t, no side M, N or K, and no at_... or in_..., "
+            f"got {', '.join(sorted(taken))}: rename it"
+        )
 
 
 def formula(primitive: Primitive, method: str) -> Number | None:

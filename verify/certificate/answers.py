@@ -12,8 +12,9 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.certify.cases import Answer, Case, Form, Taken
+from primepar.certify.cases import Answer, Case, Taken
 from primepar.errors import CertificateError
+from primepar.schedule.form import Form
 from primepar.verify.deadline import seconds_left
 
 LONGEST = 4

@@ -15,7 +15,7 @@ from math import prod
 from time import perf_counter
 
 from primepar.certify.claims import PROPERTIES
-from primepar.certify.primitive import SequenceCertificate
+from primepar.certify.format import SequenceCertificate
 from primepar.errors import SymbolicError
 from primepar.schedule.movement import Movement
 from primepar.schedule.nesting import Nesting, Sides

@@ -14,7 +14,8 @@ from time import perf_counter
 
 from primepar.certify.cases import Answer
 from primepar.certify.claims import PROPERTIES, Subject
-from primepar.certify.primitive import PrimitiveCertificate, certify_claim, holds, map_texts
+from primepar.certify.format import PrimitiveCertificate, map_texts
+from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.primitive import Primitive
 from primepar.verify.certificate.answers import answers

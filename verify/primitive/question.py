@@ -28,11 +28,15 @@ class Questions:
     def counterexample(self, claim: Claim, found: Mapping[str, Number]) -> Point | None:
         """A point at which a claim fails with these expressions; None if there is none.
 
-        Raises `UndecidedError` if Z3 does not decide it in time, `SymbolicError` for arithmetic that
-        is not linear.
+        Raises `UndecidedError` if Z3 does not decide it in time, `SymbolicError` for arithmetic
+        that is not linear.
         """
         values, inside = self._given(claim)
-        wrong = [truth(evaluate(negated(every(self._room(claim, found))), values))] if claim.found else []
+        wrong = (
+            [truth(evaluate(negated(every(self._room(claim, found))), values))]
+            if claim.found
+            else []
+        )
         taken, equal = dict(values), []
         for each, limit in claim.found:
             room = self.space.of(evaluate(limit, values))

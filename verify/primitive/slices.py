@@ -82,7 +82,9 @@ def _rule(
             for before in reversed(range(1, first)):
                 rule = where(name(sides[0]) == before, numbers[before,], rule)
             return rule
-    raise SymbolicError(f"the number of slices of {dim} follows no rule that is affine in the sides")
+    raise SymbolicError(
+        f"the number of slices of {dim} follows no rule that is affine in the sides"
+    )
 
 
 def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
-from primepar.certify.cases import Case, Form
+from primepar.certify.cases import Case
 from primepar.certify.claims import Claim, every
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import Condition, Number, evaluate, name
-from primepar.verify.primitive.mesh import Array, Point, choices, column, limits
+from primepar.schedule.form import Form
+from primepar.verify.primitive.mesh import Array, Point, choices, column, grid, limits
 
 Found = dict[str, Number]
 """An expression for every name that is to be found."""
 DEEPEST = 40
 """Comparisons on one way through a tree."""
+PROBES = 4
+"""Points for which expressions are tried, of which the one that is right most often is taken."""
 
 
 class NoWitnessError(Exception):
@@ -51,16 +55,14 @@ class Points:
         random = np.random.default_rng(0)
         for sides in meshes:
             counts = limits(claim, sides)[0]
-            number = int(np.prod(list(counts.values()))) if min(counts.values(), default=1) > 0 else 0
-            chosen = (
-                np.arange(number)
-                if number <= most
-                else np.sort(random.choice(number, most, replace=False))
-            )
-            places = np.unravel_index(chosen, tuple(counts.values())) if counts else ()
-            for at in range(len(chosen)):
-                rows.append({**sides, **{each: int(places[axis][at])
-                                         for axis, each in enumerate(counts)}})  # fmt: skip
+            number = prod(max(count, 0) for count in counts.values())
+            chosen = np.arange(number)
+            if number > most:
+                chosen = np.sort(random.choice(number, most, replace=False))
+            values = grid(counts)
+            rows += [
+                {**sides, **{each: int(axis[at]) for each, axis in values.items()}} for at in chosen
+            ]
         return cls(claim).with_rows(rows)
 
     def with_rows(self, rows: list[Point]) -> Points:
@@ -104,9 +106,10 @@ def _tree(points: Points, places: Array, known: list[_Candidate], depth: int) ->
             return candidate.found
     if depth > DEEPEST:
         raise SymbolicError("what is wanted depends on too many comparisons")
-    first = int(places[-1])
-    candidate = _Candidate.at(points.claim, points.at(first))
-    known.append(candidate)
+    spread = sorted({int(places[len(places) * part // PROBES]) for part in range(PROBES)})
+    tried = [_Candidate.at(points.claim, points.at(place)) for place in (*spread, int(places[-1]))]
+    known += tried
+    candidate = max(tried, key=lambda one: int(points.right(one.found)[places].sum()))
     right = points.right(candidate.found)[places]
     if right.all():
         return candidate.found
@@ -124,25 +127,29 @@ def _tree(points: Points, places: Array, known: list[_Candidate], depth: int) ->
 def _separated(
     points: Points, places: Array, candidate: _Candidate, right: Array
 ) -> tuple[Condition, Array]:
-    """The condition of the candidate that the most points fulfil not, at which it is wrong."""
+    """The condition of the candidate that most points where it is wrong do not fulfil.
+
+    Conditions of the map come before those of the ends of an axis, and these before quotients.
+    """
     values = {each: axis[places] for each, axis in points.values.items()}
-    best: tuple[int, Condition, Array] | None = None
-    for condition in candidate.conditions:
-        holds = np.broadcast_to(np.asarray(evaluate(condition, values)), len(places))
-        gained = int((~holds & ~right).sum()) - int((~holds & right).sum())
-        if (~holds & ~right).any() and (best is None or gained > best[0]):
-            best = gained, condition, holds
-    if best is None:
-        raise SymbolicError("what is wanted is no affine form in any of the cases")
-    return best[1], best[2]
+    for conditions in candidate.conditions:
+        best: tuple[int, Condition, Array] | None = None
+        for condition in conditions:
+            holds = np.broadcast_to(np.asarray(evaluate(condition, values)), len(places))
+            gained = int((~holds & ~right).sum()) - int((~holds & right).sum())
+            if (~holds & ~right).any() and (best is None or gained > best[0]):
+                best = gained, condition, holds
+        if best is not None:
+            return best[1], best[2]
+    raise SymbolicError("what is wanted is no affine form in any of the cases")
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Expressions that are right at a point, and conditions that hold there."""
+    """Expressions that are right at a point, and conditions that hold there, sort by sort."""
 
     found: Found
-    conditions: tuple[Condition, ...]
+    conditions: tuple[tuple[Condition, ...], ...]
 
     @classmethod
     def at(cls, claim: Claim, point: Point) -> _Candidate:
@@ -157,24 +164,30 @@ class _Candidate:
         equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
-        solved, left = _solve(path, [*equations, *path.divisions], point, chosen, claim)
-        rooms = [path.value(limit, names) for _, limit in claim.found]
-        inside = [form for (each, _), room in zip(claim.found, rooms, strict=True)
-                  for form in (solved[each], room.plus(solved[each], -1).plus(Form.of(-1)))]  # fmt: skip
-        conditions = []
-        for form in (*inside, *path.literals, *left):
-            for each, value in solved.items():
-                form = form.replaced(each, value)
-            if form.constant is None and path.is_given(form):
-                conditions.append(path.condition(form))
-        if not all(path.is_given(solved[each]) for each, _ in claim.found):
-            raise SymbolicError("what is wanted depends on a quotient that no digit gives")
-        found = {each: path.expression(solved[each]) for each, _ in claim.found}
-        return cls(found, tuple(_once(conditions)))
+        solved, left = _solve(
+            path, [*path.equations, *equations, *path.divisions], point, chosen, claim
+        )
+        path.resolve(solved)
+        rooms = {each: path.value(limit, names) for each, limit in claim.found}
+        found, inside = {}, []
+        for each, _ in claim.found:
+            if not path.is_given(solved[each]):
+                raise SymbolicError("what is wanted depends on a quotient that no digit gives")
+            found[each], wraps = path.around(solved[each], rooms[each])
+            room = rooms[each].plus(solved[each], -1).plus(Form.of(-1))
+            inside += [] if wraps else [solved[each], room]
+        known = {**{each: name(each) for each in point}, **found}
+        sorts = ([*left, *path.literals], inside, path.wrapped)
+        return cls(found, tuple(
+            tuple(_once(evaluate(path.condition(form), known) for form in forms
+                        if form.constant is None))
+            for forms in sorts
+        ))  # fmt: skip
 
 
-def _once(conditions: list[Condition]) -> Iterable[Condition]:
-    return {str(condition): condition for condition in conditions}.values()
+def _once(conditions: Iterable[Condition | bool]) -> Iterable[Condition]:
+    """The conditions without repetitions; what is always true is none."""
+    return {str(one): one for one in conditions if isinstance(one, Condition)}.values()
 
 
 class _Path(Case):
@@ -184,7 +197,13 @@ class _Path(Case):
         super().__init__((), lambda *_: (True, False))
         self.point, self.unknown = dict(point), unknown
         self.literals: list[Form] = []
-        self.quotients: set[str] = set()
+        """What holds at the point, as forms that are 0 or more."""
+        self.wrapped: list[Form] = []
+        """The same of quotients."""
+        self._is_dividing = False
+        self.quotients: dict[str, tuple[Form, int]] = {}
+        self.equations: list[Form] = []
+        """Equations that conditions of the map ask of unknown names."""
         self.divisions: list[Form] = []
         """Equations of quotients that depend on unknown names."""
         self.parts: dict[str, Number] = {}
@@ -194,15 +213,23 @@ class _Path(Case):
         """As it is at the point."""
         value = at_point(form, self.point)
         if form.constant is None:
-            self.literals.append(form if value >= 0 else form.opposite())
+            noted = self.wrapped if self._is_dividing else self.literals
+            noted.append(form if value >= 0 else form.opposite())
         return value >= 0
+
+    def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
+        """Quotient and remainder at the point."""
+        self._is_dividing = True
+        found = super().divided(form, divisor)
+        self._is_dividing = False
+        return found
 
     def equal(self, one: Form, other: Form) -> bool:
         """As it is at the point; nothing is solved for."""
         form = one.plus(other, -1)
         value = at_point(form, self.point)
-        if value == 0 and any(each in self.quotients for term in form.terms for each in term):
-            self.divisions.append(form)
+        if value == 0 and not self.is_given(form):
+            (self.divisions if self._is_dividing else self.equations).append(form)
         elif value == 0:
             self.literals += [form, Form({}).plus(form, -1)]
         else:
@@ -213,16 +240,42 @@ class _Path(Case):
         """A new name has a value, and an expression."""
         ((text,),) = name.terms
         self.point[text] = at_point(form, self.point) // divisor
-        if any(each in term for term in form.terms for each in self.unknown):
+        self.quotients[text] = form, divisor
+        self.parts[text] = self.expression(form) // divisor
+        if not self.is_given(form):
             self.unknown.append(text)
-            self.quotients.add(text)
-        else:
-            self.parts[text] = self.expression(form) // divisor
+
+    def resolve(self, solved: Mapping[str, Form]) -> None:
+        """Give an expression to each quotient whose form is known now that names are solved for."""
+        for text, (form, divisor) in self.quotients.items():
+            for each, value in solved.items():
+                form = form.replaced(each, value)
+            if text in self.unknown and self.is_given(form):
+                self.parts[text] = self.expression(form) // divisor
+                self.unknown.remove(text)
+
+    def around(self, form: Form, room: Form) -> tuple[Number, bool]:
+        """An expression of a form; round the axis, where its limit is one side. And whether it is.
+
+        Round the axis one expression is right on both sides of the end: `(c + 1) % s`.
+        """
+        terms = list(room.terms.items())
+        if len(form.terms) == 1 and sum(form.terms.values()) == 1 and () not in form.terms:
+            return self.expression(form), False
+        if form.constant is None and len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
+            left = Form({term: factor for term, factor in form.terms.items()
+                         if term != terms[0][0]})  # fmt: skip
+            whole = self.expression(left)
+            return (whole if isinstance(whole, int) and whole == 0 else
+                    whole % self.expression(room)), True  # fmt: skip
+        return self.expression(form), False
 
     def expression(self, form: Form) -> Number:
         """A form as an expression of what is given, positive terms first."""
         total: Number = 0
-        for term, factor in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])):
+        for term, factor in sorted(
+            form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])
+        ):
             part: Number = abs(factor) if not term or abs(factor) > 1 else 1
             for each in term:
                 one = self.parts.get(each, name(each))

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from primepar.schedule.holdings import Holdings, both
 from primepar.schedule.lowering import sweeps
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
-from primepar.schedule.operators import DIMS, PRODUCTS, Phase, tensor_dims
-from primepar.schedule.sequence import HOMES, Element, Sequence
+from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
+from primepar.schedule.sequence import Element, Sequence
 
 Shares = tuple[tuple[str, float], ...]
 """Tensor -> share of it."""

@@ -1,0 +1,67 @@
+"""Polynomials with whole factors in the names of an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+
+Term = tuple[str, ...]
+"""The names of a product, sorted; () for the constant."""
+
+
+class Form:
+    """A polynomial: each product of names with its factor."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[Term, int]) -> None:
+        self.terms = {term: factor for term, factor in terms.items() if factor}
+
+    @classmethod
+    def of(cls, value: int) -> Form:
+        """A plain number."""
+        return cls({(): value})
+
+    @classmethod
+    def named(cls, name: str) -> Form:
+        """One name."""
+        return cls({(name,): 1})
+
+    @property
+    def constant(self) -> int | None:
+        """Its value, where it is a plain number."""
+        return self.terms.get((), 0) if self.terms.keys() <= {()} else None
+
+    @property
+    def key(self) -> frozenset[tuple[Term, int]]:
+        """The same for equal forms."""
+        return frozenset(self.terms.items())
+
+    def plus(self, other: Form, times: int = 1) -> Form:
+        """The sum with a multiple of another one."""
+        total = dict(self.terms)
+        for term, factor in other.terms.items():
+            total[term] = total.get(term, 0) + factor * times
+        return Form(total)
+
+    def times(self, other: Form) -> Form:
+        """The product."""
+        total: dict[Term, int] = {}
+        for (one, factor), (two, more) in product(self.terms.items(), other.terms.items()):
+            term = tuple(sorted((*one, *two)))
+            total[term] = total.get(term, 0) + factor * more
+        return Form(total)
+
+    def opposite(self) -> Form:
+        """What is 0 or more where this is below 0."""
+        return Form.of(-1).plus(self, -1)
+
+    def replaced(self, name: str, value: Form) -> Form:
+        """The same with a form instead of a name."""
+        total = Form({})
+        for term, factor in self.terms.items():
+            part = Form({tuple(each for each in term if each != name): factor})
+            for _ in range(term.count(name)):
+                part = part.times(value)
+            total = total.plus(part)
+        return total
