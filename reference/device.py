@@ -104,16 +104,16 @@ class Device:
         self.write(name, self.__host.pop(name))
 
     def check_apart(self, names: tuple[str, ...]) -> None:
-        """Raise `InFlightError` if two blocks that arrive together lie in one place."""
+        """Raise `InFlightError` if two blocks that arrive together share elements of a tensor."""
         places = ((name, self._contents.meaning.place(name)) for name in names)
         homes = {name: home for name, home in places if home is not None}
         tensors = {name.partition("[")[0] for name in homes}
         if len(tensors) <= 1 and len(set(homes.values())) == len(homes):
-            return  # of one cut, whose blocks lie apart
+            return  # of one cut, whose blocks are disjoint
         for (one, first), (other, second) in combinations(homes.items(), 2):
             if overlap(first, second):
                 raise InFlightError(
-                    f"expected blocks that arrive together to lie apart, got {one} and {other}, "
+                    f"expected disjoint blocks from one collective, got {one} and {other}, "
                     f"which share elements of {first.tensor}: name blocks of one cut"
                 )
 

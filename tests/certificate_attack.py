@@ -35,7 +35,7 @@ Way = Callable[["Case", Random], ProgramCertificate | None]
 
 
 class Case(NamedTuple):
-    """A program with what the prover says of it, and its certificate."""
+    """A program with the prover's report, and its certificate."""
 
     program: Program
     report: Report
@@ -244,14 +244,14 @@ def is_order(given: ProgramCertificate, program: Program) -> bool:
 
 
 def is_true(case: Case, changed: ProgramCertificate) -> bool:
-    """Whether what a certificate says is true, in the words of the prover."""
+    """Whether the claims of a certificate are true by the prover."""
     report = case.report
     if changed.buffered != case.given.buffered:
         report = verify_program(case.program, buffered=changed.buffered)
     refuted = Case(case.program, report, changed).refuted - {"memory", "traffic"}
-    said = {evidence.property for evidence in changed.refuted}
+    claimed = {evidence.property for evidence in changed.refuted}
     if changed.refuted:
-        return said <= refuted and is_order(changed, case.program)
+        return claimed <= refuted and is_order(changed, case.program)
     right = not refuted and changed.coverage == places_of(case.program)
     return right and is_order(changed, case.program)
 

@@ -215,7 +215,7 @@ def test_coverage_is_no_claim_about_a_phase_without_a_grid() -> None:
 
 
 def test_a_block_without_meaning_is_no_block_of_a_tensor_of_its_name() -> None:
-    """`W` lies on rank 0, and rank 1 calls it `W[]`, a tensor without dims."""
+    """Rank 0 has `W`, and rank 1 receives it as `W[]`, a tensor without dims."""
     whole = Program(
         "primepar-program", 1, 2, ((Send(1, "W"),), (Recv(0, "W[]"),)),
         initial=(("W",), ()), final=((), ("W[]",)), tensors={"W": Tensor(())},

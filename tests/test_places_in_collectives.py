@@ -82,13 +82,13 @@ def test_names_of_places_apart_are_right_for_all(given: Program) -> None:
 def test_messages_name_both_blocks_and_what_to_write() -> None:
     report = verify_program(gather("A[0]", "B[1]"))
     assert report["races"].counterexample == (
-        f"rank 0, instruction 0 ({GATHER}): expected blocks that lie apart in what one collective "
-        "brings, got A[0] and B[1], which share elements of A: name blocks of one cut"
+        f"rank 0, instruction 0 ({GATHER}): expected disjoint blocks from one collective, "
+        "got A[0] and B[1], which share elements of A: name blocks of one cut"
     )
     with pytest.raises(InFlightError) as caught:
         emulated(gather("A[0]", "B[1]"))
     assert str(caught.value) == (
-        "device 0, programs[0][0]: expected blocks that arrive together to lie apart, got A[0] "
+        "device 0, programs[0][0]: expected disjoint blocks from one collective, got A[0] "
         "and B[1], which share elements of A: name blocks of one cut"
     )
     given = gather("A[0]", "B[1]")

@@ -63,8 +63,8 @@ def _joined(reduction: str, values: list[Value]) -> Value:
 class Names:
     """The names of a program.
 
-    `products` says where each phase is computed, and which sub-operators; `grid` lists those that
-    it should compute.
+    `products` has for each phase the places where it is computed, with the sub-operators; `grid`
+    has the sub-operators that are due.
     """
 
     def __init__(self, program: Program) -> None:

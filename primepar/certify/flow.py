@@ -28,9 +28,9 @@ def posts(node: op.Instruction) -> tuple[Post, ...]:
 class Flow:
     """What meets what: messages in order per channel, collectives in order per ranks.
 
-    `met` has all sides of a message or collective for each of them; where one meets nothing is
-    `lonely`. `wants` says of each instruction that waits what must have started before it returns,
-    None for what never comes. `posted` says of each wait what it finishes.
+    `met` maps each side to all sides of its message or collective; `lonely` are the places of
+    sides that meet nothing. `wants` maps each instruction that waits to what must have started
+    before it returns, None for what never comes; `posted` maps each wait to what it finishes.
     """
 
     def __init__(self, program: op.Program, names: Names, buffered: bool) -> None:

@@ -122,7 +122,7 @@ class _Checker:
                     _refuse("levels", f"{_at(place)} to return {when}", f"{level}")
 
     def is_wrong(self, evidence: Evidence) -> bool:
-        """Whether a property is wrong where the evidence says."""
+        """Whether a property is wrong at the places of the evidence."""
         places, names = set(evidence.places), self.names
         if evidence.property == "coverage":
             phase, cell = evidence.phase or "", evidence.sub_operator

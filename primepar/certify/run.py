@@ -52,7 +52,7 @@ class Run:
                 self._device[place[0]][block] = content
 
     def end(self) -> None:
-        """Look at what lies where at the end, and for what the grid makes and nothing takes."""
+        """Check the blocks of `final`, and that no block that the grid makes is lost."""
         names, programs, place = self.names, self.program.programs, self.names.meaning.place
         final = [(rank, b) for rank, own in enumerate(self.program.final or ()) for b in own]
         for rank, block in final:

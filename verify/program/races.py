@@ -92,13 +92,12 @@ def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
         at = {block: found for block in writes if (found := meaning.place(block))}
         cuts = {block.rpartition("[")[0] for block in at}
         if len(cuts) < 2 and len(set(at.values())) == len(at):
-            continue  # blocks of one cut lie apart
+            continue  # blocks of one cut are disjoint
         for (one, first), (other, second) in combinations(at.items(), 2):
             if first.tensor == second.tensor and meet(first.box, second.box):
                 sentence = (
-                    f"{place(operation)}: expected blocks that lie apart in what one collective "
-                    f"brings, got {one} and {other}, which share elements of {first.tensor}: "
-                    "name blocks of one cut"
+                    f"{place(operation)}: expected disjoint blocks from one collective, got {one} "
+                    f"and {other}, which share elements of {first.tensor}: name blocks of one cut"
                 )
                 yield Race(operation.index, operation.rank, other, sentence)
 
