@@ -26,6 +26,7 @@ from attack_checker import forged, is_same, offered, written
 from attack_judge import judge
 from attack_maps import NAME, generated
 from attack_methods import METHODS
+from attack_score import is_early, ruled
 from long_runs import judged
 
 from primepar import Primitive
@@ -34,8 +35,9 @@ from primepar.partition import PRIMITIVES
 from primepar.targets import load_primitive
 
 HERE = Path(__file__).resolve().parent
-WRONG, OFFERED = 400, 60
-"""Generated wrong primitives whose own certificates are asked for; and that others are offered."""
+WRONG, OFFERED, OUTSIDE = 120, 60, 40
+"""Generated wrong primitives whose own certificates are asked for; how many of them are offered
+those of others; and how many are outside the language."""
 
 TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
 """Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
@@ -71,14 +73,20 @@ def wrong() -> dict[str, Primitive]:
         name = path.stem.title().replace("_", "")
         if judge(path.read_text(encoding="utf-8"), name).verdict == "wrong":
             files[path.name] = load_primitive(f"{path}:{name}")
-    return {**files, "too few steps": loaded(TOO_FEW_STEPS), **dict(generated_wrong(WRONG))}
+    files["too few steps"] = loaded(TOO_FEW_STEPS)
+    outside, inside = generated_wrong(OUTSIDE, False), generated_wrong(WRONG, True)
+    return {**files, **dict(outside), **dict(inside)}
 
 
-def generated_wrong(count: int) -> Iterator[tuple[str, Primitive]]:
-    """The first generated ones."""
-    for seed in range(100 * count):
+def generated_wrong(count: int, in_language: bool) -> Iterator[tuple[str, Primitive]]:
+    """The first generated ones that can be loaded, of those in the language or outside it.
+
+    Outside it what is certified is the expression that was read: it has to be wrong up to side 3.
+    """
+    for seed in range(20 * count):
         made = generated(seed)
-        if not made.in_language or judge(made.source, NAME).verdict != "wrong":
+        is_meant = made.in_language == in_language and is_early(made)
+        if not is_meant or ruled(made).verdict != "wrong":
             continue
         try:
             yield f"generated {seed}", loaded(made.source)
@@ -94,6 +102,8 @@ def like(name: str) -> list[str]:
     if not name.startswith("generated "):
         return [each for each in certificates() if each in PRIMITIVES]
     method = generated(int(name.split()[1])).method
+    if method == "outside":
+        return ["primepar", "summa"]
     return [each for each in certificates() if each.removeprefix("generated ") == method]
 
 
@@ -162,11 +172,8 @@ def answer(offer: Offer) -> Answered | None:
     text = certificates()[offer.certificate]
     if offer.kind == "another's":
         return Answered(offer, is_right, offered(text, primitive))
-    random = Random(f"alteration {offer.number}")
-    other = certificates()[random.choice(list(certificates()))]
-    given = altered(text, offer.kind, random, other)
-    if given is None:
-        return None
+    kind, given = _altered(text, offer)
+    offer = offer._replace(kind=kind)
     said = offered(given, primitive)
     if said != "accepted" or not is_right:
         return Answered(offer, is_right, said)
@@ -175,6 +182,17 @@ def answer(offer: Offer) -> Answered | None:
     differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
     also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
     return Answered(offer, is_right, said, differs, also)
+
+
+def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
+    """The alteration of a number, of another kind where nothing can be altered as it is asked."""
+    random, kind = Random(f"alteration {offer.number}"), offer.kind
+    while True:
+        other = certificates()[random.choice(list(certificates()))]
+        given = altered(text, kind, random, other)
+        if given is not None:
+            return kind, given
+        kind = random.choice((offer.kind, *KINDS))
 
 
 def _made(offer: Offer, primitive: Primitive) -> Answered | None:

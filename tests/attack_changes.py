@@ -231,11 +231,11 @@ def alone(draft: Draft, random: Random) -> bool:
 
 
 def shape(draft: Draft, random: Random) -> bool:
-    """Two dims have each other's slices, a dim or digit is left out, or one digit comes first."""
+    """Two dims have each other's slices, a dim or digit is left out, comes first or twice."""
     name = random.choice(list(draft.bodies))
     body = draft.bodies[name].slices
     dim = random.choice(list(body))
-    match random.randrange(4):
+    match random.randrange(5):
         case 0 if len(body) > 1:
             other = random.choice([each for each in body if each != dim])
             body[dim], body[other] = body[other], body[dim]
@@ -245,6 +245,8 @@ def shape(draft: Draft, random: Random) -> bool:
             body[dim].reverse()
         case 3 if len(body[dim]) > 1:
             body[dim][random.randrange(len(body[dim]))] = "ANY"
+        case 4:
+            body[dim].append(random.choice(body[dim]))
         case _:
             return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -15,21 +16,29 @@ from primepar.certify import (
     load_certificate,
     save_certificate,
 )
-from primepar.certify.cases import Case
-from primepar.certify.primitive import Meshes, claims
+from primepar.certify.cases import Answer
+from primepar.certify.claims import Claim, Subject, claims
+from primepar.certify.primitive import holds, map_texts
 from primepar.errors import PrimeParError
+from primepar.schedule.expression import parse
 from primepar.verify.certificate.answers import answers
-from primepar.verify.certificate.primitive import primitive_certificate
+from primepar.verify.primitive.proof import prove
+
+SECONDS = 5.0
+"""Limit of each proof; of a wrong primitive most time would go into a certificate there is not."""
 
 
 def written(primitive: Primitive) -> bytes | None:
     """The certificate of a primitive as a file; None if it has none."""
+    try:
+        made = prove(primitive, perf_counter() + SECONDS).certificate
+    except PrimeParError:
+        return None
+    if made is None:
+        return None
     with TemporaryDirectory() as folder:
         path = Path(folder) / "certificate.json"
-        try:
-            save_certificate(primitive_certificate(primitive), path)
-        except PrimeParError:
-            return None
+        save_certificate(made, path)
         return path.read_bytes()
 
 
@@ -51,19 +60,30 @@ def offered(text: bytes, primitive: Primitive) -> str:
 
 
 def forged(text: bytes, primitive: Primitive) -> bytes | None:
-    """A certificate with its answers made for another primitive; None if a claim about it fails."""
+    """A certificate made over to another primitive, with new answers; None if a claim fails.
+
+    The numbers of slices and the expressions for what is to be found stay.
+    """
     given = msgspec.json.decode(text, type=PrimitiveCertificate)
-    found = {}
     try:
-        for name, holds, of in claims(primitive):
-
-            def decided(case: Case, holds: Any = holds, of: Any = of) -> bool:
-                return bool(holds(Meshes(primitive, given, case), of))
-
-            found[name] = answers(decided)
-    except (PrimeParError, LookupError, ValueError, TypeError):
+        slices = {dim: tuple(map(_parsed, own)) for dim, own in given.slices.items()}
+        made = {
+            claim.name: _answered(claim, given.found.get(claim.name, {}))
+            for claim in claims(Subject(primitive, slices, given.turns))
+        }
+    except (PrimeParError, LookupError):
         return None
-    return msgspec.json.encode(msgspec.structs.replace(given, answers=found))
+    over = msgspec.structs.replace(given, maps=map_texts(primitive), answers=made)
+    return msgspec.json.encode(over)
+
+
+def _answered(claim: Claim, found: dict[str, str]) -> tuple[Answer, ...]:
+    nodes = {name: _parsed(text) for name, text in found.items()}
+    return answers(lambda case: holds(claim, nodes, case))
+
+
+def _parsed(text: str) -> Any:
+    return parse(text)
 
 
 def is_same(one: bytes, other: bytes) -> bool:

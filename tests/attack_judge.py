@@ -58,8 +58,13 @@ def load(source: str, name: str) -> Callable[[], Primitive]:
     return made
 
 
-def judge(source: str, name: str, *, twice: bool = False, larger: bool = False) -> Ruling:
-    """Rule on a map; `twice` calls it again at the end, to see whether it is a function."""
+def judge(
+    source: str, name: str, *, twice: bool = False, larger: bool = False, longest: int = 99
+) -> Ruling:
+    """Rule on a map, for sides up to `longest`.
+
+    `twice` calls it again at the end, to see whether it is a function.
+    """
     try:
         made = load(source, name)
         primitive = made()
@@ -68,13 +73,17 @@ def judge(source: str, name: str, *, twice: bool = False, larger: bool = False) 
         return Ruling("wrong", "map", (), f"{type(error).__name__}: {error}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _on_meshes(primitive, axes, MORE_PLACES if larger else MOST_PLACES, twice)
+        choices = [sides for sides in meshes(axes, larger) if max(sides, default=1) <= longest]
+        return _on_meshes(primitive, choices, MORE_PLACES if larger else MOST_PLACES, twice)
 
 
-def _on_meshes(primitive: Primitive, axes: dict[str, str], most: int, twice: bool) -> Ruling:
+def _on_meshes(
+    primitive: Primitive, choices: list[tuple[int, ...]], most: int, twice: bool
+) -> Ruling:
     seen: list[Mesh] = []
     is_open: tuple[int, ...] = ()
-    for sides in meshes(axes, most > MOST_PLACES):
+    axes = axes_of(primitive)
+    for sides in choices:
         mesh = Mesh(primitive, axes, sides)
         try:
             certain = mesh.check(most)

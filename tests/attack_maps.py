@@ -17,8 +17,15 @@ from attack_outside import outside
 
 NAME = "Attack"
 """The class in every source."""
-WEIGHTS = {"primepar": 4, "primepar-layers": 2, "summa": 3, "three-d": 2, "tesseract": 2}
-"""How often a method is drawn, if not once."""
+WEIGHTS: dict[str, float] = {
+    **{name: 0.4 if name.startswith("mixed") else 1 for name in METHODS},
+    "primepar": 4,
+    "primepar-layers": 2,
+    "summa": 3,
+    "three-d": 2,
+    "tesseract": 2,
+}
+"""How often a method is drawn."""
 OFTEN = {"devices": 6, "slices": 6, "steps": 4, "token": 4, "open digits": 1, "kept copies": 1}
 """How often a change is tried, if not twice."""
 
@@ -33,7 +40,8 @@ class Map(NamedTuple):
     source: str
     in_language: bool
     is_right: bool | None
-    """True where every way keeps the method right; None where that is for the judge."""
+    """True where every way keeps the method right, False where a map is no function of its
+    arguments; None where that is for the judge."""
 
     @property
     def has_threshold(self) -> bool:
@@ -55,7 +63,7 @@ def generated(seed: int) -> Map:
         way, source, is_right = outside(random, NAME)
         return Map(seed, "outside", (way,), source, False, is_right)
     names = list(METHODS)
-    weights = [WEIGHTS.get(name, 1) for name in names]
+    weights = [WEIGHTS[name] for name in names]
     draft = deepcopy(METHODS[random.choices(names, weights)[0]])
     ways = right_ways(draft, random, least=kind < 0.45)
     if kind < 0.45:

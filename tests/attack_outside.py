@@ -14,8 +14,6 @@ IS_INTEGER = (
     "isinstance(r + 1, int)", "repr(s)[:1].isdigit()", "isinstance(r + c + t, (int, float))",
     "callable(getattr(s, '__index__', None))", "(r == r) is True", "not hasattr(t, '__dict__')",
     "isinstance(r % s, int)", "format(t).isdigit()", "t.__class__.__module__ == 'builtins'",
-    "not any('verify' in f.filename for f in __import__('inspect').stack())",
-    "not any('trace' in f.function for f in __import__('inspect').stack())",
 )  # fmt: skip
 """True of integers, and not of symbols."""
 TRIED = ("int(t)", "range(s)", "bool(t == 0)", "[0, 1][r]", "hash(c)", "t.bit_length()", "{}[r:c]",
@@ -33,7 +31,8 @@ STATE = (
 LUCK = (
     "__import__('random').random() < 0.5", "id(object()) // 16 % 2", "id([]) // 64 % 2 == 0",
     "__import__('time').time_ns() // 100 % 2", "__import__('os').urandom(1)[0] % 2",
-    "hash(object()) % 2",
+    "hash(object()) % 2", "any('verify' in f.filename for f in __import__('inspect').stack())",
+    "any('trace' in f.function for f in __import__('inspect').stack())",
 )  # fmt: skip
 BRANCHES = (
     "n = {right} if t < s - 1 else (r + c + s - 1) % s",
@@ -113,7 +112,7 @@ class {name}(Primitive):
 
 
 def outside(random: Random, name: str) -> tuple[str, str, bool | None]:
-    """What kind of map it is, its source, and whether it is right, None if the judge decides."""
+    """What kind of map it is, its source, and False if it is no function of its arguments."""
     kinds = (_types, _types, _late, _tried, _state, _luck, _branches, _branches, _returns, _steps,
              _home)  # fmt: skip
     return random.choice(kinds)(random, name)
@@ -167,12 +166,12 @@ def _state(random: Random, name: str) -> tuple[str, str, bool | None]:
     before, line, asked = random.choice(STATE)
     many = random.choice((0, 1, 5, 20, 100, 500, 1000))
     line += f"\n        n = {_wrong(random)} if {asked.format(many=many)} else {RIGHT}"
-    return "state", _primepar(name, line, f"\n{before}\n" * bool(before)), None
+    return "state", _primepar(name, line, f"\n{before}\n" * bool(before)), False
 
 
 def _luck(random: Random, name: str) -> tuple[str, str, bool | None]:
     line = f"n = {_wrong(random)} if {random.choice(LUCK)} else {RIGHT}"
-    return "luck", _primepar(name, line), None
+    return "luck", _primepar(name, line), False
 
 
 def _branches(random: Random, name: str) -> tuple[str, str, bool | None]:

@@ -3,9 +3,10 @@
 The judge calls each map as plain Python on small meshes. The command ends with 1 if a map is proved
 and wrong, refuted and right, or ends in a traceback; if a right map of the language is refused; or
 if more than 3 % of the right ones are unknown. A map that is refuted and right on small meshes is
-looked at on larger ones before it counts. What was scored is kept in `out/attack.jsonl`: a run that
-was stopped goes on from there, while the code is the same. Sources of what is bad are in
-`out/attack`.
+looked at on larger ones before it counts. What is proved of a map outside the language is the
+expression that was read when it was loaded: one that is wrong only later, or above side 3, is
+listed. What was scored is kept in `out/attack.jsonl`: a run that was stopped goes on from there,
+while the code is the same. Sources of what is bad are in `out/attack`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Scored(msgspec.Struct, frozen=True):
     """What the judge finds wrong, if anything."""
     sides: tuple[int, ...]
     """The first mesh on which it is wrong."""
+    is_early: bool
+    """Whether it is in the language, or wrong on a mesh up to side 3 when it is first called."""
     verdict: str
     """Of the proof; `refused` where loading or proving raises an error of ours."""
     refuted: tuple[str, ...]
@@ -62,7 +65,7 @@ class Scored(msgspec.Struct, frozen=True):
             case "crashed", _:
                 return "crashed"
             case "proved", "wrong":
-                return "proved-wrong"
+                return "proved-wrong" if self.is_early else "proved-late"
             case "refuted", "right":
                 return "refuted-right"
             case "refused", "right" if self.in_language:
@@ -101,8 +104,10 @@ def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
 
 
 def ruled(made: Map, *, larger: bool = False) -> Ruling:
-    """The ruling of the judge."""
-    return judge(made.source, NAME, twice=not made.in_language, larger=larger)
+    """The ruling of the judge; what is no function may be right by chance, and is open then."""
+    ruling = judge(made.source, NAME, twice=not made.in_language, larger=larger)
+    is_chance = made.is_right is False and ruling.verdict == "right"
+    return ruling._replace(verdict="open") if is_chance else ruling
 
 
 def score(seed: int, timeout: float = 30.0) -> Scored:
@@ -115,8 +120,14 @@ def score(seed: int, timeout: float = 30.0) -> Scored:
         ruling = ruled(made, larger=True)
     return Scored(
         seed, made.method, made.template, made.in_language, made.has_threshold,
-        ruling.verdict, ruling.property, ruling.sides, verdict, refuted, message, seconds,
+        ruling.verdict, ruling.property, ruling.sides, is_early(made), verdict, refuted, message,
+        seconds,
     )  # fmt: skip
+
+
+def is_early(made: Map) -> bool:
+    """Whether whoever compares a map with an expression up to side 3 can see what is wrong."""
+    return made.in_language or judge(made.source, NAME, longest=3).verdict == "wrong"
 
 
 def main() -> int:
@@ -168,6 +179,7 @@ def report(scored: list[Scored]) -> int:
     print(f"right: {right} of {len(inside)} in the language, {with_threshold} with thresholds")
     print(f"unknown and right: {bad['unknown-right']} of {right} = {100 * share:.2f} %")
     print(f"unknown and wrong: {bad['unknown-wrong']}")
+    print(f"outside the language, proved, wrong later or on larger sides: {bad['proved-late']}")
     print(f"CPU of the proofs: {sum(each.seconds for each in scored):.0f} s")
     for each in scored:
         if each.bad:

@@ -13,8 +13,8 @@ import attack_score
 import msgspec
 import pytest
 from attack_alterations import KINDS, altered
-from attack_certificates import Answered, Offer
-from attack_checker import offered, written
+from attack_certificates import Answered, Offer, loaded
+from attack_checker import forged, offered, written
 from attack_judge import axes_of, judge, load, meshes
 from attack_maps import NAME, Map, generated
 from attack_mesh import Mesh, TooLargeError, WrongMeshError
@@ -128,29 +128,45 @@ def agreed(made: Map, folder: Path, most: int = 8) -> int:
 
 
 def test_the_judge_agrees_with_the_emulator(tmp_path: Path) -> None:
-    """Maps with ~ are left out: on plain integers it is that of numbers."""
-    drawn = (generated(seed) for seed in range(110))
-    kept = [made for made in drawn if made.in_language and "~" not in made.source
-            and not made.method.startswith("mixed")]  # fmt: skip
-    assert sum(agreed(made, tmp_path) for made in kept) > 200
+    drawn = (generated(seed) for seed in range(60))
+    kept = [made for made in drawn if made.in_language and not made.method.startswith("mixed")]
+    assert sum(agreed(made, tmp_path) for made in kept) > 120
+
+
+EARLY = pytest.mark.xfail(reason="a product reads a block while it is gathered for the next phase")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("mixed-NKN", marks=EARLY),
+        pytest.param("mixed-NMN", marks=EARLY),
+        "mixed-NNM",
+        "mixed-NKM",
+        "mixed-KKM",
+    ],
+)
+def test_so_it_does_where_a_tensor_moves_between_phases(method: str, tmp_path: Path) -> None:
+    source = METHODS[method].source(NAME)
+    assert agreed(Map(0, method, (), source, True, True), tmp_path, 6) == 6
 
 
 def test_a_seed_gives_one_map_and_what_is_meant_to_be_right_is() -> None:
-    drawn = [generated(seed) for seed in range(80)]
-    assert drawn == [generated(seed) for seed in range(80)]
+    drawn = [generated(seed) for seed in range(60)]
+    assert drawn == [generated(seed) for seed in range(60)]
     meant = [made for made in drawn if made.is_right]
-    assert len(meant) >= 20
+    assert len(meant) >= 15
     assert {judge(made.source, NAME).verdict for made in meant} == {"right"}
     assert sum(made.has_threshold for made in meant) >= len(meant) / 2
 
 
 def test_what_is_proved_is_right(tmp_path: Path) -> None:
-    scored = [score(seed) for seed in range(20)]
+    scored = [score(seed) for seed in range(12)]
     assert {each.ruling for each in scored} == {"right", "wrong"}
     assert not [each for each in scored if each.bad in ("proved-wrong", "crashed")]
 
 
-SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), "proved", (), "", 0.1)
+SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), True, "proved", (), "", 0.1)
 """A right map that is proved."""
 
 
@@ -167,6 +183,7 @@ def change(scored: Scored, **changes: object) -> Scored:
         ({"ruling": "wrong", "verdict": "unknown"}, 0),
         ({"ruling": "wrong"}, 1),
         ({"ruling": "wrong", "in_language": False}, 1),
+        ({"ruling": "wrong", "in_language": False, "is_early": False}, 0),
         ({"verdict": "refuted"}, 1),
         ({"verdict": "refused"}, 1),
         ({"verdict": "crashed"}, 1),
@@ -205,6 +222,15 @@ def test_the_certificate_that_is_altered_holds() -> None:
     assert CERTIFICATE is not None
     assert offered(CERTIFICATE, Summa()) == "accepted"
     assert offered(CERTIFICATE, PRIMITIVES["primepar"]()) == "refused"
+
+
+@pytest.mark.xfail(reason="digits that the slices of a certificate leave out are not claimed")
+def test_slices_with_fewer_digits_than_the_maps_certify_nothing() -> None:
+    twice = loaded(METHODS["by-K"].source(NAME).replace("K=d", "K=(d, d)"))
+    given = written(PRIMITIVES["by-output"]())
+    assert given is not None
+    over = forged(given, twice)
+    assert over is None or offered(over, twice) == "refused"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,7 +58,8 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
         reason = str(error)
     if reason is None:
         note = copies(blocks) if property_ == "memory" else None
-        return PropertyResult(property_, "proved", perf_counter() - start, reason=note)
+        took = perf_counter() - start
+        return PropertyResult(property_, "proved", took, reason=note, certified=False)
     found = smallest_faults(blocks.primitive, [property_], [], blocks.deadline).get(property_)
     if found is None and hint is not None:
         found = fault_at(blocks.primitive, property_, hint)

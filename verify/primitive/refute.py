@@ -116,10 +116,14 @@ def _missing(subject: Subject, claim: Claim, point: Point) -> str:
     if then and then[0] == "to":
         gradient = {"O": "dO", "dW": "W"}.get(tensor, tensor)
         block = block.replace(tensor, gradient, 1)
-        where = "on this device" if not claim.found else "on some device"
+        if not claim.found:
+            return (
+                f"{then[1]} starts on {place}: expected {block} here, got another block from "
+                f"{phase}: end {phase} where {then[1]} starts"
+            )
         return (
-            f"{then[1]} starts on {place}: expected {block} {where} at the end of {phase}, got it "
-            f"on none: end {phase} where {then[1]} starts"
+            f"{then[1]} starts on {place}: expected {block} on some device at the end of {phase}, "
+            f"got it on none: end {phase} with all blocks that {then[1]} starts with"
         )
     before = point.get("t", 0)
     return (

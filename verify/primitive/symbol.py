@@ -1,4 +1,4 @@
-"""Symbols: integers that stand for every device, step and side at once, for maps to be called with.
+"""Integers that stand for every device, step and side at once, for expressions to be evaluated on.
 
 A symbol wraps a Z3 integer and carries a lower and an upper bound that are affine in the sides. The
 bounds turn `%` by a side into a choice between a few literal quotients, so that every term stays
@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from primepar.errors import SymbolicError
-from primepar.schedule.primitive import ANY
 from primepar.verify.primitive import terms
 from primepar.verify.primitive.affine import Affine
 
@@ -22,18 +21,6 @@ Term = Any
 
 MOST_QUOTIENTS = 12
 _ONE_MESH = "or prove one mesh with --side"
-_IF = (
-    "a map for every side cannot ask `if`, `and`, min or max of an index: "
-    f"write where(condition, a, b), {_ONE_MESH}"
-)
-_ANY = (
-    "a digit that is ANY on some devices or at some steps only has no form for every side: "
-    f"leave it open on all, {_ONE_MESH}"
-)
-_INTEGER = (
-    "a map for every side cannot turn an index into a number, look it up or count with it: "
-    f"use +, -, % and where, {_ONE_MESH}"
-)
 _PRODUCT = (
     "a product of two indices or sides is not linear: write an index of several digits as a tuple, "
     f"M=(r, c) for M=r*s + c, {_ONE_MESH}"
@@ -79,19 +66,9 @@ class Space:
         """The symbol of a Z3 integer that is 0 or more and below `limit`."""
         return Symbol(self, term, self.number(0), limit.plus(-1))
 
-    def of(self, value: Any) -> Symbol:
-        """A symbol as it is, an integer as a symbol. Raises `SymbolicError` for anything else."""
-        if isinstance(value, Symbol):
-            return value
-        if value is ANY:
-            raise SymbolicError(_ANY)
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise SymbolicError(
-                f"expected an integer or an index, got {type(value).__name__}: {_INTEGER}"
-            ) from None
-        return self.exactly(self.number(number))
+    def of(self, value: Symbol | int) -> Symbol:
+        """A symbol as it is, an integer as a symbol."""
+        return value if isinstance(value, Symbol) else self.exactly(self.number(value))
 
 
 @lru_cache(maxsize=1024)
@@ -107,7 +84,7 @@ def _term(names: tuple[str, ...], form: Affine) -> Term:
 
 
 class Condition:
-    """What a comparison of symbols gives: `where` and `&`, `|`, `~` take it, `if` cannot."""
+    """What a comparison of symbols gives."""
 
     def __init__(self, space: Space, term: Term) -> None:
         self.space, self.term = space, term
@@ -118,29 +95,16 @@ class Condition:
         low, high = a.low.below(b.low), a.high.above(b.high)
         return Symbol(self.space, terms.If(self.term, a.term, b.term), low, high)
 
-    def _with(self, join: Any, other: Any) -> Condition:
-        if not isinstance(other, Condition | bool):
-            raise SymbolicError(f"expected a comparison, got {type(other).__name__}: {_IF}")
-        right = (
-            other.term if isinstance(other, Condition) else (terms.TRUE if other else terms.FALSE)
-        )
-        return Condition(self.space, join(self.term, right))
+    def __and__(self, other: Condition | bool) -> Condition:
+        return Condition(self.space, terms.And(self.term, truth(other)))
 
-    def __and__(self, other: Any) -> Condition:
-        return self._with(terms.And, other)
-
-    def __or__(self, other: Any) -> Condition:
-        return self._with(terms.Or, other)
+    def __or__(self, other: Condition | bool) -> Condition:
+        return Condition(self.space, terms.Or(self.term, truth(other)))
 
     def __invert__(self) -> Condition:
         return Condition(self.space, terms.Not(self.term))
 
-    def _refuse(self, *_: object) -> NoReturn:
-        raise SymbolicError(_IF)
-
     __rand__, __ror__ = __and__, __or__
-    __bool__ = __index__ = __hash__ = __eq__ = __ne__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
 
 
 class Product:
@@ -218,9 +182,6 @@ class Symbol:
     def __rfloordiv__(self, other: Any) -> Symbol:
         return self.space.of(other) // self
 
-    def __divmod__(self, other: Any) -> tuple[Symbol, Symbol]:
-        return self._divided_by(other)
-
     def _divided_by(self, other: Any) -> tuple[Symbol, Symbol]:
         """Quotient and remainder, chosen by comparison with the multiples of the divisor."""
         space, divisor = self.space, self.space.of(other).form
@@ -263,9 +224,6 @@ class Symbol:
         last = -1 - below
         return (first, last) if max(abs(first), abs(last)) <= MOST_QUOTIENTS else None
 
-    def __abs__(self) -> Symbol:
-        return (self < 0).__where__(-self, self)
-
     def _compared(self, compare: Any, other: Any) -> Condition:
         if isinstance(other, Product):
             return Condition(self.space, compare(self.term, other.term))
@@ -289,25 +247,8 @@ class Symbol:
     def __ge__(self, other: Any) -> Condition:
         return self._compared(operator.ge, other)
 
-    def _no_if(self) -> NoReturn:
-        raise SymbolicError(_IF)
-
-    def _no_number(self, *_: object) -> NoReturn:
-        raise SymbolicError(_INTEGER)
-
-    def _no_power(self, *_: object) -> NoReturn:
-        raise SymbolicError(_PRODUCT)
-
-    def __pos__(self) -> Symbol:
-        return self
-
     __radd__, __rmul__ = __add__, __mul__
-    __bool__ = _no_if
-    __pow__ = __rpow__ = _no_power
-    __hash__ = __index__ = __int__ = __float__ = __iter__ = _no_number
-    __truediv__ = __rtruediv__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _no_number
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _no_number
+    __hash__ = object.__hash__
 
 
 def truth(value: Any) -> Term:
