@@ -78,7 +78,8 @@ class PartialSums:
 
     def _offsets(self) -> list[tuple[int, ...]]:
         """Where the device may be that goes on with the sum, neighbours first."""
-        every = product((0, -1, 1), repeat=len(self.here))
+        reach = (0, -1, 1, -2, 2) if len(self.here) < 3 else (0, -1, 1)
+        every = product(reach, repeat=len(self.here))
         return sorted((each for each in every if any(each)), key=lambda each: sum(map(abs, each)))
 
     def _not_passed(self, offset: tuple[int, ...]) -> Condition:
