@@ -7,7 +7,7 @@ t + 1, and two buffers per moving tensor do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import product
 from math import floor
@@ -138,7 +138,7 @@ def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, .
 def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
     label = "".join(phase[0].upper() for phase in phases)
     moved = [movement.moved(phase) for phase in phases]
-    opening = _posts(_once(phase.prologue for phase in moved), label)
+    opening = _posts(_once(phase.prologue for phase in moved), label, lambda _: False)
     yield from opening
     yield from _waits(opening)
     for step in range(movement.sequence.steps):
@@ -153,8 +153,14 @@ def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> Dealt:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
     moved = [movement.moved(phase) for phase in phases]
     partials = _once(phase.partials[step] for phase in moved)
+
+    def is_read(hop: Hop) -> bool:
+        readers = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
+        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in readers)
+        return any(hop.index in blocks for blocks in held)
+
     posts = [
-        *_posts(_once(phase.operands[step] for phase in moved), label),
+        *_posts(_once(phase.operands[step] for phase in moved), label, is_read),
         *messages(partials, label),
     ]
     arriving: dict[int, set[str]] = {}
@@ -180,8 +186,10 @@ def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
     return tuple(dict.fromkeys(hop for some in hops for hop in some))
 
 
-def _posts(hops: tuple[Hop, ...], label: str) -> list[tuple[int, Post]]:
-    single, spread = split(hops)
+def _posts(
+    hops: tuple[Hop, ...], label: str, is_read: Callable[[Hop], bool]
+) -> list[tuple[int, Post]]:
+    single, spread = split(hops, is_read)
     return [*messages(single, label), *collectives(spread, label)]
 
 

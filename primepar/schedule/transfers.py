@@ -1,8 +1,9 @@
 """Which instructions carry a set of hops or returns: messages, or the collective that they make.
 
 A block that one rank sends to one other is a message. One that goes to several is a broadcast;
-where the members of a group all send as many blocks to all others, that is an all-gather. Partial
-sums of a group whose members are each home to as many of them are a reduce-scatter.
+where the members of a group all send as many blocks to all others, that is an all-gather, unless
+one of them multiplies its block meanwhile. Partial sums of a group whose members are each home to
+as many of them are a reduce-scatter.
 
 A set is walked once for all ranks: every instruction comes with the rank that it is dealt to, and
 the instructions of one rank come in the order in which it has them.
@@ -10,7 +11,7 @@ the instructions of one rank come in the order in which it has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from primepar.schedule.movement import Hop, Return
@@ -43,6 +44,8 @@ class _Spread:
     block: str
     source: int
     group: tuple[int, ...]
+    is_read: bool
+    """Whether its source multiplies it meanwhile: an all-gather writes to all of its blocks."""
 
 
 def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
@@ -55,28 +58,33 @@ def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
         yield hop.target, IRecv(hop.source, block, tag, request=request)
 
 
-def split(hops: tuple[Hop, ...]) -> tuple[list[Hop], list[_Spread]]:
-    """Hops that go to one rank alone, and blocks that go to several."""
+def split(hops: tuple[Hop, ...], is_read: Callable[[Hop], bool]) -> tuple[list[Hop], list[_Spread]]:
+    """Hops that go to one rank alone, and blocks that go to several.
+
+    `is_read` is asked whether the source of a hop multiplies the block while it is on its way.
+    """
     targets: dict[tuple[str, int], list[Hop]] = {}
     for hop in hops:
         targets.setdefault((block_name(hop.tensor, hop.index), hop.source), []).append(hop)
     single = [same[0] for same in targets.values() if len(same) == 1]
     spread = [
-        _Spread(block, source, tuple(sorted({source, *(hop.target for hop in same)})))
+        _Spread(block, source, tuple(sorted({source, *(hop.target for hop in same)})),
+                is_read(same[0]))
         for (block, source), same in targets.items()
         if len(same) > 1
-    ]
+    ]  # fmt: skip
     return single, spread
 
 
 def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]:
     """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
     groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
+    busy = {each.group for each in spread if each.is_read}
     for each in spread:
         groups.setdefault(each.group, {}).setdefault(each.source, []).append(each.block)
     for group, by_source in groups.items():
         counts = {len(blocks) for blocks in by_source.values()}
-        if set(by_source) == set(group) and len(counts) == 1:
+        if set(by_source) == set(group) and len(counts) == 1 and group not in busy:
             for blocks in zip(*(by_source[member] for member in group), strict=True):
                 request = f"{label}* {blocks[0]}"
                 for rank, own in zip(group, blocks, strict=True):
