@@ -129,7 +129,7 @@ def agreed(made: Map, folder: Path, most: int = 8) -> int:
 
 def test_the_judge_agrees_with_the_emulator(tmp_path: Path) -> None:
     drawn = (generated(seed) for seed in range(60))
-    kept = [made for made in drawn if made.in_language and not made.method.startswith("mixed")]
+    kept = [made for made in drawn if made.in_language]
     assert sum(agreed(made, tmp_path) for made in kept) > 120
 
 
@@ -227,7 +227,7 @@ def test_every_kind_of_alteration_changes_a_certificate(kind: str) -> None:
     assert CERTIFICATE is not None
     other = written(PRIMITIVES["output-stays"]())
     assert other is not None
-    drawn = [altered(CERTIFICATE, kind, Random(seed), other) for seed in range(8)]
+    drawn = [altered(CERTIFICATE, kind, Random(seed), other) for seed in range(40)]
     changed = [each for each in drawn if each is not None]
     assert changed
     assert CERTIFICATE not in changed

@@ -29,8 +29,8 @@ MOST_CASES = 20_000
 class Answer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Whether a form is 0 or more: both, or only one, as the opposite contradicts what is known.
 
-    `factors` has (place, factor): each times what is known at that place, -1 being the opposite,
-    is added up.
+    `factors` has (place, factor), in order: each times what is known at that place, -1 being the
+    opposite, is added up.
     """
 
     outcome: Literal["both", "yes", "no"]
@@ -201,11 +201,12 @@ Answers = Callable[[Case, Form], Taken]
 
 
 def contradicts(case: Case, opposite: Form, answer: Answer) -> bool:
-    """Whether forms that are 0 or more, times factors of 0 or more, add up to less than 0."""
-    total = Form({})
+    """Whether forms that are 0 or more, times factors of 1 or more, add up to less than 0."""
+    total, before = Form({}), -2
     for place, factor in answer.factors:
-        if factor < 0 or not -1 <= place < len(case.known):
+        if factor < 1 or not before < place < len(case.known):
             return False
+        before = place
         total = total.plus(case.known[place] if place >= 0 else opposite, factor)
     constant = case.reduced(total).constant
     return constant is not None and constant < 0

@@ -32,9 +32,9 @@ def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
         )
     subject = Subject(primitive, _slices(given, primitive), given.turns)
     wanted = {claim.name: claim for claim in claims(subject)}
-    if given.answers.keys() != wanted.keys():
+    found, sought = given.found, {name for name, claim in wanted.items() if claim.found}
+    if given.answers.keys() != wanted.keys() or found.keys() != sought:
         raise ClaimError("answers: expected those of every claim about this primitive, got others")
-    found = given.found
     return sum(
         certify_claim(claim, found.get(name, {}), given.answers[name])
         for name, claim in wanted.items()
@@ -44,6 +44,10 @@ def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
 def certify_claim(claim: Claim, found: Mapping[str, str], answers: Sequence[Answer]) -> int:
     """Follow all cases of one claim and count them. Raises `ClaimError` where it does not hold."""
     followed = 0
+    if found.keys() != {name for name, _ in claim.found}:
+        raise ClaimError(
+            f"{claim.name}: expected an expression for what is to be found, got others"
+        )
     try:
         nodes = {name: _number(text) for name, text in found.items()}
         for case in cases(answers):

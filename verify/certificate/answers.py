@@ -154,7 +154,5 @@ def _factors(
         if owner is not None and row[-1]
     }
     whole = lcm(*(each.denominator for each in found.values()))
-    return tuple(
-        (-1 if place == count - 1 else place, int(each * whole))
-        for place, each in sorted(found.items())
-    )
+    places = {-1 if place == count - 1 else place: each for place, each in found.items()}
+    return tuple((place, int(each * whole)) for place, each in sorted(places.items()))

@@ -25,6 +25,8 @@ MOST = 40
 """Points of one mesh."""
 ROUNDS = 60
 """How often Z3 may give another point."""
+SHARE = 0.4
+"""Of the time that is left, what one claim may take: those that come after it have some, too."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
     meshes = [dict(zip(names, mesh, strict=True)) for mesh in lengths]
     for claim in claims(subject):
         start = perf_counter()
+        questions.deadline = start + SHARE * (deadline - start)
         found: Found = {}
         point, reason = None, None
         try:

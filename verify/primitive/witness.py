@@ -164,9 +164,7 @@ class _Candidate:
         equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
-        solved, left = _solve(
-            path, [*path.equations, *equations, *path.divisions], point, chosen, claim
-        )
+        solved, left = _solve(path, [*path.equations, *equations], point, chosen, claim)
         path.resolve(solved)
         rooms = {each: path.value(limit, names) for each, limit in claim.found}
         found, inside = {}, []
@@ -228,9 +226,10 @@ class _Path(Case):
         """As it is at the point; nothing is solved for."""
         form = one.plus(other, -1)
         value = at_point(form, self.point)
-        if value == 0 and not self.is_given(form):
-            (self.divisions if self._is_dividing else self.equations).append(form)
+        if value == 0 and not self.is_given(form) and not self._is_dividing:
+            self.equations.append(form)
         elif value == 0:
+            self.divisions += [form] if self._is_dividing else []
             self.literals += [form, Form({}).plus(form, -1)]
         else:
             self.literals.append(form.plus(Form.of(-1)) if value > 0 else form.opposite())
@@ -290,12 +289,10 @@ class _Path(Case):
         """Whether a form depends on no unknown name."""
         return not any(each in self.unknown for term in form.terms for each in term)
 
-    def condition(self, form: Form) -> Condition:
+    def condition(self, form: Form) -> Condition | bool:
         """That a form is 0 or more, with positive terms on both sides."""
         above = Form({term: factor for term, factor in form.terms.items() if factor > 0})
-        condition = self.expression(above) >= self.expression(above.plus(form, -1))
-        assert isinstance(condition, Condition)
-        return condition
+        return self.expression(above) >= self.expression(above.plus(form, -1))
 
 
 def at_point(form: Form, point: Mapping[str, int]) -> int:
@@ -317,9 +314,12 @@ def _solve(
     """
     solved: dict[str, Form] = {}
     left: list[Form] = []
-    for form in equations:
+    for place, form in enumerate([*equations, *path.divisions]):
+        is_division = place >= len(equations)
         for each, value in solved.items():
             form = form.replaced(each, value)
+        if is_division and any(each in path.quotients for term in form.terms for each in term):
+            continue  # It would give a name by a quotient that depends on it.
         units = [each for each in path.unknown if abs(form.terms.get((each,), 0)) == 1]
         alone = [each for each in units if sum(each in term for term in form.terms) == 1]
         if alone:
