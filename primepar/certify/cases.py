@@ -4,9 +4,6 @@ Names stand for any whole numbers within their ranges. An expression is evaluate
 polynomial in the names. Wherever two forms are compared, the certificate has an answer: only one
 outcome is possible, with factors that add what is known up to a contradiction (Farkas' lemma), or
 both are, and both are followed. A claim that holds at the end of every case holds for all values.
-
-    s >= 1, 0 <= r < s, and `(r + 1) % s` is compared with s: in the case r + 1 < s it is r + 1,
-    else r + 1 - s; in both "at least s" contradicts what is known, so it is always below s.
 """
 
 from __future__ import annotations

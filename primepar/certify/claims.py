@@ -1,13 +1,7 @@
 """What is claimed of a primitive, for all lengths of its sides, as conditions over its maps.
 
-The prover asks Z3 about these claims, and the checker follows the cases of a certificate through
-the same ones. `docs/proofs.md` has the argument why they are enough, rule by rule. In short:
-
-- coverage: every sub-operator is computed somewhere, and there are as many places as sub-operators;
-- without declared homes: what a device needs next, some device works with now (placement), or at
-  the last step of the phase before (alignment); dO and W are where O and dW end;
-- with homes: every block rests on some device, so that it can be brought and summed at any time;
-- deadlock-freedom and races: the order and the buffers of the lowering, for any number of steps.
+The prover asks Z3 about these claims; the checker follows the cases of a certificate through the
+same ones. `docs/rules.md` has the argument why they are enough, claim by claim.
 """
 
 from __future__ import annotations
@@ -15,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_, mul
+from operator import mul
 from typing import Any, NamedTuple
 
-from primepar.schedule.expression import Condition, Number, evaluate, name, nodes
+from primepar.schedule.expression import Condition, Number, evaluate, every, name, nodes
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
-from primepar.schedule.tracing import Digits, Maps, maps_of
+from primepar.schedule.tracing import Digits, Maps, digit_of, maps_of
 
 PROPERTIES = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races"
@@ -109,24 +103,9 @@ def claims(subject: Subject) -> Iterator[Claim]:
     """Every claim about a primitive."""
     yield _has_work(subject)
     yield from _coverage(subject)
-    if subject.maps.homes:
-        yield from _homes(subject)
-    else:
-        yield from _placement(subject)
-        yield from _alignment(subject)
+    yield from _homes(subject) if subject.maps.homes else _moves(subject)
     yield _order(subject)
     yield _buffers()
-
-
-def every(conditions: Iterable[Any]) -> Any:
-    """All of them hold."""
-    return reduce(and_, conditions, True)
-
-
-def _digit(slices: Digits, dim: str, place: int) -> Any:
-    """A digit of a slice index; `ANY` where the index leaves it out."""
-    index = slices.get(dim, ())
-    return index[place] if place < len(index) else ANY
 
 
 def _has_work(subject: Subject) -> Claim:
@@ -164,20 +143,16 @@ def _coverage(subject: Subject) -> Iterator[Claim]:
 
 
 def _matched(
-    subject: Subject,
-    dims: Iterable[str],
-    held: tuple[Digits, Number],
-    needed: tuple[Digits, Number],
-    *,
-    there: bool = True,
-) -> tuple[tuple[tuple[str, Number], ...], tuple[Match, ...]]:
+    subject: Subject, dims: Iterable[str], held: tuple[Digits, Number],
+    needed: tuple[Digits, Number], *, there: bool = True,
+) -> tuple[tuple[tuple[str, Number], ...], tuple[Match, ...]]:  # fmt: skip
     """What matches where a device has, by some slices at a step, what is needed by others.
 
     Digits that `needed` leaves open are given, and come first; those that `held` does match any.
     """
     given, matches = [], []
     for dim, place, count in subject.digits(dims):
-        digit, wanted = _digit(held[0], dim, place), _digit(needed[0], dim, place)
+        digit, wanted = digit_of(held[0], dim, place), digit_of(needed[0], dim, place)
         if digit is ANY:
             continue
         if wanted is ANY:
@@ -211,50 +186,37 @@ def _homes(subject: Subject) -> Iterator[Claim]:
         inside = every(
             (digit >= 0) & (digit < count)
             for dim, place, count in subject.digits(home)
-            if (digit := _digit(home, dim, place)) is not ANY
+            if (digit := digit_of(home, dim, place)) is not ANY
         )
         given = (*subject.sides, *subject.device())
         yield Claim(f"range {tensor}", ("coverage",), given, condition=inside, is_ground=True)
 
 
-def _placement(subject: Subject) -> Iterator[Claim]:
-    """What a device needs at the next step, some device works with now."""
+def _moves(subject: Subject) -> Iterator[Claim]:
+    """A block that a device needs in one phase and step, some device works with in another.
+
+    At the next step: placement. At the first step of the phase that reads the tensor next:
+    alignment; there O and dW stay on their devices.
+    """
     last, t = subject.maps.steps - 1, name("t")
-    for phase, made in PRODUCTS.items():
-        for tensor in made.reads:
-            if phase != "forward" and tensor in subject.primitive.keeps:
-                continue  # Forward has brought every block to some device, where it is kept.
-            about, now, given = f"{phase} {tensor}", (phase, t), (("t", last),)
-            yield _moved(subject, about, "placement", tensor, now, (phase, t + 1), given)
-            if subject.turns:
-                end, start = (phase, last), (phase, 0)
-                yield _moved(subject, f"{about} again", "placement", tensor, end, start)
-
-
-def _alignment(subject: Subject) -> Iterator[Claim]:
-    """What a phase starts with, some device had at the end of the one before; O and dW stay."""
+    for phase, tensor in [(phase, each) for phase, made in PRODUCTS.items() for each in made.reads]:
+        if phase != "forward" and tensor in subject.primitive.keeps:
+            continue  # Forward has brought every block to some device, where it is kept.
+        about, given = f"{phase} {tensor}", (("t", last),)
+        yield _moved(subject, about, "placement", tensor, (phase, t), (phase, t + 1), given)
+        if subject.turns:
+            about, end, start = f"{about} again", (phase, last), (phase, 0)
+            yield _moved(subject, about, "placement", tensor, end, start)
     stay = {("forward", "O"): "backward", ("gradient", "dW"): "forward"}
     for (phase, tensor), then in (NEXT_USE | stay).items():
-        about, end = f"{phase} {tensor} to {then}", (phase, subject.maps.steps - 1)
-        stays = (phase, tensor) in stay
+        about, end, stays = f"{phase} {tensor} to {then}", (phase, last), (phase, tensor) in stay
         yield _moved(subject, about, "alignment", tensor, end, (then, 0), stays=stays)
 
 
 def _moved(
-    subject: Subject,
-    about: str,
-    proves: str,
-    tensor: str,
-    held: tuple[Phase, Number],
-    needed: tuple[Phase, Number],
-    given: Given = (),
-    *,
-    stays: bool = False,
-) -> Claim:
-    """A block that a device needs in one phase and step, some device works with in another.
-
-    Where it `stays`, the device itself works with it.
-    """
+    subject: Subject, about: str, proves: str, tensor: str, held: tuple[Phase, Number],
+    needed: tuple[Phase, Number], given: Given = (), *, stays: bool = False,
+) -> Claim:  # fmt: skip
     phases, dims = subject.maps.phases, tensor_dims(tensor)
     have, need = (phases[held[0]], held[1]), (phases[needed[0]], needed[1])
     opened, matches = _matched(subject, dims, have, need, there=not stays)

@@ -8,13 +8,12 @@ are made anew from the primitive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from primepar.certify.cases import Answer, Case, cases
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.certify.format import PrimitiveCertificate, SequenceCertificate, map_texts
 from primepar.errors import CertificateError, ClaimError
-from primepar.schedule.expression import Expression, Number, names, parse
+from primepar.schedule.expression import Number, names, parse
 from primepar.schedule.form import Form
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.primitive import Primitive
@@ -106,11 +105,8 @@ def _slices(given: PrimitiveCertificate, primitive: Primitive) -> dict[str, tupl
     return slices
 
 
-def _number(text: str) -> Any:
+def _number(text: str) -> Number:
     try:
-        parsed = parse(text)
+        return parse(text)
     except ValueError as error:
         raise ClaimError(str(error)) from None
-    if not isinstance(parsed, Expression | int):
-        raise ClaimError(f"expected a number, got {text!r}")
-    return parsed

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import reduce
 from typing import Any, NoReturn
 
 from primepar.errors import PrimitiveError, SymbolicError
@@ -261,6 +262,11 @@ def where(condition: Value, then: Value, otherwise: Value) -> Value:
     return condition * then + (1 - condition) * otherwise
 
 
+def every(conditions: Iterable[Any]) -> Any:
+    """All of the conditions hold."""
+    return reduce(operator.and_, conditions, True)
+
+
 def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
     """The value of an expression or condition, each name having the value that is given.
 
@@ -327,11 +333,11 @@ _PARSED: dict[type[ast.AST], str] = {
 }  # fmt: skip
 
 
-def parse(text: str) -> Any:
-    """The expression, condition or number of a text. Raises `ValueError` for any other text."""
+def parse(text: str) -> Number:
+    """The expression or whole number of a text. Raises `ValueError` for any other text."""
     try:
-        return _parsed(ast.parse(text, mode="eval").body)
-    except (SyntaxError, KeyError, RecursionError, MemoryError, SymbolicError):
+        return number(_parsed(ast.parse(text, mode="eval").body))
+    except (SyntaxError, KeyError, RecursionError, MemoryError, SymbolicError, PrimitiveError):
         raise ValueError(f"expected an expression like (r + t) % s, got {text[:60]!r}") from None
 
 

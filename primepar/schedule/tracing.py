@@ -74,6 +74,12 @@ def _check_names(primitive: Primitive) -> None:
         )
 
 
+def digit_of(slices: Digits, dim: str, place: int) -> Any:
+    """A digit of a slice index; `ANY` where the index leaves it out."""
+    index = slices.get(dim, ())
+    return index[place] if place < len(index) else ANY
+
+
 def formula(primitive: Primitive, method: str) -> Number | None:
     """What `sent` or `held` computes, over M, N, K and the sides; None without a formula.
 

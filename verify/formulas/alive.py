@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from primepar.certify.claims import every
 from primepar.schedule import liveness
-from primepar.schedule.expression import negated
+from primepar.schedule.expression import every, negated
 from primepar.schedule.liveness import AWAITED, Part, Parts, Sweep, When
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase

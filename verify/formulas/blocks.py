@@ -15,8 +15,8 @@ from typing import Any
 
 import z3
 
-from primepar.certify.claims import Slices, every
-from primepar.schedule.expression import Expression, Number, evaluate, name, negated
+from primepar.certify.claims import Slices
+from primepar.schedule.expression import Expression, Number, evaluate, every, name, negated
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
 from primepar.schedule.tracing import maps_of

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from primepar.certify.claims import every
-from primepar.schedule.expression import Number, evaluate, name, negated
+from primepar.schedule.expression import Number, evaluate, every, name, negated
 from primepar.schedule.operators import Phase
 from primepar.schedule.primitive import ANY
 from primepar.verify.deadline import UndecidedError

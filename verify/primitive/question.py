@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import z3
 
-from primepar.certify.claims import Claim, every
-from primepar.schedule.expression import Number, evaluate, negated
+from primepar.certify.claims import Claim
+from primepar.schedule.expression import Number, evaluate, every, negated
 from primepar.verify.answer import check_by
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.primitive import terms

@@ -19,9 +19,9 @@ from math import prod
 import numpy as np
 
 from primepar.certify.cases import Case
-from primepar.certify.claims import Claim, every
+from primepar.certify.claims import Claim
 from primepar.errors import SymbolicError
-from primepar.schedule.expression import Condition, Number, evaluate, name
+from primepar.schedule.expression import Condition, Number, evaluate, every, name
 from primepar.schedule.form import Form
 from primepar.verify.primitive.mesh import Array, Point, choices, column, grid, limits
 
