@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from traceback import extract_tb
@@ -42,6 +43,9 @@ class Maps:
 
 
 _KNOWN: WeakKeyDictionary[Any, Maps] = WeakKeyDictionary()
+_FORMULAS: WeakKeyDictionary[Any, dict[str, Number | None]] = WeakKeyDictionary()
+_SIZES = (36, 60, 84)
+"""Of M, N and K where formulas are compared."""
 
 
 def maps_of(primitive: Primitive) -> Maps:
@@ -52,13 +56,18 @@ def maps_of(primitive: Primitive) -> Maps:
     one that raises, that returns no slices, or that returns others for integers.
     """
     _check_names(primitive)
-    owner = primitive if getattr(primitive, "__dict__", None) else type(primitive)
+    owner = _owner(primitive)
     if owner not in _KNOWN:
         maps = _traced(primitive)
         for call in _calls(primitive, maps):
             call.compare(primitive)
         _KNOWN[owner] = maps
     return _KNOWN[owner]
+
+
+def _owner(primitive: Primitive) -> Any:
+    """With what an expression is kept: the class, or an instance with attributes of its own."""
+    return primitive if getattr(primitive, "__dict__", None) else type(primitive)
 
 
 def _check_names(primitive: Primitive) -> None:
@@ -83,13 +92,21 @@ def digit_of(slices: Digits, dim: str, place: int) -> Any:
 def formula(primitive: Primitive, method: str) -> Number | None:
     """What `sent` or `held` computes, over M, N, K and the sides; None without a formula.
 
-    Raises `PrimitiveError`, as `maps_of` does.
+    It is traced, compared and kept like the maps, and raises what `maps_of` raises.
     """
-    names = ("M", "N", "K", *primitive.side_names)
     if getattr(type(primitive), method) is getattr(Primitive, method):
         return None
-    traced = _called(primitive, method, tuple(map(name, names)))
-    return None if traced is None else _number(primitive, method, traced, frozenset())
+    known = _FORMULAS.setdefault(_owner(primitive), {})
+    if method not in known:
+        names = ("M", "N", "K", *primitive.side_names)
+        traced = _called(primitive, method, tuple(map(name, names)))
+        given = None if traced is None else _number(primitive, method, traced, frozenset())
+        for lengths in product(range(1, COMPARED + 1), repeat=len(primitive.side_names)):
+            sizes = tuple(map(Fraction, (*_SIZES, *lengths)))
+            values = dict(zip(names, sizes, strict=True))
+            _Call(method, sizes, given, values).compare(primitive)
+        known[method] = given
+    return known[method]
 
 
 def signature(primitive: Primitive, method: str) -> str:
@@ -211,7 +228,7 @@ class _Call:
     method: str
     arguments: tuple[Value, ...]
     traced: Any
-    values: Mapping[str, int]
+    values: Mapping[str, int | Fraction]
 
     def compare(self, primitive: Primitive) -> None:
         """Raise `PrimitiveError` where integers give something else than the expression does."""
@@ -251,7 +268,7 @@ def _calls(primitive: Primitive, maps: Maps) -> Iterator[_Call]:
                 yield _Call(phase, (*device, t, *lengths), traced, {**here, "t": t})
 
 
-def _evaluated(traced: Any, values: Mapping[str, int]) -> Any:
+def _evaluated(traced: Any, values: Mapping[str, int | Fraction]) -> Any:
     if not isinstance(traced, dict):
         return evaluate(traced, values)
     return {
