@@ -31,7 +31,7 @@ STATE = (
 LUCK = (
     "__import__('random').random() < 0.5", "id(object()) // 16 % 2", "id([]) // 64 % 2 == 0",
     "__import__('time').time_ns() // 100 % 2", "__import__('os').urandom(1)[0] % 2",
-    "__import__("time").perf_counter_ns() // 100 % 2", "any('verify' in f.filename for f in __import__('inspect').stack())",
+    "__import__('time').perf_counter_ns() // 100 % 2", "any('verify' in f.filename for f in __import__('inspect').stack())",
     "any('trace' in f.function for f in __import__('inspect').stack())",
 )  # fmt: skip
 BRANCHES = (
