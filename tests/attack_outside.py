@@ -29,11 +29,13 @@ STATE = (
 )
 """What stands before the class, what is done at each call, and what is true from some call on."""
 LUCK = (
-    "__import__('random').random() < 0.5", "id(object()) // 16 % 2", "id([]) // 64 % 2 == 0",
+    "__import__('random').random() < 0.5", "__import__('secrets').randbits(1)",
     "__import__('time').time_ns() // 100 % 2", "__import__('os').urandom(1)[0] % 2",
-    "__import__('time').perf_counter_ns() // 100 % 2", "any('verify' in f.filename for f in __import__('inspect').stack())",
+    "__import__('time').perf_counter_ns() // 100 % 2",
+    "any('verify' in f.filename for f in __import__('inspect').stack())",
     "any('trace' in f.function for f in __import__('inspect').stack())",
 )  # fmt: skip
+"""Chance at every call. (The address of a new object is often the same one again.)"""
 BRANCHES = (
     "n = {right} if t < s - 1 else (r + c + s - 1) % s",
     "if t == s - 1:\n            t = s - 1\n        n = {right}",
