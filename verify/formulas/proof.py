@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import perf_counter
 
-import z3
-
 from primepar.certify.claims import Slices
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.schedule.expression import Number
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import formula
-from primepar.verify.answer import check_by
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.deadline import UndecidedError
 from primepar.verify.formulas.amount import Case
@@ -23,6 +20,7 @@ from primepar.verify.formulas.blocks import Blocks
 from primepar.verify.formulas.memory import copies, counters
 from primepar.verify.formulas.traffic import Traffic
 from primepar.verify.primitive import terms
+from primepar.verify.primitive.question import smallest_model
 from primepar.verify.primitive.search import fault_at, smallest_faults
 from primepar.verify.primitive.symbol import Term
 from primepar.verify.report import PropertyResult
@@ -84,19 +82,16 @@ def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | N
 
 def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
     """The sides of a counterexample with the smallest sum; None if Z3 finds none in time."""
-    sides = [side.term for side in blocks.space.sides]
-    total, solver = terms.Sum([*sides, terms.IntVal(0)]), z3.Solver()
-    solver.add(counter, *(side >= 1 for side in sides))
-
-    def found(*bound: Term) -> Sides | None:
-        if check_by(solver, blocks.deadline, *bound) != z3.sat:
-            return None
-        model = solver.model()
-        return tuple(model.eval(side, model_completion=True).as_long() for side in sides)
-
-    best, low = found(), len(sides)
-    while best is not None and low < sum(best):
-        middle = min((low + sum(best)) // 2, 2 * low)
-        smaller = found(total <= middle)
-        best, low = (smaller, low) if smaller else (best, middle + 1)
-    return best
+    solver = blocks.solver
+    solver.push()
+    try:
+        solver.add(counter)
+        model = smallest_model(solver, blocks.space, blocks.deadline)
+    except UndecidedError:
+        return None
+    finally:
+        solver.pop()
+    if model is None:
+        return None
+    return tuple(model.eval(side.term, model_completion=True).as_long()
+                 for side in blocks.space.sides)  # fmt: skip

@@ -66,10 +66,6 @@ class Affine:
         """An affine form that is at least both."""
         return (self * -1).below(other * -1) * -1
 
-    def text(self, names: tuple[str, ...]) -> str:
-        """How people write it, `2*s - 1`."""
-        return sum_text([*zip(self.coefficients, names, strict=True), (self.constant, "")])
-
 
 def sum_text(parts: list[tuple[int, str]]) -> str:
     """A sum of multiples as people write it; the name of a plain number is empty.

@@ -72,30 +72,37 @@ class Questions:
         self.solver.push()
         try:
             self.solver.add(question)
-            answer = check_by(self.solver, self.deadline)
-            if answer == z3.unknown:
-                raise UndecidedError(SLOW)
-            if answer == z3.unsat:
-                return None
-            model = self._smaller()
-            return {each: model.eval(value.term, model_completion=True).as_long()
-                    for each, value in values.items()}  # fmt: skip
+            model = smallest_model(self.solver, self.space, self.deadline)
         finally:
             self.solver.pop()
+        if model is None:
+            return None
+        return {each: model.eval(value.term, model_completion=True).as_long()
+                for each, value in values.items()}  # fmt: skip
 
-    def _smaller(self) -> z3.ModelRef:
-        """A model with the smallest sum of the sides: the first one need not have it."""
-        model, sides = self.solver.model(), [side.term for side in self.space.sides]
-        total = terms.Sum([*sides, terms.IntVal(0)])
-        low, high = len(sides), model.eval(total, model_completion=True).as_long()
-        while low < high:
-            middle = min((low + high) // 2, 2 * low)
-            self.solver.push()
-            self.solver.add(total <= middle)
-            if check_by(self.solver, self.deadline) == z3.sat:
-                model = self.solver.model()
-                high = model.eval(total, model_completion=True).as_long()
-            else:
-                low = middle + 1
-            self.solver.pop()
-        return model
+
+def smallest_model(solver: z3.Solver, space: Space, deadline: float) -> z3.ModelRef | None:
+    """A model with the smallest sum of the sides; None if there is none.
+
+    The first that Z3 finds need not have it. Raises `UndecidedError` if there is not even that one
+    in time.
+    """
+    answer = check_by(solver, deadline)
+    if answer == z3.unknown:
+        raise UndecidedError(SLOW)
+    if answer == z3.unsat:
+        return None
+    model, sides = solver.model(), [side.term for side in space.sides]
+    total = terms.Sum([*sides, terms.IntVal(0)])
+    low, high = len(sides), model.eval(total, model_completion=True).as_long()
+    while low < high:
+        middle = min((low + high) // 2, 2 * low)
+        solver.push()
+        solver.add(total <= middle)
+        if check_by(solver, deadline) == z3.sat:
+            model = solver.model()
+            high = model.eval(total, model_completion=True).as_long()
+        else:
+            low = middle + 1
+        solver.pop()
+    return model

@@ -87,25 +87,5 @@ def equal(one: Term, other: Term) -> Term:
     return z3.BoolRef(z3core.Z3_mk_eq(_REF, one.ast, other.ast), _CONTEXT)
 
 
-def differ(one: Sequence[Term], other: Sequence[Term]) -> Term:
-    """The two lists are not the same."""
-    return Not(And(*map(equal, one, other)))
-
-
-def inside(at: Term, limit: Term) -> Term:
-    """It is 0 or more, and below the limit."""
-    least = z3.BoolRef(z3core.Z3_mk_ge(_REF, at.ast, _ZERO.ast), _CONTEXT)
-    return And(least, z3.BoolRef(z3core.Z3_mk_lt(_REF, at.ast, limit.ast), _CONTEXT))
-
-
-def replaced(term: Term, old: Sequence[Term], new: Sequence[Term]) -> Term:
-    """The integer with these terms exchanged."""
-    made = z3core.Z3_substitute(_REF, term.ast, len(old), _array(old), _array(new))
-    return z3.ArithRef(made, _CONTEXT)
-
-
 def _array(parts: Sequence[Term]) -> Any:
     return (z3.Ast * len(parts))(*(part.ast for part in parts))
-
-
-_ZERO = IntVal(0)
