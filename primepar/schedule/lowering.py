@@ -6,7 +6,7 @@ the products of step t overlap the transfers for step t + 1, and two buffers per
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from math import floor
 from typing import TypedDict
@@ -28,7 +28,15 @@ from primepar.schedule.operators import (
 from primepar.schedule.program import Compute, Elements, Free, Instruction, Program, Wait
 from primepar.schedule.sequence import FlatSlices, Sequence
 from primepar.schedule.signature import Bound
-from primepar.schedule.transfers import Dealt, Post, collectives, go_home, messages, split
+from primepar.schedule.transfers import (
+    Dealt,
+    InUse,
+    Post,
+    collectives,
+    go_home,
+    messages,
+    split,
+)
 
 
 def lower(
@@ -140,7 +148,7 @@ def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, .
 def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
     label = "".join(phase[0].upper() for phase in phases)
     moved = [movement.moved(phase) for phase in phases]
-    opening = _posts(_once(phase.prologue for phase in moved), label)
+    opening = _posts(_once(phase.prologue for phase in moved), label, frozenset)
     yield from opening
     yield from _waits(opening)
     for step in range(movement.sequence.steps):
@@ -156,7 +164,11 @@ def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> Dealt:
     moved = [movement.moved(phase) for phase in phases]
     partials = _once(phase.partials[step] for phase in moved)
     posts = [
-        *_posts(_once(phase.operands[step] for phase in moved), label),
+        *_posts(
+            _once(phase.operands[step] for phase in moved),
+            label,
+            lambda: _read(movement, phases, step),
+        ),
         *messages(partials, label),
     ]
     arriving: dict[int, set[str]] = {}
@@ -182,9 +194,22 @@ def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
     return tuple(dict.fromkeys(hop for some in hops for hop in some))
 
 
-def _posts(hops: tuple[Hop, ...], label: str) -> list[tuple[int, Post]]:
+def _read(movement: Movement, phases: tuple[Phase, ...], step: int) -> set[tuple[int, str]]:
+    """What the ranks read in the products of a step."""
+    return {
+        (rank, block_name(tensor, index))
+        for phase in phases
+        for tensor in PRODUCTS[phase].reads
+        for rank, blocks in enumerate(movement.held(phase, tensor, step))
+        for index in blocks
+    }
+
+
+def _posts(
+    hops: tuple[Hop, ...], label: str, in_use: Callable[[], InUse]
+) -> list[tuple[int, Post]]:
     single, spread = split(hops)
-    return [*messages(single, label), *collectives(spread, label)]
+    return [*messages(single, label), *collectives(spread, label, in_use)]
 
 
 def _waits(posts: list[tuple[int, Post]]) -> Dealt:

@@ -10,7 +10,7 @@ the instructions of one rank come in the order in which it has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from primepar.schedule.movement import Hop, Return
@@ -31,6 +31,8 @@ from primepar.schedule.program import (
 )
 
 Post = ISend | IRecv | AllGather | Broadcast
+InUse = Set[tuple[int, str]]
+"""Ranks, each with a block that it reads meanwhile."""
 Dealt = Iterator[tuple[int, Instruction]]
 """Instructions, each with the rank that it is dealt to."""
 _TAGS = {"I": 0, "W": 1, "O": 2, "dI": 3, "dW": 4, "dO": 5}
@@ -69,20 +71,27 @@ def split(hops: tuple[Hop, ...]) -> tuple[list[Hop], list[_Spread]]:
     return single, spread
 
 
-def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]:
-    """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
+def collectives(
+    spread: list[_Spread], label: str, in_use: Callable[[], InUse]
+) -> Iterator[tuple[int, Post]]:
+    """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on.
+
+    An all-gather writes the own block of each member too, so none has a block that is `in_use`.
+    """
     groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
     for each in spread:
         groups.setdefault(each.group, {}).setdefault(each.source, []).append(each.block)
     for group, by_source in groups.items():
         counts = {len(blocks) for blocks in by_source.values()}
-        if set(by_source) == set(group) and len(counts) == 1:
+        is_alike = set(by_source) == set(group) and len(counts) == 1
+        own = {(source, block) for source, blocks in by_source.items() for block in blocks}
+        if is_alike and own.isdisjoint(in_use()):
             for blocks in zip(*(by_source[member] for member in group), strict=True):
                 request = f"{label}* {blocks[0]}"
-                for rank, own in zip(group, blocks, strict=True):
-                    yield rank, AllGather(group, block=own, blocks=blocks, request=request)
+                for rank, block in zip(group, blocks, strict=True):
+                    yield rank, AllGather(group, block=block, blocks=blocks, request=request)
         else:
-            for source, block in [(s, block) for s, own in by_source.items() for block in own]:
+            for source, block in [(s, block) for s, sent in by_source.items() for block in sent]:
                 call = Broadcast(group, block=block, root=source, request=f"{label}* {block}")
                 yield from ((rank, call) for rank in group)
 
