@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from time import perf_counter
 
 import msgspec
 
@@ -15,11 +16,15 @@ from primepar.certify import (
     load_certificate,
     save_certificate,
 )
-from primepar.certify.cases import Case
-from primepar.certify.primitive import Meshes, claims
+from primepar.certify.claims import Subject, claims
+from primepar.certify.primitive import holds, map_texts
 from primepar.errors import PrimeParError
+from primepar.schedule.expression import parse
 from primepar.verify.certificate.answers import answers
-from primepar.verify.certificate.primitive import primitive_certificate
+from primepar.verify.primitive.proof import prove
+
+SECONDS = 30.0
+"""Time to write a certificate."""
 
 
 def written(primitive: Primitive) -> bytes | None:
@@ -27,9 +32,12 @@ def written(primitive: Primitive) -> bytes | None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "certificate.json"
         try:
-            save_certificate(primitive_certificate(primitive), path)
+            made = prove(primitive, perf_counter() + SECONDS).certificate
         except PrimeParError:
             return None
+        if made is None:
+            return None
+        save_certificate(made, path)
         return path.read_bytes()
 
 
@@ -55,15 +63,14 @@ def forged(text: bytes, primitive: Primitive) -> bytes | None:
     given = msgspec.json.decode(text, type=PrimitiveCertificate)
     found = {}
     try:
-        for name, holds, of in claims(primitive):
-
-            def decided(case: Case, holds: Any = holds, of: Any = of) -> bool:
-                return bool(holds(Meshes(primitive, given, case), of))
-
-            found[name] = answers(decided)
+        slices = {dim: tuple(map(parse, own)) for dim, own in given.slices.items()}
+        for claim in claims(Subject(primitive, slices, given.turns)):
+            own = {name: parse(node) for name, node in given.found.get(claim.name, {}).items()}
+            found[claim.name] = answers(partial(holds, claim, own))
+        maps = map_texts(primitive)
     except (PrimeParError, LookupError, ValueError, TypeError):
         return None
-    return msgspec.json.encode(msgspec.structs.replace(given, answers=found))
+    return msgspec.json.encode(msgspec.structs.replace(given, answers=found, maps=maps))
 
 
 def is_same(one: bytes, other: bytes) -> bool:
