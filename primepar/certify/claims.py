@@ -114,7 +114,7 @@ class Subject:
 
 def claims(subject: Subject) -> Iterator[Claim]:
     """Every claim about a primitive. Raises `ClaimError` where its names are ambiguous."""
-    names = [*dict((*subject.sides, *subject.device, *subject.other)), "t", "at_t"]
+    names = [each for each, _ in (*subject.sides, *subject.device, *subject.other)] + ["t", "at_t"]
     names += [f"in_{dim}{place}" for dim, place, _ in subject.digits(subject.slices)]
     if len(set(names)) < len(names):
         raise ClaimError("expected axes and sides that are not called t, at_... or in_...")

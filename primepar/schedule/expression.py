@@ -221,7 +221,7 @@ def negated(truth: Value) -> Value:
 
 def _divided(divide: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     def checked(left: Value, right: Value) -> Value:
-        least = right.min() if hasattr(right, "min") else right
+        least = right.min(initial=1) if hasattr(right, "min") else right
         if isinstance(least, int) or hasattr(right, "min"):
             if least < 1:
                 raise PrimitiveError(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from keyword import iskeyword
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -54,6 +55,7 @@ def maps_of(primitive: Primitive) -> Maps:
     """
     owner = primitive if getattr(primitive, "__dict__", None) else type(primitive)
     if owner not in _KNOWN:
+        _check_names(primitive)
         maps = _traced(primitive)
         for call in _calls(primitive, maps):
             call.compare(primitive)
@@ -80,6 +82,24 @@ def signature(primitive: Primitive, method: str) -> str:
     first = {"steps": [], "home": ["tensor", *axes], "sent": sizes, "held": sizes}
     arguments = ["self", *first.get(method, [*axes, "t"]), *primitive.side_names]
     return f"{method}({', '.join(arguments)})"
+
+
+def _check_names(primitive: Primitive) -> None:
+    """Raise `PrimitiveError` where a name of an axis or of a side could mean something else.
+
+    `at_r` is what a proof calls another device's r, and `in_M0` a slice.
+    """
+    names = ("t", *primitive.side_names, *primitive.axis_sides)
+    for place, each in enumerate(names):
+        advice = ""
+        if each in names[:place]:
+            advice = f"{each!r} twice: each axis, each side and the step t need a name of their own"
+        elif not each.isidentifier() or iskeyword(each) or each.startswith(("at_", "in_")):
+            advice = f"{each!r}: take a letter or a word that does not begin with at_ or in_"
+        if advice:
+            raise PrimitiveError(
+                f"{type(primitive).__name__}.axes: expected names of axes and sides, got {advice}"
+            )
 
 
 def _traced(primitive: Primitive) -> Maps:
