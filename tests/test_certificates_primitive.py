@@ -270,9 +270,7 @@ def test_axes_that_are_called_like_names_of_claims_are_refused() -> None:
     subject = Subject(Clashing(), {"M": (name("s"),), "N": (name("s"),)})
     with pytest.raises(ClaimError) as raised:
         list(claims(subject))
-    assert str(raised.value) == (
-        "expected axes and sides that are not called t, at_... or in_..."
-    )
+    assert str(raised.value) == ("expected axes and sides that are not called t, at_... or in_...")
 
 
 # Cases and factors
@@ -387,7 +385,9 @@ def fails_by_hand(subject: Subject, claim: Any, along: dict[str, int]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", [PrimePar, Summa, Slow, Unaligned, Homeless, PRIMITIVES["tesseract"]])
+@pytest.mark.parametrize(
+    "kind", [PrimePar, Summa, Slow, Unaligned, Homeless, PRIMITIVES["tesseract"]]
+)
 def test_claims_on_small_meshes_are_what_trying_everything_gives(kind: type[Primitive]) -> None:
     primitive = kind()
     slices = {"tesseract": made("tesseract"), "primepar": made("primepar")}

@@ -65,7 +65,9 @@ class _Node:
         raise SymbolicError(f"NumPy's {called}: use {advice}")
 
     def _no_array(self, *_: object, **__: object) -> NoReturn:
-        raise SymbolicError("a NumPy array of devices, steps or sides: use +, -, *, //, % and where")
+        raise SymbolicError(
+            "a NumPy array of devices, steps or sides: use +, -, *, //, % and where"
+        )
 
     __bool__ = _no_truth
     __array_function__ = __array_ufunc__ = _no_numpy
@@ -103,6 +105,7 @@ class Condition(_Node):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __mod__ = _refuse
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __hash__ = _Node._no_number
 
 
 class Expression(_Node):
@@ -178,6 +181,9 @@ class Expression(_Node):
 
     def __ge__(self, other: Any) -> Condition:
         return Condition(">=", self, number(other))
+
+    def __where__(self, *_: object) -> NoReturn:
+        raise SymbolicError(f"{self!s:.40} as a condition: write where(x == 1, a, b)")
 
     __hash__ = _Node._no_number
     __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _Node._no_number
