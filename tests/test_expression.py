@@ -176,7 +176,7 @@ ARITHMETIC = "use +, -, *, //, % and where"
     [
         (lambda: 1 if A else 0, IF),
         (lambda: 1 if A == B else 0, IF),
-        (lambda: A and B, IF),
+        (lambda: B or A, IF),  # type: ignore[unreachable]
         (lambda: not A, IF),
         (lambda: min(A, B), IF),
         (lambda: max(A, 1), IF),
@@ -226,10 +226,10 @@ def test_what_is_not_in_the_language_is_refused(use: Callable[[], Any], message:
     "text",
     ["", "a +", "a ** b", "a / b", "f(a)", "a.b", "a[0]", "where(a, 1)", "where(a, b, 1)", "1.5",
      "True", "'a'", "a if b else c", "a and b", "not a", "a < b < c", "lambda: 1", "a; b", "~a",
-     "where(a == b, 1, 0, 2)", "(a == b) + 1", "a and __import__('os')", "(" * 300 + "a" + ")" * 300,
-     "where(condition=a == b, then=1, otherwise=0)"],
+     "where(a == b, 1, 0, 2)", "(a == b) + 1", "a and __import__('os')",
+     "(" * 300 + "a" + ")" * 300, "where(condition=a == b, then=1, otherwise=0)"],
 )  # fmt: skip
 def test_a_text_that_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="^expected an expression") as error:
+    with pytest.raises(ValueError, match="expected an expression") as error:
         parse(text)
     assert str(error.value) == f"expected an expression like (r + t) % s, got {text[:60]!r}"

@@ -9,7 +9,7 @@ import pytest
 
 from primepar import Primitive, where
 from primepar.certify.claims import PROPERTIES, Subject, claims
-from primepar.certify.primitive import certify_primitive
+from primepar.certify.primitive import PrimitiveCertificate, certify_primitive
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
@@ -141,7 +141,7 @@ def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> 
         assert verdict == "proved"
         assert note in (None, "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1"))
     assert (report.target, report.verdict) == (name, "proved")
-    assert report.certificate is not None
+    assert isinstance(report.certificate, PrimitiveCertificate)
     assert certify_primitive(report.certificate, RIGHT[name]()) > 0
 
 
