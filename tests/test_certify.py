@@ -11,6 +11,7 @@ import pytest
 from command import run
 
 from primepar.certify.claims import PROPERTIES
+from primepar.verify.primitive import proof
 
 ROOT = Path(__file__).resolve().parent.parent
 WALK = str(ROOT / "primepar" / "broken" / "10_walk.py") + ":Walk"
@@ -173,3 +174,21 @@ def test_a_certificate_is_a_json_file(tmp_path: Path) -> None:
     done = run("verify", "summa", "--certificate", str(tmp_path / "proof.txt"))
     assert done == (2, "", "primepar: error: --certificate: expected a name that ends with .json "
                     f"(the certificate), got {tmp_path / 'proof.txt'}\n")  # fmt: skip
+
+
+def test_what_no_certificate_covers_is_proved_by_z3_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "_certified", lambda *_: None)
+    file = tmp_path / "proof.json"
+    done = run("verify", "summa", "--certificate", str(file))
+    assert done.code == 0
+    lines = done.out.splitlines()[1:7]
+    assert [line.split()[0] for line in lines] == [*PROPERTIES]
+    assert all("proved by Z3, not certified" in line for line in lines)
+    assert done.err == (
+        f"summa: no certificate, as Z3 proved what none was found for: {file} is not written\n"
+    )
+    assert not file.exists()
+    report = msgspec.json.decode(run("verify", "summa", "--json").out)
+    assert [each["certified"] for each in report["properties"][:6]] == [False] * 6
