@@ -68,7 +68,8 @@ def verify_primitive(
     end = perf_counter() + timeout
     target = target or type(primitive).__name__
     try:
-        proof = prove(primitive, end)
+        # The last quarter is left for meshes: what Z3 does not decide may be wrong on a small one.
+        proof = prove(primitive, end - timeout / 4)
     except SymbolicError as error:
         results = list(_without_claims(primitive, str(error), end))
         return Report.of(target, results, scope(primitive))
