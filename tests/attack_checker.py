@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
 
 import msgspec
 
@@ -18,9 +17,10 @@ from primepar.certify import (
 )
 from primepar.certify.cases import Answer
 from primepar.certify.claims import Claim, Subject, claims
-from primepar.certify.primitive import holds, map_texts
+from primepar.certify.format import map_texts
+from primepar.certify.primitive import holds
 from primepar.errors import PrimeParError
-from primepar.schedule.expression import parse
+from primepar.schedule.expression import Number, parse
 from primepar.verify.certificate.answers import answers
 from primepar.verify.primitive.proof import prove
 
@@ -82,7 +82,7 @@ def _answered(claim: Claim, found: dict[str, str]) -> tuple[Answer, ...]:
     return answers(lambda case: holds(claim, nodes, case))
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> Number:
     return parse(text)
 
 

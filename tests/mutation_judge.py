@@ -25,8 +25,8 @@ from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
-from primepar.schedule.operators import PHASES, Linear
-from primepar.schedule.sequence import HOMES, Element
+from primepar.schedule.operators import HOMES, PHASES, Linear
+from primepar.schedule.sequence import Element
 from primepar.verify.explorer.explore import explore
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.program.proof import verify_program

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from primepar.schedule import Primitive, where
-from primepar.schedule.operators import PHASES, tensor_dims
-from primepar.schedule.sequence import HOMES, Element
+from primepar.schedule.operators import HOMES, PHASES, tensor_dims
+from primepar.schedule.sequence import Element
 
 Slices = dict[str, Any]
 Edit = Callable[[str, Slices, tuple[Any, ...]], Slices]

@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from command import run
 
+from primepar.certify.claims import PROPERTIES
+from primepar.verify.primitive import proof
+
 ROOT = Path(__file__).resolve().parent.parent
 WALK = str(ROOT / "primepar" / "broken" / "10_walk.py") + ":Walk"
 HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
@@ -21,6 +24,7 @@ HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
         ("summa", (), 0, "is proved for every s >= 1"),
         ("tesseract", (), 0, "is proved for every q, d >= 1"),
         ("summa", ("--side", "2"), 0, "is proved for side 2"),
+        ("K,P", (), 0, "is proved for every s1, s2 >= 1"),
         ("K,P2x2", (), 0, "is proved as it stands"),
         (HEAD_ON, (), 1, "is refuted as it stands"),
         (HEAD_ON, ("--buffered",), 0, "is proved as it stands, with buffered sends"),
@@ -58,13 +62,15 @@ def test_json_names_what_holds(tmp_path: Path) -> None:
         "holds": True,
         "verdict": "proved",
         "scope": "for every s >= 1",
-        "properties": ["coverage", "placement", "completion", "alignment"],
+        "properties": [*PROPERTIES],
         "reason": None,
     }
     done = run("certify", str(file), "output-stays", "--json")
-    told = msgspec.json.decode(done.out)
-    assert (done.code, told["holds"]) == (1, False)
-    assert told["reason"].startswith("coverage forward: expected ")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "primepar: error: expected a certificate of OutputStays, got one of another primitive: "
+        "its maps are not the same\n"
+    )
 
 
 SHARED = {f"primepar.verify{each}" for each in ("", ".counterexample", ".counterexample.data")}
@@ -107,13 +113,13 @@ def test_memory_alone_has_no_certificate(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_sequence_without_lengths_has_no_certificate(tmp_path: Path) -> None:
-    file = tmp_path / "proof.json"
-    done = run("verify", "K,N", "--certificate", str(file))
-    assert done.code == 0
+def test_a_refuted_sequence_without_lengths_has_no_certificate(tmp_path: Path) -> None:
+    file, target = tmp_path / "proof.json", f"M,{ROOT}/tests/wrong/late.py:Late"
+    done = run("verify", target, "--certificate", str(file))
+    assert done.code == 1
     assert done.err == (
-        "K,N: no certificate, as only its members have one for every length: write lengths, like "
-        f"K2,N2, or certify what --minimal writes: {file} is not written\n"
+        f"{target}: no certificate, as a refutation has one on one mesh only: write lengths, like "
+        f"M2,P2x2, or certify what --minimal writes: {file} is not written\n"
     )
     assert not file.exists()
 
@@ -156,8 +162,8 @@ def test_a_missing_certificate_and_another_kind_of_target_are_refused(tmp_path: 
                     "directory\n")  # fmt: skip
     assert run("verify", "summa", "--certificate", str(file)).code == 0
     done = run("certify", str(file), "K,P2x2")
-    assert done == (2, "", f"primepar: error: K,P2x2: expected the primitive that {file} is about, "
-                    "got another target\n")  # fmt: skip
+    assert done == (2, "", f"primepar: error: K,P2x2: expected the target that {file} is about, "
+                    "got a target of another kind\n")  # fmt: skip
     assert run("verify", "summa", "--side", "2", "--certificate", str(file)).code == 0
     done = run("certify", str(file), "K,P2x2")
     assert done == (2, "", "primepar: error: K,P2x2: expected a primitive, as the certificate is "
@@ -168,3 +174,21 @@ def test_a_certificate_is_a_json_file(tmp_path: Path) -> None:
     done = run("verify", "summa", "--certificate", str(tmp_path / "proof.txt"))
     assert done == (2, "", "primepar: error: --certificate: expected a name that ends with .json "
                     f"(the certificate), got {tmp_path / 'proof.txt'}\n")  # fmt: skip
+
+
+def test_what_no_certificate_covers_is_proved_by_z3_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "_certified", lambda *_: None)
+    file = tmp_path / "proof.json"
+    done = run("verify", "summa", "--certificate", str(file))
+    assert done.code == 0
+    lines = done.out.splitlines()[1:7]
+    assert [line.split()[0] for line in lines] == [*PROPERTIES]
+    assert all("proved by Z3, not certified" in line for line in lines)
+    assert done.err == (
+        f"summa: no certificate, as Z3 proved what none was found for: {file} is not written\n"
+    )
+    assert not file.exists()
+    report = msgspec.json.decode(run("verify", "summa", "--json").out)
+    assert [each["certified"] for each in report["properties"][:6]] == [False] * 6

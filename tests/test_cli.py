@@ -215,8 +215,10 @@ def test_verify_json_has_the_agreed_form() -> None:
     names = [each["name"] for each in report["properties"]]
     assert names == [*PROPERTIES]
     for each in report["properties"]:
-        assert set(each) - {"reason"} == {"name", "verdict", "seconds", "counterexample"}
+        own = {"name", "verdict", "seconds", "counterexample"}
+        assert set(each) - {"reason", "certified"} == own
         assert (each["verdict"], each["counterexample"]) == ("proved", None)
+    assert [each["certified"] for each in report["properties"][:6]] == [True] * 6
 
 
 @pytest.mark.parametrize("arguments", [("primepar", "--side", "3"), ("K,P2x2",), ("B,M,N",)])

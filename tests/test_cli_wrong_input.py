@@ -147,8 +147,8 @@ MESHES = [
      "mesh"),
     ("maps.py:Dim", "2", "Dim.forward: expected dims out of B, M, N, K, got 'Q': leave out a dim "
      "that is not split"),
-    ("maps.py:Raises", "2", "Raises.forward: expected a map that can be called as forward(self, "
-     "r, t, s), got ZeroDivisionError: integer division or modulo by zero"),
+    ("maps.py:Raises", "2", "Raises.forward: expected % and // by 1 or more, got 0: use the length "
+     "of a side, sides (2,)"),
     ("maps.py:Steps", "2", "Steps.steps: expected a method that can be called as steps(self, s), "
      "got ZeroDivisionError: integer division or modulo by zero"),
     ("maps.py:Large", "2", "Large.forward: expected a slice index of M below 1000000, got "

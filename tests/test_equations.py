@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from primepar import Primitive, where
-from primepar.equations import Symbol, map_equations
+from primepar.equations import map_equations
+from primepar.errors import SymbolicError
+from primepar.schedule.expression import Expression, name
 from primepar.schedule.primitive import Slices, Value
 
-A, B, C = map(Symbol, "abc")
+A, B, C = map(name, "abc")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ A, B, C = map(Symbol, "abc")
         (where(A != B, A, where(A >= C, B, C)), "where(a != b, a, where(a >= c, b, c))"),
     ],
 )
-def test_an_expression_prints_as_it_is_written(expression: Symbol, text: str) -> None:
+def test_an_expression_prints_as_it_is_written(expression: Expression, text: str) -> None:
     assert str(expression) == text
 
 
@@ -37,6 +39,11 @@ class Folded(Primitive):
         return dict(M=(e, r), N=t)
 
     def backward(self, r: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r, N=t)
+
+
+class Branching(Folded):
+    def gradient(self, r: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
         return dict(M=r if r < q else e)
 
 
@@ -44,5 +51,13 @@ def test_an_index_of_several_digits_prints_as_a_tuple() -> None:
     assert map_equations(Folded())["forward"] == "M=(e, r), N=t"
 
 
-def test_a_map_that_symbols_cannot_follow_is_left_out() -> None:
-    assert list(map_equations(Folded())) == ["forward", "gradient"]
+def test_a_phase_without_a_map_of_its_own_prints_that_of_forward() -> None:
+    assert map_equations(Folded()) == {
+        "forward": "M=(e, r), N=t", "backward": "M=r, N=t", "gradient": "M=(e, r), N=t"
+    }  # fmt: skip
+
+
+def test_a_map_that_symbols_cannot_follow_has_no_equations() -> None:
+    with pytest.raises(SymbolicError) as error:
+        map_equations(Branching())
+    assert "Branching.gradient: expected +, -, *, //, %" in str(error.value)

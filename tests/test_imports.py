@@ -30,12 +30,22 @@ def test_a_light_package_loads_nothing_heavy(package: str) -> None:
     assert loaded_by(f"import {package}") == set()
 
 
-def test_a_plan_is_made_and_told_without_anything_heavy() -> None:
+def test_a_plan_is_made_and_described_with_numpy_at_most() -> None:
+    """NumPy, because lowering evaluates maps on arrays of all devices and steps."""
     statements = (
         "from primepar.models import load_config",
         "from primepar.plan import ready_plan",
         "from primepar.plan.describe import describe",
         f"describe(ready_plan('summa', load_config({str(CONFIG)!r}), 4))",
+    )
+    assert loaded_by("; ".join(statements)) <= {"numpy"}
+
+
+def test_a_primitive_is_traced_without_anything_heavy() -> None:
+    statements = (
+        "from primepar.partition import PRIMITIVES",
+        "from primepar.schedule.tracing import maps_of",
+        "list(map(maps_of, (kind() for kind in PRIMITIVES.values())))",
     )
     assert loaded_by("; ".join(statements)) == set()
 

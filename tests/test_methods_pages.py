@@ -16,7 +16,7 @@ from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.summa import Summa
 from primepar.pictures.space_time import space_time
 from primepar.schedule import Linear, Sequence, lower
-from primepar.schedule.primitive import Primitive, Slices, Value
+from primepar.schedule.primitive import ANY, Primitive, Slices, Value
 from primepar.schedule.program import AllToAll, Group, Program, Recv, Send
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -194,11 +194,14 @@ class Folded(Primitive):
         return dict(M=(e, r), N=t)
 
     def home(self, tensor: str, r: Value, e: Value, q: Value, d: Value) -> Slices:
-        return {"I": dict(B=r, M=(e, r)), "W": dict(K=(r + e) % q)}[tensor]
+        homes = {"I": dict(B=r, M=(e, r)), "W": dict(K=(r + e) % q), "O": dict(M=(ANY, r))}
+        return homes[tensor]
 
 
-def test_homes_print_with_whole_dims_and_without_what_symbols_cannot_follow() -> None:
-    assert home_equations(Folded()) == {"I": "I[r, (e, r), :]", "W": "W[:, (r + e) % q]"}
+def test_homes_print_with_whole_dims_and_open_digits() -> None:
+    assert home_equations(Folded()) == {
+        "I": "I[r, (e, r), :]", "W": "W[:, (r + e) % q]", "O": "O[(*, r), :]"
+    }  # fmt: skip
     assert home_equations(PRIMITIVES["primepar"]()) == {}
 
 

@@ -135,7 +135,7 @@ def test_a_block_that_nobody_holds_gives_no_hop() -> None:
 
 
 class FarHome(Primitive):
-    """Backward wants both rows of W on one device: more than one realigning hop can bring."""
+    """Backward wants all rows of W on every device, which forward had on one device each."""
 
     axes = ("r",)
 
@@ -149,8 +149,11 @@ class FarHome(Primitive):
         return dict(M=r)
 
 
-def test_more_than_one_hop_per_device_is_no_realignment() -> None:
-    assert Movement(Sequence.of(FarHome(), 3)).phases["forward"].operands == ((),)
+def test_a_device_may_be_brought_blocks_of_several_devices_between_phases() -> None:
+    (brought,) = Movement(Sequence.of(FarHome(), 3)).phases["forward"].operands
+    assert {(hop.index, hop.source, hop.target) for hop in brought if hop.tensor == "W"} == {
+        ((row, 0), row, device) for row in range(3) for device in range(3) if device != row
+    }
 
 
 def test_where_follows_ints_and_arrays() -> None:

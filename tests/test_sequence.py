@@ -198,8 +198,8 @@ class NoSteps(Primitive):
         ),
         (
             Raises(),
-            "Raises.forward: expected a map that can be called as forward(self, r, t, s), got "
-            "ZeroDivisionError: integer division or modulo by zero",
+            "Raises.forward: expected % and // by 1 or more, got 0: use the length of a side, "
+            "sides (2,)",
         ),
         (
             UnknownDim(),
@@ -208,8 +208,8 @@ class NoSteps(Primitive):
         ),
         (
             NoDict(),
-            "NoDict.forward: expected dict(M=..., N=..., K=...), got int: return the slice index "
-            "of each dim that the map splits",
+            "NoDict.forward: expected dict(M=..., N=..., K=...), got Expression: return the slice "
+            "index of each dim that the map splits",
         ),
         (NoSteps(), "NoSteps.steps: expected a positive integer, got 0"),
     ],

@@ -10,23 +10,28 @@ from random import Random
 import pytest
 import z3
 from command import run
-from test_verify_primitive import Layers, TravellingSums
+from msgspec.structs import replace
+from nesting_lemmas import Lemma, lemmas
+from test_verify_primitive import Layers, RowThenColumn, TravellingSums
 
-from primepar import Primitive, where
-from primepar.partition import PRIMITIVES, ByOutput, PrimePar
+from primepar import Primitive
+from primepar.certify.claims import Claim, Subject, claims
+from primepar.certify.format import SequenceCertificate
+from primepar.certify.primitive import certify_sequence
+from primepar.errors import CertificateError, ClaimError
+from primepar.partition import PRIMITIVES, PrimePar
+from primepar.reference.check import check
 from primepar.schedule import Movement, Sequence, lower
 from primepar.schedule.nesting import Nesting, Sides
+from primepar.schedule.operators import PRODUCTS
 from primepar.schedule.primitive import Slices, Value
 from primepar.targets import without_lengths
-from primepar.verify.nesting import proof as verified
-from primepar.verify.nesting.conditions import conditions
-from primepar.verify.nesting.language import MEMBERS, Lemma
 from primepar.verify.nesting.proof import verify_nesting
-from primepar.verify.nesting.theorem import lemmas
-from primepar.verify.primitive.proof import PROVED, verify_primitive
+from primepar.verify.primitive.mesh import failing
+from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.side import verify_side
+from primepar.verify.primitive.slices import slices_of
 from primepar.verify.program.proof import verify_program
-from primepar.verify.report import PropertyResult, Report
 
 WRONG = "tests/wrong"
 NAMES = ("by-sequence", "by-input", "primepar", "sequence-column", "summa")
@@ -41,22 +46,6 @@ class Panels(Primitive):
         return dict(M=r, N=t, K=c)
 
 
-class Diagonal(Primitive):
-    """Tiles whose diagonal walks on by one in backward, so that its devices alone need other W."""
-
-    axes = ("r", "c")
-
-    def steps(self, s: Value) -> Value:
-        return 1
-
-    def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
-        return dict(M=r, K=c)
-
-    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
-        on = where(r == c, 1, 0)
-        return dict(M=(r + on) % s, K=(c + on) % s)
-
-
 def named(text: str) -> Nesting:
     found = without_lengths(text)
     assert found is not None
@@ -65,23 +54,6 @@ def named(text: str) -> Nesting:
 
 def of(*members: Primitive) -> Nesting:
     return Nesting(members, tuple(type(member).__name__ for member in members))
-
-
-@pytest.fixture
-def proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every member is proved once for all sequences that read it alike."""
-    known = _PROVED
-
-    def once(primitive: Primitive, name: str, timeout: float) -> Report:
-        key = type(primitive).__name__, primitive.home is not None
-        if key not in known:
-            known[key] = verify_primitive(primitive, name, timeout)
-        return known[key]
-
-    monkeypatch.setattr(verified, "verify_primitive", once)
-
-
-_PROVED: dict[tuple[str, bool], Report] = {}
 
 
 # The theorem
@@ -102,33 +74,14 @@ def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
     assert answer(lemma, lemma.given) == z3.unsat
     for each in lemma.given:
         left = tuple(given for given in lemma.given if given is not each)
-        assert answer(lemma, left, *few_devices(lemma)) == z3.sat
-
-
-def few_devices(lemma: Lemma) -> tuple[z3.BoolRef, ...]:
-    """At most two in each member: Z3 finds a model of that, and of any number not by itself."""
-    if lemma.sentence != "no two devices have one source":
-        return ()
-    devices = [(each.device(), each.device("'"), each.device("?")) for each in MEMBERS]
-    return tuple(z3.ForAll([d], z3.Or(d == one, d == other)) for one, other, d in devices)
-
-
-def test_a_lemma_that_does_not_hold_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Lemma("completion", "all is well", (), z3.Int("x") == 0)
-    monkeypatch.setattr(verified, "lemmas", lambda: iter((*lemmas(), wrong)))
-    monkeypatch.setattr(verified, "FAULTS", {})
-    verified.known_lemmas.cache_clear()
-    report = verify_nesting(named("M,K"))
-    verified.known_lemmas.cache_clear()
-    assert report["completion"].reason == "of any nesting: all is well: Z3 has a counterexample"
-    assert report.verdict == "unknown"
+        assert answer(lemma, left) == z3.sat
 
 
 # What it says of sequences
 
 
 @pytest.mark.parametrize(("outer", "inner"), [*product(NAMES, NAMES)])
-def test_programs_of_meshes_agree_with_the_proof(proved_once: None, outer: str, inner: str) -> None:
+def test_programs_of_meshes_agree_with_the_proof(outer: str, inner: str) -> None:
     nesting = of(PRIMITIVES[outer](), PRIMITIVES[inner]())
     assert verify_nesting(nesting).verdict == "proved"
     for sides in small_meshes(nesting, Random(f"{outer} {inner}"), 1):
@@ -136,9 +89,7 @@ def test_programs_of_meshes_agree_with_the_proof(proved_once: None, outer: str, 
 
 
 @pytest.mark.parametrize("members", [(PrimePar, Layers), (TravellingSums, Layers)])
-def test_members_in_which_sums_travel_or_layers_share(
-    proved_once: None, members: tuple[type[Primitive], ...]
-) -> None:
+def test_members_in_which_sums_travel_or_layers_share(members: tuple[type[Primitive], ...]) -> None:
     nesting = of(*(kind() for kind in members))
     assert verify_nesting(nesting).verdict == "proved"
     assert verify_side(nesting.of((2, 2, 1))).verdict == "proved"
@@ -151,13 +102,13 @@ def small_meshes(nesting: Nesting, random: Random, count: int) -> list[Sides]:
 
 
 @pytest.mark.parametrize("text", ["P,P,K", "K,P,P", "M,Ks,P", "S,M,P"])
-def test_three_members(proved_once: None, text: str) -> None:
+def test_three_members(text: str) -> None:
     nesting = named(text)
     assert verify_nesting(nesting).verdict == "proved"
     assert verify_side(nesting.of((2,) * 3 if text != "P,P,K" else (2, 2, 1))).verdict == "proved"
 
 
-def test_two_p_with_one_time_index_are_refuted_and_nested_ones_proved(proved_once: None) -> None:
+def test_two_p_with_one_time_index_are_refuted_and_nested_ones_proved() -> None:
     report = verify_nesting(named("P,P"))
     assert (report.verdict, report.scope) == (
         "proved", "every s1, s2 >= 1 (axes r1, c1: s1; r2, c2: s2)"
@@ -179,7 +130,7 @@ WRONG_MEMBERS = {
 
 
 @pytest.mark.parametrize("text", WRONG_MEMBERS)
-def test_a_wrong_member_makes_the_sequence_wrong(proved_once: None, text: str) -> None:
+def test_a_wrong_member_makes_the_sequence_wrong(text: str) -> None:
     sides, name = WRONG_MEMBERS[text]
     report = verify_nesting(named(text))
     assert report.verdict == "refuted"
@@ -189,14 +140,16 @@ def test_a_wrong_member_makes_the_sequence_wrong(proved_once: None, text: str) -
     assert verify_program(lower(named(text).of(sides))).verdict == "refuted"
 
 
-def test_the_sentence_of_a_refutation_names_the_sides_of_all_members(proved_once: None) -> None:
+def test_the_sentence_of_a_refutation_names_the_sides_of_all_members() -> None:
     report = verify_nesting(named(f"M,{WRONG}/late.py:Late"))
     assert report["coverage"].counterexample == (
         "s1=1, s2=4 (1x4x4 devices): forward sub-operator (M=0, N=0, K=0): expected one device to "
         "compute it once, got device 0 (d=0, r=0, c=0) at t=0 and device 0 (d=0, r=0, c=0) at t=2: "
         "give one of them another"
     )
-    assert report["completion"].reason == f"{WRONG}/late.py:Late: coverage is not proved"
+    assert (report["completion"].verdict, report["completion"].reason) == (
+        "not asked", "coverage does not hold, so that a sum has no meaning"
+    )  # fmt: skip
 
 
 def test_a_sequence_has_the_sides_of_its_members() -> None:
@@ -217,73 +170,107 @@ def test_a_member_without_homes_is_read_as_its_sequence_reads_it(text: str) -> N
                 assert own.home(tensor, device, dim) == element.home(tensor, device, dim)
 
 
-# Its conditions
+# What members ask of one another
 
 
-def test_conditions_are_asked_where_members_meet() -> None:
-    deadline = 1e12
-    assert list(conditions(named("K,P"), deadline)) == []
-    assert list(conditions(named("P,K"), deadline)) == []
-    assert list(conditions(named("P,S"), deadline)) == []
-    asked = list(conditions(named("K,P,P"), deadline))
-    assert [each.reason for each in asked] == [None] * len(asked)
-    assert {each.sentence for each in asked} >= {
-        "P inside of several steps: gradient, I: what the first step needs, some device has at the "
-        "last",
-        "P, which moves W where others do, after backward: no two devices have their blocks from "
-        "one",
-    }
+def test_a_member_inside_of_several_steps_begins_its_phase_again() -> None:
+    assert named("P,P,K").turns == (False, True, True)
+    assert named("K,P").turns == (False, False)
+    assert named("P,S").turns == (False, False)
 
 
-def test_a_member_that_cannot_begin_its_phase_again() -> None:
-    failed = [each for each in conditions(of(PrimePar(), Panels()), 1e12) if each.reason]
-    assert failed[0].sentence == (
-        "Panels inside of several steps: forward, I: what the first step needs, some device has "
-        "at the last"
-    )
-    inside_of_one = conditions(of(ByOutput(), Panels()), 1e12)
-    assert "placement" not in {each.property for each in inside_of_one}
-
-
-def test_members_that_both_move_from_devices_that_stay() -> None:
-    both = of(Diagonal(), Diagonal())
-    failed = [each for each in conditions(both, 1e12) if each.reason]
-    assert {each.sentence for each in failed} == {
-        f"Diagonal, which moves W where others do, after {phase}: no two devices have their "
-        "blocks from one"
-        for phase in ("forward", "backward")
-    }
-    for nesting, moves in ((both, False), (of(Diagonal(), ByOutput()), True)):
-        hops = Movement(nesting.of((2, 2))).moved("forward").operands[-1]
-        assert any(hop.tensor == "W" for hop in hops) == moves
-
-
-@pytest.mark.parametrize("members", [(PrimePar(), Panels()), (Diagonal(), Diagonal())])
-def test_a_sequence_that_breaks_a_condition_is_not_proved(
-    monkeypatch: pytest.MonkeyPatch, members: tuple[Primitive, ...]
-) -> None:
-    def proved(primitive: Primitive, name: str, timeout: float) -> Report:
-        return Report.of(name, [PropertyResult(each, "proved", 0.0) for each in PROVED])
-
-    monkeypatch.setattr(verified, "verify_primitive", proved)
-    report = verify_nesting(of(*members))
+def test_a_member_that_cannot_begin_its_phase_again_is_refuted() -> None:
+    report = verify_nesting(of(PrimePar(), Panels()))
     assert report.verdict == "refuted"
-    monkeypatch.setattr(verified, "FAULTS", {})
-    report = verify_nesting(of(*members))
-    assert report.verdict == "unknown"
-    reasons = [each.reason or "" for each in report.properties if each.verdict == "unknown"]
-    assert reasons[0].startswith((type(members[1]).__name__, "what members ask of one another"))
+    assert report.certificate is None
+    failed = next(each for each in report.properties if each.verdict == "refuted")
+    assert failed.name == "placement"
+
+
+def again(primitive: Primitive) -> dict[str, Claim]:
+    """What is claimed of a member inside of several steps only."""
+    slices = slices_of(primitive)
+    stated = {claim.name for claim in claims(Subject(primitive, slices))}
+    turned = claims(Subject(primitive, slices, turns=True))
+    return {claim.name: claim for claim in turned if claim.name not in stated}
+
+
+def test_what_the_first_step_needs_is_claimed_of_the_last() -> None:
+    assert again(PrimePar()).keys() == {
+        f"{phase} {tensor} again" for phase, made in PRODUCTS.items() for tensor in made.reads
+    }
+    assert {failing(claim, {"s": 3}) for claim in again(PrimePar()).values()} == {None}
+    assert failing(again(Panels())["forward I again"], {"s": 2}) == {"s": 2, "r": 0, "c": 0}
+
+
+def test_members_that_both_move_from_devices_that_stay_are_right() -> None:
+    """Each device is brought blocks of several others: once this was no realignment."""
+    both = of(RowThenColumn(), RowThenColumn())
+    hops = Movement(both.of((2, 2))).moved("forward").operands[-1]
+    assert any(hop.tensor == "W" for hop in hops)
+    assert verify_nesting(both).verdict == "proved"
+    for sides in ((2, 2), (3, 2)):
+        assert verify_side(both.of(sides)).verdict == "proved"
+        assert check(both.of(sides)).equal
+
+
+# Certificates
+
+
+def test_the_certificate_of_a_sequence_is_that_of_its_members() -> None:
+    nesting = named("P,P,K")
+    report = verify_nesting(nesting)
+    given = report.certificate
+    assert isinstance(given, SequenceCertificate)
+    assert {each.certified for each in report.properties} == {True}
+    assert [each.turns for each in given.members] == [False, True, True]
+    assert certify_sequence(given, nesting) > 0
+
+
+def test_a_certificate_with_too_few_members_is_refused() -> None:
+    nesting = named("P,K")
+    given = verify_nesting(nesting).certificate
+    assert isinstance(given, SequenceCertificate)
+    for members in ((), given.members[:1], (*given.members, given.members[0])):
+        with pytest.raises(CertificateError) as error:
+            certify_sequence(replace(given, members=members), nesting)
+        assert str(error.value) == (f"expected a certificate of 2 members, got {len(members)}")
+
+
+def test_a_certificate_of_members_in_another_order_is_refused() -> None:
+    nesting = named("P,K")
+    given = verify_nesting(nesting).certificate
+    assert isinstance(given, SequenceCertificate)
+    with pytest.raises(CertificateError) as error:
+        certify_sequence(replace(given, members=given.members[::-1]), nesting)
+    assert str(error.value) == (
+        "expected a certificate of PrimePar, got one of another primitive: its maps are not the "
+        "same"
+    )
+
+
+def test_a_certificate_without_turns_is_refused() -> None:
+    nesting = named("P,P")
+    first = verify_nesting(nesting).certificate
+    assert isinstance(first, SequenceCertificate)
+    alone = first.members[0]
+    given = replace(first, members=(alone, alone))
+    with pytest.raises(ClaimError) as error:
+        certify_sequence(given, nesting)
+    assert str(error.value) == (
+        "expected claims about turns of every member inside of several steps"
+    )
+    with pytest.raises(ClaimError) as error:
+        certify_sequence(replace(given, members=(alone, replace(alone, turns=True))), nesting)
+    assert str(error.value).startswith("answers: expected those of every claim")
 
 
 def test_without_time_all_is_unknown() -> None:
-    verified.known_lemmas.cache_clear()
     report = verify_nesting(named("M,P"), timeout=1e-9)
-    assert {each.name: each.verdict for each in report.properties} == dict.fromkeys(
-        PROVED, "unknown"
-    )
+    assert report.verdict == "unknown"
+    assert "proved" not in {each.verdict for each in report.properties}
     assert report["placement"].reason == (
-        "of any nesting: what a step needs, some device had at the step before: Z3 did not decide "
-        "it in the time that it was given"
+        "M: steps: Z3 did not decide it in the time that it was given"
     )
 
 

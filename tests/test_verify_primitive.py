@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
-import z3
-from test_movement import TABLE_1, offsets
 
 from primepar import Primitive, where
+from primepar.certify.claims import PROPERTIES, Subject, claims
+from primepar.certify.format import PrimitiveCertificate
+from primepar.certify.primitive import certify_primitive
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
-from primepar.schedule import Movement, Sequence
-from primepar.schedule.holdings import Mesh
-from primepar.schedule.operators import PHASES, Phase
+from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
-from primepar.schedule.sequence import Coordinates
 from primepar.targets import load_primitive
-from primepar.verify.primitive import claims as primitive_claims
-from primepar.verify.primitive.fit import (
-    Sample,
-    Span,
-    Transition,
-    fit_moves,
-    fit_radices,
-    samples,
-    transitions,
-)
-from primepar.verify.primitive.fit_sender import Row, Sender
-from primepar.verify.primitive.order import Claim
-from primepar.verify.primitive.proof import Prover, asked, obligations, verify_primitive
+from primepar.verify.primitive import decide
+from primepar.verify.primitive.mesh import limits
+from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.primitive.question import Questions
 from primepar.verify.primitive.side import verify_side
-from primepar.verify.primitive.symbolic import SymbolicMap
+from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.witness import Found, Points
 from primepar.verify.report import Report
 
 WRONG = Path(__file__).parent / "wrong"
@@ -108,6 +97,21 @@ class RestingSums(PrimePar):
         return dict(M=r, N=(r + t) % s, K=c)
 
 
+class RowThenColumn(Primitive):
+    """Rows of W forward, columns backward: each device is brought blocks of all others."""
+
+    axes = ("d",)
+
+    def steps(self, s: Value) -> Value:
+        return 1
+
+    def forward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(N=d)
+
+    def backward(self, d: Value, t: Value, s: Value) -> Slices:
+        return dict(K=d)
+
+
 class OneDevice(Primitive):
     """No axis at all."""
 
@@ -115,7 +119,7 @@ class OneDevice(Primitive):
         return {}
 
 
-OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, OneDevice)
+OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, RowThenColumn, OneDevice)
 RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 
@@ -130,13 +134,16 @@ COPIES = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_primitive_is_proved_for_every_side(name: str) -> None:
+def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> None:
     report = verify_primitive(RIGHT[name](), name)
-    notes = {"memory": "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1")}
-    assert [(each.name, each.verdict, each.reason) for each in report.properties] == [
-        (each, "proved", notes.get(each)) for each in asked(RIGHT[name]())
-    ]
+    right = [(each.name, each.verdict, each.certified, each.reason) for each in report.properties]
+    assert right[: len(PROPERTIES)] == [(each, "proved", True, None) for each in PROPERTIES]
+    for _, verdict, _, note in right[len(PROPERTIES) :]:
+        assert verdict == "proved"
+        assert note in (None, "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1"))
     assert (report.target, report.verdict) == (name, "proved")
+    assert isinstance(report.certificate, PrimitiveCertificate)
+    assert certify_primitive(report.certificate, RIGHT[name]()) > 0
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -149,150 +156,62 @@ def test_what_is_proved_for_every_side_is_proved_for_each(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_every_property_stands_on_claims_that_are_not_empty(name: str) -> None:
-    found = list(obligations(RIGHT[name]()))
-    real = [each for each in found if "there is" not in each.sentence]
-    assert {each.property for each in real} == set(asked(RIGHT[name]()))
-    assert all(each.reason is None and each.seconds > 0 for each in found)
+    subject = Subject(RIGHT[name](), slices_of(RIGHT[name]()))
+    along = dict.fromkeys(subject.primitive.side_names, 3)
+    stated = list(claims(subject))
+    own = {each for claim in stated for each in claim.properties}
+    # Without homes a sum is whole by coverage and by the order of the lowering.
+    assert {*PROPERTIES} - own == (set() if subject.maps.homes else {"completion"})
+    one_step = evaluate(subject.maps.steps, along) == 1
+    for claim in stated:
+        given, found = limits(claim, along)
+        goes_on = claim.properties == ("placement",) and not subject.maps.homes
+        assert min((*given.values(), *found.values()), default=1) > 0 or (one_step and goes_on)
 
 
-def fitted(primitive: Primitive) -> dict[Transition, tuple[Span, ...]]:
-    seen = samples(primitive)
-    return {transition: fit_moves(seen, transition) for transition in transitions()}
-
-
-def offset_at(spans: tuple[Span, ...], step: int, side: int) -> Row:
-    """The offset of the last span that has begun; its sender is a neighbour."""
-    sender = [span.sender for span in spans if span.first.at((side,)) <= step][-1]
-    if sender is None:
-        return ()
-    assert sender == Sender.neighbour(sender.offset)
-    return sender.offset
-
-
-def fitted_offsets(
-    moves: dict[Transition, tuple[Span, ...]], phase: Phase, step: int, side: int
-) -> dict[str, set[Row]]:
-    """Tensor -> offset of its senders while `step` computes."""
-    found: dict[str, set[Row]] = {}
-    for transition, spans in moves.items():
-        within = transition.following is None
-        at = step - transition.is_partial
-        if transition.phase != phase or not transition.may_hop or not spans:
-            continue
-        if at not in range(side - 1) if within else step != side - 1:
-            continue
-        offset = tuple(part % side for part in offset_at(spans, at, side))
-        if any(offset):
-            found[transition.tensor] = {offset}
-    return found
-
-
-@pytest.mark.parametrize("side", [2, 3, 4, 5])
-@pytest.mark.parametrize("phase", PHASES)
-def test_the_fitted_offsets_are_table_1_and_the_derived_movement(side: int, phase: Phase) -> None:
-    moves = fitted(PrimePar())
-    sequence = Sequence.of(PrimePar(), side)
-    moved = Movement(sequence).phases[phase]
-    for step in range(side):
-        row = TABLE_1[phase, step - side if step - side >= -2 else ...]
-        table = {tensor: {(dr % side, dc % side)} for tensor, (dr, dc) in row.items()}
-        derived = offsets(sequence, (*moved.operands[step], *moved.partials[step]))
-        assert fitted_offsets(moves, phase, step, side) == table == derived
-
-
-@pytest.mark.parametrize("side", [2, 3, 4, 5])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("kind", [TravellingSums, OtherWay])
-def test_the_fitted_offsets_are_the_derived_movement(
-    kind: type[Primitive], phase: Phase, side: int
-) -> None:
-    moves = fitted(kind())
-    sequence = Sequence.of(kind(), side)
-    moved = Movement(sequence).phases[phase]
-    for step in range(side):
-        derived = offsets(sequence, (*moved.operands[step], *moved.partials[step]))
-        assert fitted_offsets(moves, phase, step, side) == derived
-
-
-def from_near_to_far(mesh: Mesh, target: int) -> list[int]:
-    left, order = set(range(mesh.sequence.ranks)), []
-    while left:
-        order.append(mesh.nearest(target, left))
-        left.remove(order[-1])
-    return order
-
-
-def as_fitted(sample: Sample, target: int) -> list[Coordinates]:
-    """All devices in the order in which fits look for the holder of a block."""
-    left, order = np.ones((len(sample.devices), 1), bool), []
-    while left.any():
-        (nearest,) = sample.nearest(left, np.array([target]))
-        left[nearest] = False
-        order.append(sample.devices[nearest])
-    return order
-
-
-def test_fits_proofs_and_the_derived_movement_agree_on_which_holder_is_nearest() -> None:
-    sequence = Sequence.of(Rectangle(), 4, 3)
-    devices = sequence.coordinates
-    symbolic = SymbolicMap(Rectangle(), fit_radices(samples(Rectangle())))
-    one, other, here = (symbolic.point(tag) for tag in ("1", "2", ""))
-    nearer = symbolic.is_nearer(one, other, here)
-    sides = [
-        (side.term, z3.IntVal(number))
-        for side, number in zip(symbolic.space.sides, (4, 3), strict=True)
-    ]
-    sample = samples(Rectangle())[0].on((4, 3))
-    for rank, target in enumerate(devices):
-        order = as_fitted(sample, sample.devices.index(target))
-        assert order == [devices[each] for each in from_near_to_far(Mesh(sequence), rank)]
-        for near, far in pairwise(order):
-            at = zip((*one, *other, *here), (*near, *far, *target), strict=True)
-            numbers = [(axis, z3.IntVal(number)) for axis, number in at]
-            assert z3.is_true(z3.simplify(z3.substitute(nearer, *sides, *numbers)))
-
-
-def test_a_wrong_fit_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
-        spans = fit_moves(seen, transition)
-        return tuple(Span(span.first, span.sender and Sender.neighbour((2, 2))) for span in spans)
-
-    monkeypatch.setattr(primitive_claims, "fit_moves", wrong)
+def test_a_wrong_expression_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Z3 finds a point where it is wrong and something else is right, again and again."""
+    monkeypatch.setattr(decide, "find", nothing_but_0)
     report = verify_primitive(PrimePar())
-    verdicts = {each.name: each.verdict for each in report.properties}
-    assert verdicts == {
-        "coverage": "proved",
+    assert {each.name: each.verdict for each in report.properties} == {
+        "coverage": "unknown",
         "placement": "unknown",
-        "completion": "unknown",
+        "completion": "not asked",
         "alignment": "unknown",
         "deadlock-freedom": "proved",
     }
-    assert report["placement"].reason == (
-        "forward, I: what a device needs next and has not, (r + 2, c + 2) has: "
-        "not so at s=2, though no mesh that was looked at is wrong"
-    )
+    assert report["placement"].reason == "forward I: no expression was found for what is wanted"
+    assert report.certificate is None
 
 
-def test_a_rule_for_the_wrong_steps_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(seen: list[Sample], transition: Transition) -> tuple[Span, ...]:
-        spans = fit_moves(seen, transition)
-        return tuple(Span(span.first.plus(1), span.sender) for span in spans)
-
-    monkeypatch.setattr(primitive_claims, "fit_moves", late)
-    assert verify_primitive(PrimePar())["placement"].reason == (
-        "forward, I: the rules leave out no step: "
-        "not so at s=2, though no mesh that was looked at is wrong"
-    )
+def nothing_but_0(points: Points) -> Found:
+    return {name: 0 for name, _ in points.claim.found}
 
 
-def test_a_claim_without_a_case_is_not_proved() -> None:
-    seen = samples(PrimePar())
-    symbolic = SymbolicMap(PrimePar(), fit_radices(seen))
-    prover = Prover(symbolic, float("inf"))
-    nowhere = z3.And(symbolic.in_mesh(symbolic.here), symbolic.here[0] < 0)
-    assert prover.ask(Claim("coverage", "nowhere", nowhere)) == (None, None)
-    empty = Claim("coverage", "nowhere", nowhere, is_sanity=True)
-    assert prover.ask(empty) == ("there is no such case to prove", None)
+def test_what_z3_proves_wrongly_is_not_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Z3 had a fault: it finds no counterexample to expressions that are wrong."""
+    monkeypatch.setattr(decide, "find", nothing_but_0)
+    monkeypatch.setattr(Questions, "counterexample", lambda *_: None)
+    report = verify_primitive(PrimePar())
+    assert {each.name: each.certified for each in report.properties[:6]} == {
+        "coverage": False,
+        "placement": False,
+        "completion": False,
+        "alignment": False,
+        "deadlock-freedom": True,
+        "races": True,
+    }
+    assert report.certificate is None
+
+
+def test_a_claim_that_z3_takes_for_right_everywhere_does_not_certify_a_wrong_primitive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Questions, "counterexample", lambda *_: None)
+    wrong = load_primitive(f"{WRONG}/no_last_step.py:NoLastStep")
+    report = verify_primitive(wrong)
+    assert report["alignment"].certified is False
+    assert report.certificate is None
 
 
 def test_two_p_with_nested_time_are_right_and_with_one_time_index_are_not() -> None:

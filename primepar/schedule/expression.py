@@ -106,6 +106,7 @@ class Condition(_Node):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __mod__ = _refuse
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __hash__ = _Node._no_number
 
 
 class Expression(_Node):
@@ -182,6 +183,9 @@ class Expression(_Node):
     def __ge__(self, other: Any) -> Condition:
         return Condition(">=", self, number(other))
 
+    def __where__(self, *_: object) -> NoReturn:
+        raise SymbolicError(f"{self!s:.40} as a condition: write where(x == 1, a, b)")
+
     __hash__ = _Node._no_number
     __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _Node._no_number
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _Node._no_number
@@ -225,7 +229,7 @@ def negated(truth: Value) -> Value:
 def _divided(divide: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     def checked(left: Value, right: Value) -> Value:
         is_array = hasattr(right, "min")
-        least = right.min() if is_array else right
+        least = right.min(initial=1) if is_array else right
         if (is_array or isinstance(least, int)) and least < 1:
             raise PrimitiveError(
                 f"expected % and // by 1 or more, got {least}: use the length of a side"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
+from primepar.errors import SymbolicError
 from primepar.schedule.expression import Value as Value
 from primepar.schedule.expression import where as where
 
@@ -26,11 +27,11 @@ class AnyDigit:
         return "*"
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("ANY is no number, write it alone as a digit, like N=(c, ANY, b)")
+        raise SymbolicError("ANY is no number, write it alone as a digit, like N=(c, ANY, b)")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __neg__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __index__ = _refuse
 
 
 ANY: Final = AnyDigit()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from keyword import iskeyword
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -44,8 +45,8 @@ class Maps:
 
 _KNOWN: WeakKeyDictionary[Any, Maps] = WeakKeyDictionary()
 _FORMULAS: WeakKeyDictionary[Any, dict[str, Number | None]] = WeakKeyDictionary()
-_SIZES = (36, 60, 84)
-"""Of M, N and K where formulas are compared."""
+_SIZE_NAMES, _SIZES = ("M", "N", "K"), (36, 60, 84)
+"""What formulas take first, and the numbers with which they are compared."""
 
 
 def maps_of(primitive: Primitive) -> Maps:
@@ -58,6 +59,7 @@ def maps_of(primitive: Primitive) -> Maps:
     _check_names(primitive)
     owner = _owner(primitive)
     if owner not in _KNOWN:
+        _check_names(primitive)
         maps = _traced(primitive)
         for call in _calls(primitive, maps):
             call.compare(primitive)
@@ -68,19 +70,6 @@ def maps_of(primitive: Primitive) -> Maps:
 def _owner(primitive: Primitive) -> Any:
     """With what an expression is kept: the class, or an instance with attributes of its own."""
     return primitive if getattr(primitive, "__dict__", None) else type(primitive)
-
-
-def _check_names(primitive: Primitive) -> None:
-    """Raise `PrimitiveError` if an axis or a side is called like something else."""
-    axes, sides = set(primitive.axis_sides), set(primitive.side_names)
-    taken = (axes & (sides | {"t"})) | (sides & {"t", "M", "N", "K"})
-    taken |= {each for each in axes | sides if each.startswith(("at_", "in_"))}
-    if taken:
-        raise PrimitiveError(
-            f"{type(primitive).__name__}.axes: expected axes and sides of different names, no axis "
-            "or side called t, no side M, N or K, and no at_... or in_..., "
-            f"got {', '.join(sorted(taken))}: rename it"
-        )
 
 
 def digit_of(slices: Digits, dim: str, place: int) -> Any:
@@ -98,7 +87,7 @@ def formula(primitive: Primitive, method: str) -> Number | None:
         return None
     known = _FORMULAS.setdefault(_owner(primitive), {})
     if method not in known:
-        names = ("M", "N", "K", *primitive.side_names)
+        names = (*_SIZE_NAMES, *primitive.side_names)
         traced = _called(primitive, method, tuple(map(name, names)))
         given = None if traced is None else _number(primitive, method, traced, frozenset())
         for lengths in product(range(1, COMPARED + 1), repeat=len(primitive.side_names)):
@@ -116,6 +105,26 @@ def signature(primitive: Primitive, method: str) -> str:
     first = {"steps": [], "home": ["tensor", *axes], "sent": sizes, "held": sizes}
     arguments = ["self", *first.get(method, [*axes, "t"]), *primitive.side_names]
     return f"{method}({', '.join(arguments)})"
+
+
+def _check_names(primitive: Primitive) -> None:
+    """Raise `PrimitiveError` where a name of an axis or of a side could mean something else.
+
+    `at_r` is what a proof calls another device's r, and `in_M0` a slice.
+    """
+    names = ("t", *primitive.side_names, *primitive.axis_sides)
+    for place, each in enumerate(names):
+        advice = ""
+        if each in names[:place]:
+            advice = f"{each!r} twice: each axis, each side and the step t need a name of their own"
+        elif each in primitive.side_names and each in _SIZE_NAMES:
+            advice = f"{each!r} for a side: formulas call a size so"
+        elif not each.isidentifier() or iskeyword(each) or each.startswith(("at_", "in_")):
+            advice = f"{each!r}: take a letter or a word that does not begin with at_ or in_"
+        if advice:
+            raise PrimitiveError(
+                f"{type(primitive).__name__}.axes: expected names of axes and sides, got {advice}"
+            )
 
 
 def _traced(primitive: Primitive) -> Maps:

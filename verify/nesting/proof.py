@@ -104,7 +104,9 @@ def _result(
         return PropertyResult(name, "not asked", 0.0, reason=reason)
     if name in failing:
         return PropertyResult(name, "unknown", seconds, reason=failing[name])
-    certified = all(claim in proof.answers for proof, claim in own)
+    support = {name, stands_on}
+    certified = all(each.claim.name in proof.answers for proof in proofs for each in proof.decisions
+                    if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
     return PropertyResult(name, "proved", seconds, certified=certified)
 
 

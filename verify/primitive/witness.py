@@ -318,7 +318,8 @@ def _solve(
         is_division = place >= len(equations)
         for each, value in solved.items():
             form = form.replaced(each, value)
-        if is_division and any(each in path.quotients for term in form.terms for each in term):
+        open_ = {each for term in form.terms for each in term} & {*path.unknown} - solved.keys()
+        if is_division and not open_.isdisjoint(path.quotients):
             continue  # It would give a name by a quotient that depends on it.
         units = [each for each in path.unknown if abs(form.terms.get((each,), 0)) == 1]
         alone = [each for each in units if sum(each in term for term in form.terms) == 1]
