@@ -147,24 +147,14 @@ class LowerRows(ByOutput):
 
 
 THRESHOLDS = (OddAndEven, NegatedCondition, FromASideOn, ByRemainder, CountedFromTheEnd, LowerRows)
-NO_CERTIFICATE = pytest.mark.xfail(reason="Z3 proves it, no certificate is found", strict=True)
 
 
 @pytest.mark.parametrize("kind", THRESHOLDS)
-def test_right_maps_with_thresholds_are_proved(kind: type[Primitive]) -> None:
-    assert verify_primitive(kind()).verdict == "proved"
+def test_right_maps_with_thresholds_are_proved_and_certified(kind: type[Primitive]) -> None:
+    report = verify_primitive(kind())
+    assert report.verdict == "proved"
+    assert report.certificate is not None
     assert {verify_side(kind(), (side,)).verdict for side in (1, 2, 3, 4)} == {"proved"}
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[NO_CERTIFICATE] if kind is CountedFromTheEnd else [])
-        for kind in THRESHOLDS
-    ],
-)
-def test_right_maps_with_thresholds_are_certified(kind: type[Primitive]) -> None:
-    assert verify_primitive(kind()).certificate is not None
 
 
 class Flat(Primitive):

@@ -204,9 +204,9 @@ def contradicts(case: Case, opposite: Form, answer: Answer) -> bool:
         if factor < 1 or not before < place < len(case.known):
             return False
         before = place
-        total = total.plus(case.known[place] if place >= 0 else opposite, factor)
-    constant = case.reduced(total).constant
-    return constant is not None and constant < 0
+        known = case.known[place] if place >= 0 else opposite
+        total = total.plus(case.reduced(known).tightened(), factor)
+    return total.constant is not None and total.constant < 0
 
 
 def cases(given: Sequence[Answer]) -> Iterator[Case]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from math import gcd
 
 Term = tuple[str, ...]
 """The names of a product, sorted; () for the constant."""
@@ -55,6 +56,15 @@ class Form:
     def opposite(self) -> Form:
         """What is 0 or more where this is below 0."""
         return Form.of(-1).plus(self, -1)
+
+    def tightened(self) -> Form:
+        """What is 0 or more for whole numbers where this is: `2*q - 3` gives `q - 2`."""
+        shared = gcd(*(factor for term, factor in self.terms.items() if term))
+        return (
+            Form({term: factor // shared for term, factor in self.terms.items()})
+            if shared
+            else self
+        )
 
     def replaced(self, name: str, value: Form) -> Form:
         """The same with a form instead of a name."""

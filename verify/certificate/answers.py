@@ -91,13 +91,13 @@ class _Finding(Case):
 
     def _answer(self, form: Form) -> Answer:
         seen = set((self._values_of(form) >= 0).tolist())
-        known = [self.reduced(each) for each in self.known]
+        known = [self.reduced(each).tightened() for each in self.known]
         if False not in seen:
-            factors = contradiction([*known, form.opposite()])
+            factors = contradiction([*known, form.opposite().tightened()])
             if factors is not None:
                 return Answer("yes", factors)
         if True not in seen:
-            factors = contradiction([*known, form])
+            factors = contradiction([*known, form.tightened()])
             if factors is not None:
                 return Answer("no", factors)
         return Answer("both")

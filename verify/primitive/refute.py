@@ -12,15 +12,20 @@ from itertools import product
 from math import prod
 from time import perf_counter
 
-from primepar.certify.claims import Claim, Subject
+from primepar.certify.claims import Claim, Subject, claims
 from primepar.schedule.expression import evaluate
 from primepar.schedule.operators import DIMS, block_name, tensor_dims
+from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element
 from primepar.verify.counterexample.data import Counterexample
 from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.primitive.decide import Decision
 from primepar.verify.primitive.mesh import Point, failing
 from primepar.verify.primitive.search import smallest_faults
+from primepar.verify.primitive.slices import counts_on
+
+LARGEST = 16
+"""Sides up to which meshes are looked at where no rule gives the number of slices."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ def faults(
     for name, small in smallest_faults(primitive, names, hints, end).items():
         details = of_primitive(primitive, small.sides, name, small.sentence)
         found[name] = Fault(small.sentence, small.seconds, details)
+    if not decided:
+        return found or _on_meshes(primitive, end)
     for each in decided:
         if each.point is None or found.keys() & set(each.claim.properties):
             continue
@@ -49,6 +56,24 @@ def faults(
         point = _smallest(subject, each, end)
         sentence = _sentence(subject, each.claim, point)
         found |= dict.fromkeys(each.claim.properties, Fault(sentence, perf_counter() - start))
+    return found
+
+
+def _on_meshes(primitive: Primitive, end: float) -> dict[str, Fault]:
+    """Property -> a fault, on the smallest mesh that has one, of claims with that mesh's slices."""
+    largest = (LARGEST,) * len(primitive.side_names)
+    found: dict[str, Fault] = {}
+    for sides in _meshes(Subject(primitive, {}), largest):
+        start = perf_counter()
+        if found or start > end:
+            break
+        subject = Subject(primitive, counts_on(primitive, sides))
+        along = dict(zip(primitive.side_names, sides, strict=True))
+        for claim in claims(subject):
+            point = failing(claim, along)
+            if point is not None:
+                fault = Fault(_sentence(subject, claim, point), perf_counter() - start)
+                found |= dict.fromkeys(set(claim.properties) - found.keys(), fault)
     return found
 
 

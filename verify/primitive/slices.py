@@ -44,6 +44,14 @@ def _meshes(primitive: Primitive) -> Iterator[Sides]:
             yield mesh
 
 
+def counts_on(primitive: Primitive, sides: Sides) -> dict[str, tuple[int, ...]]:
+    """Dim -> number of slices of each digit, on one mesh."""
+    found: dict[str, list[int]] = {}
+    for (dim, _), count in sorted(_counts(primitive, sides).items()):
+        found.setdefault(dim, []).append(count)
+    return {dim: tuple(counts) for dim, counts in found.items()}
+
+
 def _digits(primitive: Primitive) -> Iterator[tuple[str, int, Any]]:
     """Dim, place and expression of every digit, over all phases and homes."""
     maps = maps_of(primitive)
