@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primepar.certify.claims import Claim
+from primepar.errors import SymbolicError
 from primepar.schedule.expression import Number, evaluate, names
 
 Array = NDArray[np.int64]
@@ -42,9 +43,15 @@ def column(node: Number, values: Mapping[str, Array | int], count: int) -> Array
 
 
 def choices(claim: Claim, point: Point) -> list[Point]:
-    """All values of the found names for which a claim holds at one point."""
+    """All values of the found names for which a claim holds at one point.
+
+    Raises `SymbolicError` on a mesh of more than `MOST_POINTS` places.
+    """
     sides = {name: point[name] for name, limit in claim.given if limit is None}
-    values = grid(limits(claim, sides)[1])
+    counts = limits(claim, sides)[1]
+    if prod(counts.values()) > MOST_POINTS:
+        raise SymbolicError(f"the first mesh that is left open has {prod(counts.values())} places")
+    values = grid(counts)
     right = np.broadcast_to(np.asarray(evaluate(claim.body, {**point, **values})), size(values))
     return [{name: int(axis[at]) for name, axis in values.items()} for at in np.flatnonzero(right)]
 

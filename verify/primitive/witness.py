@@ -6,8 +6,11 @@ is looked up on that mesh. The digits that must match there are equations, affin
 solved for the found names, they give expressions. Where those are wrong at other points, a
 comparison that separates such a point from the first becomes the condition of a `where`.
 
-    PrimePar's W at the next step: `(c + 1) % s == at_c` gives `at_c = c + 1`, which is wrong at
-    c = s - 1, so that the tree is `where(c + 1 < s, c + 1, 0)`.
+    PrimePar's W at the next step needs `(at_r + at_c + t) % s == (r + c + t + 1) % s` and
+    `at_c == c`. Near a point that gives `at_c = c` and `at_r = r + 1`; round the axis it is
+    `(r + 1) % s`.
+    That is right at all points, so the tree is this leaf. A map with `where(r < 2, ...)` in it has
+    two leaves, and `r < 2` is one of the comparisons that can separate them.
 """
 
 from __future__ import annotations
