@@ -12,7 +12,8 @@ import z3
 from command import run
 from msgspec.structs import replace
 from nesting_lemmas import Lemma, lemmas
-from test_verify_primitive import Layers, RowThenColumn, TravellingSums
+from primitive_cases import Layers, TravellingSums
+from test_verify_primitive import RowThenColumn
 
 from primepar import Primitive
 from primepar.certify.claims import Claim, Subject, claims

@@ -201,7 +201,7 @@ def _moves(subject: Subject) -> Iterator[Claim]:
     last, t = subject.maps.steps - 1, name("t")
     for phase, tensor in [(phase, each) for phase, made in PRODUCTS.items() for each in made.reads]:
         if phase != "forward" and tensor in subject.primitive.keeps:
-            continue  # Forward has brought every block to some device, where it is kept.
+            continue  # Forward has sent every block to some device, where it is kept.
         about, given = f"{phase} {tensor}", (("t", last),)
         yield _moved(subject, about, "placement", tensor, (phase, t), (phase, t + 1), given)
         if subject.turns:
