@@ -56,7 +56,6 @@ def maps_of(primitive: Primitive) -> Maps:
     `SymbolicError` for a method that does what the language cannot express, `PrimitiveError` for
     one that raises, that returns no slices, or that returns others for integers.
     """
-    _check_names(primitive)
     owner = _owner(primitive)
     if owner not in _KNOWN:
         _check_names(primitive)

@@ -21,7 +21,7 @@ from primepar.schedule.movement import Movement
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample.primitive import of_mesh
-from primepar.verify.primitive.proof import STANDS_ON, Proof, prove
+from primepar.verify.primitive.proof import STANDS_ON, Proof, not_asked, prove
 from primepar.verify.primitive.search import FAULTS, MOST_DEVICES_AFTER, MeshFault
 from primepar.verify.report import PropertyResult, Report
 
@@ -98,15 +98,11 @@ def _result(
         details = of_mesh(nesting.of(sides), named, name, fault.sentence)
         took = seconds + fault.seconds
         return PropertyResult(name, "refuted", took, fault.sentence, details=details)
-    stands_on = STANDS_ON.get(name)
-    if stands_on in failing:
-        reason = f"{stands_on} does not hold, so that a sum has no meaning"
-        return PropertyResult(name, "not asked", 0.0, reason=reason)
+    if STANDS_ON.get(name) in failing:
+        return not_asked(name)
     if name in failing:
         return PropertyResult(name, "unknown", seconds, reason=failing[name])
-    support = {name, stands_on}
-    certified = all(each.claim.name in proof.answers for proof in proofs for each in proof.decisions
-                    if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
+    certified = all(proof.certifies(name) for proof in proofs)
     return PropertyResult(name, "proved", seconds, certified=certified)
 
 

@@ -56,6 +56,21 @@ class Proof:
             self.answers, self.subject.turns,
         )  # fmt: skip
 
+    def certifies(self, name: str) -> bool:
+        """Whether the checker accepted all claims of a property, and of the one it stands on.
+
+        Completion may have no claim of its own.
+        """
+        support = {name, STANDS_ON.get(name)}
+        return all(each.claim.name in self.answers for each in self.decisions
+                   if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
+
+
+def not_asked(name: str) -> PropertyResult:
+    """The result of a property that stands on another one which does not hold."""
+    reason = f"{STANDS_ON[name]} does not hold, so that a sum has no meaning"
+    return PropertyResult(name, "not asked", 0.0, reason=reason)
+
 
 def verify_primitive(
     primitive: Primitive, target: str | None = None, timeout: float = 30.0
@@ -140,8 +155,7 @@ def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
         own = [each for each in proof.decisions if name in each.claim.properties]
         stands_on = STANDS_ON.get(name)
         if stands_on in open_names and name not in wrong:
-            reason = f"{stands_on} does not hold, so that a sum has no meaning"
-            yield PropertyResult(name, "not asked", 0.0, reason=reason)
+            yield not_asked(name)
         else:
             yield _result(proof, name, [*own, *ground], wrong.get(name))
 
@@ -152,11 +166,7 @@ def _result(
     seconds = sum(proof.seconds[each.claim.name] for each in decided)
     failed = next((each for each in decided if not each.is_proved), None)
     if failed is None:
-        # Completion may have no claim of its own: what it stands on has to be certified too.
-        support = {name, STANDS_ON.get(name)}
-        certified = all(each.claim.name in proof.answers for each in proof.decisions
-                        if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
-        return PropertyResult(name, "proved", seconds, certified=certified)
+        return PropertyResult(name, "proved", seconds, certified=proof.certifies(name))
     if fault is not None:
         return PropertyResult(
             name, "refuted", seconds + fault.seconds, fault.sentence, details=fault.details
