@@ -13,7 +13,8 @@ from unittest.mock import patch
 import msgspec
 from partitioned_cases import SHAPES, drawn_batch, drawn_parameters
 
-from primepar.plan import Plan, lower_step, ready_plan
+from primepar.operators import lower_step
+from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.reference.blocks import Memory

@@ -18,7 +18,8 @@ from primepar.distributed.model import PartitionedModel
 from primepar.distributed.stream import Stream
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, edges, ends, lower_step, parameter_places, ready_plan
+from primepar.operators import lower_step
+from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
 from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.transformer import Transformer
 from primepar.schedule import Layout

@@ -17,7 +17,8 @@ from step_cases import calls_of_step, held_by, sent_by
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
-from primepar.plan import Plan, lower_step, ready_plan
+from primepar.operators import lower_step
+from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.traffic import Traffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes

@@ -9,11 +9,12 @@ from partitioned_cases import READY_PLANS
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.errors import PlanError
-from primepar.plan import lower_step, padded_vocabulary, parameter_places, ready_plan
+from primepar.operators import lower_step
+from primepar.operators.blocks import blocks_of, freed
+from primepar.operators.builder import ProgramBuilder, View, even
+from primepar.operators.moves import moved, reblocked
+from primepar.plan import padded_vocabulary, parameter_places, ready_plan
 from primepar.plan.layouts import Way
-from primepar.plan.step.blocks import blocks_of, freed
-from primepar.plan.step.draft import Draft, View, even
-from primepar.plan.step.moves import moved, reblocked
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.meaning import Meaning, Place
 from primepar.schedule.program import Compute, Cut, Free, Instruction, IRecv, Join, Wait
@@ -181,19 +182,19 @@ def test_a_block_is_freed_after_its_last_use_or_its_wait() -> None:
 # Blocks
 
 
-def view_of(draft: Draft, grid: tuple[int, int], *held: tuple[int, int]) -> View:
+def view_of(draft: ProgramBuilder, grid: tuple[int, int], *held: tuple[int, int]) -> View:
     return draft.new("x", even((4, 4), grid), [[index] for index in held], ("M", "K"))
 
 
 def test_a_view_in_the_same_blocks_is_the_same() -> None:
-    draft = Draft(1)
+    draft = ProgramBuilder(1)
     view = view_of(draft, (1, 1), (0, 0))
     assert reblocked(draft, view, view.cuts, "y") is view
     assert draft.programs == [[]]
 
 
 def test_a_copy_gets_blocks_of_its_own() -> None:
-    draft = Draft(1)
+    draft = ProgramBuilder(1)
     view = view_of(draft, (1, 1), (0, 0))
     assert reblocked(draft, view, view.cuts, "y", copy=True).name == "y"
     assert draft.programs == [[Cut("x[0,0]", ("y[0,0]",))]]
@@ -201,7 +202,7 @@ def test_a_copy_gets_blocks_of_its_own() -> None:
 
 
 def test_blocks_that_overlap_are_cut_and_joined() -> None:
-    draft = Draft(1)
+    draft = ProgramBuilder(1)
     view = draft.new("x", even((4, 4), (2, 1)), [[(0, 0), (1, 0)]], ("M", "K"))
     found = reblocked(draft, view, even((4, 4), (1, 2)), "y")
     assert draft.programs[0] == [
@@ -218,7 +219,7 @@ def test_blocks_that_overlap_are_cut_and_joined() -> None:
 def test_what_others_need_stays_when_it_moves(shared: bool) -> None:
     rows = Layout((2, 1), (((0, 0),), ((1, 0),)))
     turned = Layout((2, 1), (((1, 0),), ((0, 0),)))
-    draft = Draft(2)
+    draft = ProgramBuilder(2)
     view = view_of(draft, (2, 1), (0, 0), (1, 0))
     found = moved(draft, view, Way(rows, turned), view.cuts, "y", shared=shared)
     assert found.name == ("y" if shared else "x")

@@ -11,7 +11,8 @@ from command import run
 from step_cases import SMALL, place, spoilt
 
 from primepar.commands.plan import TrainingStep
-from primepar.plan import lower_step, ready_plan, save_plan
+from primepar.operators import lower_step
+from primepar.plan import ready_plan, save_plan
 from primepar.schedule import load_program, program_text
 from primepar.schedule.program import Instruction
 

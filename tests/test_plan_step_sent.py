@@ -17,7 +17,8 @@ from step_cases import (
     sent_by,
 )
 
-from primepar.plan import Plan, lower_step, ready_plan
+from primepar.operators import lower_step
+from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak
 from primepar.verify import verify_program

@@ -10,7 +10,8 @@ import pytest
 from command import run
 
 from primepar.models import ModelConfig, load_config
-from primepar.plan import lower_step, ready_plan
+from primepar.operators import lower_step
+from primepar.plan import ready_plan
 from primepar.plan.cluster import load_cluster, ready_clusters
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import isqrt
 
 from primepar.models.config import GPTConfig
+from primepar.operators import lower_step
 from primepar.partition import parse_sequence
-from primepar.plan import lower_step, ready_plan
+from primepar.plan import ready_plan
 from primepar.schedule import Program, lower
 from primepar.schedule.program import Compute, Group, Instruction, Recv, Send
 

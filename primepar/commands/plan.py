@@ -11,7 +11,8 @@ import typer
 from primepar.commands.options import json_text
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.plan import Plan, lower_step, ready_plan, save_plan
+from primepar.operators import lower_step
+from primepar.plan import Plan, ready_plan, save_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program

@@ -18,7 +18,6 @@ from primepar.plan.layouts import (
 from primepar.plan.plan import Plan, load_plan, save_plan
 from primepar.plan.ready import READY, ready_plan
 from primepar.plan.rows import RowCuts
-from primepar.plan.step.lowering import lower_step
 
 __all__ = [
     "READY",
@@ -32,7 +31,6 @@ __all__ = [
     "ends",
     "load_plan",
     "lookup",
-    "lower_step",
     "padded_vocabulary",
     "parameter_places",
     "part",

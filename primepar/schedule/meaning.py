@@ -53,6 +53,8 @@ class Phase:
     reduction: Reduction
     grid: Mapping[str, int] | None
     """Dim -> slices; None where the program does not say."""
+    kernel: str | None = None
+    """Which function computes it; None where the program does not say."""
 
     @classmethod
     def linear(cls, name: str, dims: frozenset[str], grid: Mapping[str, int] | None) -> Phase:
@@ -62,7 +64,7 @@ class Phase:
             Template(tensor, tuple((dim, 1) for dim in tensor_dims(tensor) if dim in dims))
             for tensor in (*reads, writes)
         )
-        return cls(name, tuple(read), written, "sum", grid)
+        return cls(name, tuple(read), written, "sum", grid, f"linear.{name}")
 
     @cached_property
     def dims(self) -> frozenset[str]:
@@ -121,9 +123,8 @@ class Meaning:
                 found[name] = Phase.linear(name, dims, grid.get(name))
         for name, signature in (self.program.phases or {}).items():
             *reads, writes = signature.templates
-            found[name] = Phase(
-                name, tuple(reads), writes, signature.reduction, grid.get(name)
-            )  # fmt: skip
+            reduction, kernel = signature.reduction, signature.kernel
+            found[name] = Phase(name, tuple(reads), writes, reduction, grid.get(name), kernel)
         return found
 
     def _linear_dims(self, phase: str) -> frozenset[str] | None:

@@ -82,12 +82,14 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     Block names whose indices are dims of the phase's grid, `I[M,N]`; `M/2` is half of a slice
     index, rounded down, and a number is that slice. Dims that `writes` leaves out are reduced
-    over; those that no name has count copies of the same sub-operator.
+    over; those that no name has count copies of the same sub-operator. `kernel` names the function
+    of blocks that computes it, `norm.mean`: its last words are those of the phase.
     """
 
     reads: tuple[Name, ...]
     writes: Name
     reduction: Reduction = "sum"
+    kernel: Name | None = None
 
     def __post_init__(self) -> None:
         assert self.templates  # parses, and so raises what is wrong
@@ -120,11 +122,13 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Where the blocks of a tensor lie: `cuts[dim][i]` is the first element of slice `i`.
 
     The last entry of each dim is the tensor's size. `of` names the tensor that this is, cut in
-    another way.
+    another way. A `wide` tensor, of sums and statistics, is held in float32 where the model is in
+    half precision.
     """
 
     cuts: tuple[tuple[Natural, ...], ...]
     of: Name | None = None
+    wide: bool = False
 
     def __post_init__(self) -> None:
         for dim, cuts in enumerate(self.cuts):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
+from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.layouts import ends, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
-from primepar.plan.step.lowering import lower_step
 
 
 def simulate_step(

@@ -56,7 +56,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Space:
+class IterationSpace:
     """What a phase is computed over: its dims with their sizes, and each rank's part of them."""
 
     layout: Layout
@@ -85,8 +85,13 @@ class Space:
         return [dict(zip(dims, part, strict=True)) for part in parts]
 
 
+def phase_name(name: str, kernel: str) -> str:
+    """What a phase of an operator or parameter is called: its name, and the kernel's last words."""
+    return f"{name}.{kernel.partition('.')[2]}"
+
+
 @dataclass
-class Draft:
+class ProgramBuilder:
     """Instructions so far, and the tables of the program."""
 
     ranks: int
@@ -103,20 +108,26 @@ class Draft:
         self.final = [[] for _ in range(self.ranks)]
 
     def new(
-        self, name: str, cuts: Cuts, held: Iterable[Iterable[Index]], dims: tuple[str, ...]
+        self,
+        name: str,
+        cuts: Cuts,
+        held: Iterable[Iterable[Index]],
+        dims: tuple[str, ...],
+        wide: bool = False,
     ) -> View:
         """A tensor under its own name."""
         assert name not in self.tensors
-        self.tensors[name] = Tensor(cuts)
+        self.tensors[name] = Tensor(cuts, wide=wide)
         return View(name, cuts, tuple(map(tuple, held)), dims)
 
     def other(self, view: View, name: str, cuts: Cuts, held: Iterable[Iterable[Index]]) -> View:
         """A tensor that is there, in other cuts and under another name."""
         assert name not in self.tensors
-        self.tensors[name] = Tensor(cuts, self.tensors[view.name].of or view.name)
+        known = self.tensors[view.name]
+        self.tensors[name] = Tensor(cuts, known.of or view.name, known.wide)
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
 
-    def given(self, name: str, space: Space, *dims: str, fixed: int = 1) -> View:
+    def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
         """A tensor that lies where `space` has it before the program; a number is a fixed slice."""
         template = Template.parse(f"{name}[{','.join(dims)}]")
         named = [dim for dim in space.sizes if dim in template.dims]
@@ -140,19 +151,23 @@ class Draft:
 
     def compute(
         self,
-        phase: str,
-        space: Space,
+        name: str,
+        kernel: str,
+        space: IterationSpace,
         reads: Several[View],
         writes: str,
         reduction: Reduction = "sum",
         fixed: int = 1,
+        wide: bool = False,
     ) -> View:
         """Compute a phase wherever `space` says; ranks with the same part of it do copies.
 
-        `writes` is a template over the dims of the space; where its index is a number, the slice
-        has `fixed` elements. Returns what is written.
+        The phase is called after `name` and the kernel: `norm1.mean` of `norm.mean`. `writes` is a
+        template over the dims of the space; where its index is a number, the slice has `fixed`
+        elements. Returns what is written, a `wide` tensor or one of the model's type.
         """
-        signature = Signature(tuple(view.template for view in reads), writes, reduction)
+        phase = phase_name(name, kernel)
+        signature = Signature(tuple(view.template for view in reads), writes, reduction, kernel)
         *read, written = signature.templates
         dims = [dim for dim in space.sizes if dim in signature.dims]
         mine = [space.sub_operators(rank, dims) for rank in range(self.ranks)]
@@ -173,7 +188,8 @@ class Draft:
                 program.append(Compute(names, written.block(sub_operator), phase, sub_operator))
         held = [dict.fromkeys(written.index(each) for each in own) for own in mine]
         entries = writes.removeprefix(f"{written.tensor}[").removesuffix("]").split(",")
-        return self.new(written.tensor, space.cuts_of(written, fixed), held, tuple(entries))
+        cuts = space.cuts_of(written, fixed)
+        return self.new(written.tensor, cuts, held, tuple(entries), wide)
 
     def all_reduce(self, view: View, groups: Groups, reduction: Reduction = "sum") -> None:
         """Reduce the blocks of the ranks of each group of two or more."""

@@ -7,18 +7,18 @@ values, and sum the gradients of these, each into its own part.
 from __future__ import annotations
 
 from primepar.models.graph import Operator
+from primepar.operators.builder import View, even
+from primepar.operators.context import StepContext
+from primepar.operators.moves import reblocked, summed_in_parts
 from primepar.plan.layouts import sequence_lines
-from primepar.plan.step.context import Step
-from primepar.plan.step.draft import View, even
-from primepar.plan.step.moves import reblocked, summed_in_parts
 from primepar.schedule.program import AllGather
 
 
-class StepAttention:
+class AttentionLowering:
     """Attention on whole groups of heads, which cut the columns."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
-        self.draft, self.name = step.draft, operator.name
+    def __init__(self, step: StepContext, operator: Operator) -> None:
+        self.builder, self.name = step.builder, operator.name
         self.layout = step.ends(self.name).output
         self.given = step.space(self.layout, operator.N)
         self.made = step.space(self.layout, operator.K)
@@ -32,38 +32,38 @@ class StepAttention:
         """Lower the heads side by side."""
         (x,) = inputs
         self.reads = [x] if self.parts == 1 else [x, self._gathered(x)]
-        return self.draft.compute(f"{self.name}.forward", self.made, self.reads,
-                                  f"{self.name}[M,K]")  # fmt: skip
+        writes = f"{self.name}[M,K]"
+        return self.builder.compute(self.name, "attention.forward", self.made, self.reads, writes)
 
     def backward(self, dy: View) -> tuple[View, ...]:
         """Lower the gradient of the columns of qkv."""
         reads = [*self.reads, dy]
         if self.parts > 1:
             reads.append(self._scattered(reads))
-        phase, writes = f"{self.name}.backward", f"{self.name}/dI[M,K]"
-        return (self.draft.compute(phase, self.given, reads, writes),)
+        writes = f"{self.name}/dI[M,K]"
+        return (self.builder.compute(self.name, "attention.backward", self.given, reads, writes),)
 
     def _gathered(self, x: View) -> View:
         """Keys and values of whole sequences, of which every rank brings those of its rows."""
-        draft, name = self.draft, f"{self.name}/KV"
-        own = draft.compute(f"{self.name}.keys", self.shared, [x], f"{name}[M,K]")
+        builder, name = self.builder, f"{self.name}/KV"
+        own = builder.compute(self.name, "attention.keys", self.shared, [x], f"{name}[M,K]")
         held = list(own.held)
         for line in self.lines:
             blocks = tuple(block for rank in line for block in own.blocks(rank))
             for rank, block in zip(line, blocks, strict=True):
-                draft.programs[rank].append(AllGather(line, block=block, blocks=blocks))
+                builder.programs[rank].append(AllGather(line, block=block, blocks=blocks))
                 held[rank] = tuple(index for each in line for index in own.held[each])
         gathered = View(name, own.cuts, tuple(held), own.dims)
-        whole = reblocked(draft, gathered, self._whole, f"{name}.sequences")
+        whole = reblocked(builder, gathered, self._whole, f"{name}.sequences")
         return View(whole.name, whole.cuts, whole.held, (f"M/{self.parts}", "K"))
 
     def _scattered(self, reads: list[View]) -> View:
         """Gradients of a rank's own keys and values, of all queries of the sequence."""
-        phase, writes = f"{self.name}.backward.keys", f"{self.name}/dKV[M/{self.parts},K]"
-        whole = self.draft.compute(phase, self.shared, reads, writes)
+        kernel, writes = "attention.backward.keys", f"{self.name}/dKV[M/{self.parts},K]"
+        whole = self.builder.compute(self.name, kernel, self.shared, reads, writes)
         rows = [row for ((row, _),) in self.layout.held]
         own = f"{self.name}/dKV.own"
-        summed = summed_in_parts(self.draft, whole, self.lines, rows, self.shared.cuts, own)
+        summed = summed_in_parts(self.builder, whole, self.lines, rows, self.shared.cuts, own)
         return View(summed.name, summed.cuts, summed.held, ("M", "K"))
 
     @property

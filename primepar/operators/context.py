@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
 from primepar.plan.layouts import Ends, ParameterPlace, ends, padded_vocabulary, parameter_places
 from primepar.plan.plan import Plan
-from primepar.plan.step.draft import Cuts, Draft, Space, View
 from primepar.schedule.layout import Layout
 
 
 @dataclass
-class Step:
+class StepContext:
     """One training step: its parameters, and the gradients found so far, each where it rests.
 
     A gradient is the whole sum on every rank that holds its block.
     """
 
     plan: Plan
-    draft: Draft
+    builder: ProgramBuilder
     batch: int
     positions: int
+    trains: bool = True
+    """Whether a backward follows; else what moves of the parameters are copies."""
     parameters: dict[str, View] = field(default_factory=dict)
     gradients: dict[str, View] = field(default_factory=dict)
 
@@ -45,45 +47,38 @@ class Step:
         """Layouts of an operator's input and output."""
         return ends(self.plan, name)
 
-    def space(self, layout: Layout, columns: int) -> Space:
+    def space(self, layout: Layout, columns: int) -> IterationSpace:
         """Rows and columns of an activation in a layout, dims M and K."""
-        return Space(layout, {"M": self.rows, "K": columns})
+        return IterationSpace(layout, {"M": self.rows, "K": columns})
 
-    def given(self, name: str, space: Space, *dims: str, fixed: int = 1) -> View:
+    def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
         """A parameter that lies where `space` has it; a number among the dims is a fixed slice."""
-        self.parameters[name] = self.draft.given(name, space, *dims, fixed=fixed)
+        self.parameters[name] = self.builder.given(name, space, *dims, fixed=fixed)
         return self.parameters[name]
 
-    def add_gradient(self, name: str, gradient: View) -> None:
-        """Take every rank's part of a parameter's gradient, and sum the parts where they rest."""
-        self.draft.all_reduce(gradient, self.places[name].summed)
+    def add_gradient(
+        self,
+        name: str,
+        kernel: str,
+        space: IterationSpace,
+        reads: list[View],
+        dims: str = "K",
+        fixed: int = 1,
+    ) -> None:
+        """Lower every rank's part of a parameter's gradient, summed over the ranks where it rests.
+
+        `dims` are those of the parameter, a number being a fixed slice of `fixed` elements.
+        """
+        writes = f"{name}.grad[{dims}]"
+        gradient = self.builder.compute(
+            name, kernel, space, reads, writes, fixed=fixed, wide=True
+        )  # fmt: skip
+        self.builder.all_reduce(gradient, self.places[name].summed)
         self.gradients[name] = gradient
 
-    def update(self, name: str) -> None:
-        """Lower AdamW of one parameter, and ask for the new one where the old one was.
 
-        The first and the second moment, `<name>.m` and `<name>.v`, lie with the parameter, and so
-        do the new ones. It goes element by element, so the blocks may be any.
-        """
-        draft, view = self.draft, self.parameters[name]
-        dims = tuple("T" if dim.isdigit() else dim for dim in view.dims)
-        parameter, gradient = replace(view, dims=dims), replace(self.gradients[name], dims=dims)
-        grid = tuple(len(line) - 1 for line in view.cuts)
-        sizes = [line[-1] for line in view.cuts]
-        at = Space(Layout(grid, view.held), dict(zip(dims, sizes, strict=True)))
-
-        def new(own: str, reads: list[View]) -> View:
-            writes = replace(parameter, name=f"{own}.new").template
-            made = draft.compute(f"{own}.update", at, reads, writes)
-            draft.end_with(made)
-            return made
-
-        moments = [draft.given(f"{name}.{own}", at, *dims) for own in ("m", "v")]
-        new(name, [parameter, *(new(moment.name, [moment, gradient]) for moment in moments)])
-
-
-class Lowered(Protocol):
-    """One operator of a step: what it appends to the draft.
+class OperatorLowering(Protocol):
+    """One operator of a step: what it appends to the builder.
 
     `takes` are the cuts of its inputs, which are in the layout of its input.
     """

@@ -9,9 +9,18 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Several
 from itertools import product
 
+from primepar.operators.blocks import renamed
+from primepar.operators.builder import (
+    Cuts,
+    Groups,
+    Held,
+    ProgramBuilder,
+    View,
+    around,
+    inside,
+    refined,
+)
 from primepar.plan.layouts import Way
-from primepar.plan.step.blocks import renamed
-from primepar.plan.step.draft import Cuts, Draft, Groups, Held, View, around, inside, refined
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
@@ -23,30 +32,32 @@ from primepar.schedule.program import (
 from primepar.schedule.redistribute import redistribution
 
 
-def reblocked(draft: Draft, view: View, cuts: Cuts, name: str, copy: bool = False) -> View:
+def reblocked(
+    builder: ProgramBuilder, view: View, cuts: Cuts, name: str, copy: bool = False
+) -> View:
     """The same data in other blocks, under a name of its own; as it is where it lies so already.
 
     With `copy` it gets blocks of its own always.
     """
     fine = refined(view.cuts, cuts)
     if fine != view.cuts or (copy and cuts == view.cuts):
-        view = _cut(draft, view, fine, name if fine == cuts else f"{name}.parts")
-    return view if view.cuts == cuts else _joined(draft, view, cuts, name)
+        view = _cut(builder, view, fine, name if fine == cuts else f"{name}.parts")
+    return view if view.cuts == cuts else _joined(builder, view, cuts, name)
 
 
-def _cut(draft: Draft, view: View, cuts: Cuts, name: str) -> View:
+def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
     held: list[list[Index]] = []
     for rank, own in enumerate(view.held):
         held.append([])
         for index in own:
             parts = list(product(*inside(cuts, view.cuts, index)))
             names = tuple(block_name(name, part) for part in parts)
-            draft.programs[rank].append(Cut(block_name(view.name, index), names))
+            builder.programs[rank].append(Cut(block_name(view.name, index), names))
             held[-1] += parts
-    return draft.other(view, name, cuts, held)
+    return builder.other(view, name, cuts, held)
 
 
-def _joined(draft: Draft, view: View, cuts: Cuts, name: str) -> View:
+def _joined(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
     held: list[list[Index]] = []
     for rank, own in enumerate(view.held):
         wholes: dict[Index, list[Index]] = {}
@@ -54,13 +65,13 @@ def _joined(draft: Draft, view: View, cuts: Cuts, name: str) -> View:
             wholes.setdefault(around(view.cuts, cuts, index), []).append(index)
         for whole, parts in wholes.items():
             names = tuple(block_name(view.name, part) for part in parts)
-            draft.programs[rank].append(Join(names, block_name(name, whole)))
+            builder.programs[rank].append(Join(names, block_name(name, whole)))
         held.append(list(wholes))
-    return draft.other(view, name, cuts, held)
+    return builder.other(view, name, cuts, held)
 
 
 def moved(
-    draft: Draft, view: View, way: Way, cuts: Cuts, name: str, shared: bool = False
+    builder: ProgramBuilder, view: View, way: Way, cuts: Cuts, name: str, shared: bool = False
 ) -> View:  # fmt: skip
     """A tensor in another layout and in the blocks of `cuts`, under a name of its own.
 
@@ -68,24 +79,24 @@ def moved(
     are gone where they have left. Where nothing is sent and no block is cut the view is the same.
     """
     if way.source == way.target:
-        return reblocked(draft, view, cuts, name)
+        return reblocked(builder, view, cuts, name)
     cells = Cells.of(way.source, way.target).bounds([line[-1] for line in cuts])
     pieces = name if cells == cuts else f"{name}.pieces"
-    view = reblocked(draft, view, cells, pieces, copy=shared)
+    view = reblocked(builder, view, cells, pieces, copy=shared)
     program = redistribution(way.source, way.target)
-    take_in(draft, program, {"O": view.name}, name)
+    take_in(builder, program, {"O": view.name}, name)
     there = View(view.name, cells, held_after(program, "O"), view.dims)
-    return reblocked(draft, there, cuts, name)
+    return reblocked(builder, there, cuts, name)
 
 
 def summed_in_parts(
-    draft: Draft, view: View, groups: Groups, parts: Several[int], cuts: Cuts, name: str
+    builder: ProgramBuilder, view: View, groups: Groups, parts: Several[int], cuts: Cuts, name: str
 ) -> View:
     """The sum over each group of ranks, of which rank r keeps rows `parts[r]` of those of `cuts`.
 
     Ranks of a group that keep the same part all have it.
     """
-    view = reblocked(draft, view, cuts, name)
+    view = reblocked(builder, view, cuts, name)
     kept = tuple(
         tuple(index for index in own if index[0] == row)
         for own, row in zip(view.held, parts, strict=True)
@@ -95,17 +106,17 @@ def summed_in_parts(
         owners = [[rank for rank in group if parts[rank] == row] for row in
                   sorted({parts[rank] for rank in group})]  # fmt: skip
         for line in zip(*owners, strict=True):
-            _scatter(draft, view, line)
-        draft.all_reduce(view, tuple(map(tuple, owners)))
+            _scatter(builder, view, line)
+        builder.all_reduce(view, tuple(map(tuple, owners)))
     return view
 
 
-def _scatter(draft: Draft, view: View, line: tuple[int, ...]) -> None:
+def _scatter(builder: ProgramBuilder, view: View, line: tuple[int, ...]) -> None:
     """Sum the blocks of the ranks of a line, each into the rank that keeps it."""
     blocks = tuple(block for rank in line for block in view.blocks(rank))
     if len(line) > 1:
         for rank, own in zip(line, blocks, strict=True):
-            draft.programs[rank].append(ReduceScatter(line, blocks=blocks, block=own))
+            builder.programs[rank].append(ReduceScatter(line, blocks=blocks, block=own))
 
 
 def held_after(program: Program, tensor: str) -> Held:
@@ -120,7 +131,7 @@ def indices(blocks: Iterable[str], tensor: str) -> tuple[Index, ...]:
 
 
 def take_in(
-    draft: Draft,
+    builder: ProgramBuilder,
     program: Program,
     names: Mapping[str, str],
     label: str,
@@ -142,5 +153,5 @@ def take_in(
             known[name] = scratch_name(found) if parsed.scratch else found
         return known[name]
 
-    for own, instructions in zip(draft.programs, program.programs, strict=True):
+    for own, instructions in zip(builder.programs, program.programs, strict=True):
         own += [renamed(node, block, label) for node in instructions]

@@ -1,0 +1,80 @@
+"""The embedding, whose vocabulary may be cut: signatures of its phases, and what moves."""
+
+from __future__ import annotations
+
+from primepar.models.graph import Operator
+from primepar.operators.builder import Cuts, IterationSpace, View
+from primepar.operators.context import StepContext
+from primepar.operators.moves import moved, summed_in_parts
+from primepar.plan.layouts import Way, lookup, part, summed_rows
+
+
+class EmbeddingLowering:
+    """Each rank looks up what it holds of the token table; partial rows are summed."""
+
+    def __init__(self, step: StepContext, operator: Operator) -> None:
+        self.step, self.builder = step, step.builder
+        self.lookup, self.layout = lookup(step.plan), step.ends("embedding").output
+        self.whole = IterationSpace(
+            self.lookup, {"M": step.rows, "V": step.vocabulary, "K": operator.K}
+        )  # fmt: skip
+        self.at = step.space(self.layout, operator.K)
+        self.takes: Cuts = ()
+        self.tokens = self.builder.given("tokens", self.whole, "M")
+        self.table = step.given("embedding.token", self.whole, "V", "K")
+        self.drops = step.plan.model.embedding_dropout > 0
+        self.positions: list[View] = []
+        if "embedding.position" in step.places:
+            context = step.plan.model.context
+            self.positions = [step.given("embedding.position", self.at, "0", "K", fixed=context)]
+
+    def forward(self, *inputs: View) -> View:
+        """Lower the rows of the tokens, with their positions; part of the sum is dropped."""
+        last = not (self.positions or self.drops)
+        writes = "embedding[M,K]" if last else "embedding/rows[M,K]"
+        reads = [self.tokens, self.table]
+        found = self.builder.compute("embedding", "embedding.lookup", self.whole, reads, writes)
+        rows = self._summed(found)
+        if last:
+            return rows
+        reads = [rows, *self.positions]
+        return self.builder.compute(
+            "embedding", "embedding.forward", self.at, reads, "embedding[M,K]"
+        )
+
+    def backward(self, dy: View) -> tuple[View, ...]:
+        """Lower the gradients of the tables; that of a tied head is there, and is added once."""
+        step, builder, name = self.step, self.builder, "embedding.token"
+        if self.drops:
+            writes = "embedding/dsum[M,K]"
+            dy = builder.compute("embedding", "embedding.backward", self.at, [dy], writes)
+        if self.positions:
+            step.add_gradient("embedding.position", "position.gradient", self.at, [dy],
+                              "0,K", step.plan.model.context)  # fmt: skip
+        head = step.gradients.get(name)
+        rows = self._rows
+        dy = moved(builder, dy, Way(self.layout, rows.layout), rows.cuts, "embedding/drows")
+        reads, writes = [self.tokens, dy], f"{name}.grad[V,K]"
+        if head is None:
+            step.add_gradient(name, "token.gradient", self.whole, reads, "V,K")
+            return ()
+        own = builder.compute(name, "token.gradient", self.whole, reads, "embedding/dtable[V,K]",
+                              wide=True)  # fmt: skip
+        builder.all_reduce(own, step.places[name].summed)
+        step.gradients[name] = builder.compute(
+            name, "sum.fan-in", self.whole, [own, head], writes, wide=True
+        )
+        return ()
+
+    @property
+    def _rows(self) -> IterationSpace:
+        """Where the rows of a rank's tokens lie before they are summed."""
+        return self.step.space(part(self.lookup, (0, 2)), self.whole.sizes["K"])
+
+    def _summed(self, rows: View) -> View:
+        """Sum partial rows in parts; sums that lie elsewhere in the output go there."""
+        kept = summed_rows(self.step.plan)
+        cuts = self.step.space(kept, self.whole.sizes["K"]).cuts
+        groups, parts = self.lookup.peers_along(1), [row for ((row, _),) in kept.held]
+        sums = summed_in_parts(self.builder, rows, groups, parts, cuts, "embedding/sums")
+        return moved(self.builder, sums, Way(kept, self.layout), self.at.cuts, "embedding/O")

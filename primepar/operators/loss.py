@@ -1,0 +1,54 @@
+"""The mean cross-entropy over a vocabulary that may be cut: signatures of its phases.
+
+The logits are never gathered: for each row its largest logit, and two sums, are all that is sent.
+"""
+
+from __future__ import annotations
+
+from primepar.models.graph import Operator
+from primepar.operators.builder import View
+from primepar.operators.context import StepContext
+from primepar.schedule.signature import Reduction
+
+
+class LossLowering:
+    """Mean cross-entropy; a row's largest logit, sum and target go over the ranks that share it."""
+
+    def __init__(self, step: StepContext, operator: Operator) -> None:
+        self.builder = step.builder
+        self.layout = step.ends(operator.name).input
+        self.at = step.space(self.layout, step.vocabulary)
+        self.takes = self.at.cuts
+        self.targets = self.builder.given("targets", self.at, "M")
+
+    def forward(self, *inputs: View) -> View:
+        """Lower the loss, the same number on every rank."""
+        (x,) = inputs
+        sharing = self.layout.peers_along(1)
+        largest = self._wide("largest", [x], "loss/largest[M]", "max")
+        self.builder.all_reduce(largest, sharing, "max")
+        sums = self._wide("sums", [x, largest, self.targets], "loss/sums[0,M]", fixed=2)
+        self.builder.all_reduce(sums, sharing)
+        self.reads = [x, largest, sums]
+        loss = self._wide("forward", [sums], "loss[0]")
+        self.builder.all_reduce(loss, self.layout.peers_along(0))
+        return loss
+
+    def backward(self, dy: View) -> tuple[View, ...]:
+        """Lower the gradient of the logits; that of the padding is zero."""
+        shares = self._wide("shares", self.reads, "loss/shares[M,K]")
+        reads, writes = [shares, self.targets], "loss/dI[M,K]"
+        return (self.builder.compute("loss", "loss.backward", self.at, reads, writes),)
+
+    def _wide(
+        self,
+        phase: str,
+        reads: list[View],
+        writes: str,
+        reduction: Reduction = "sum",
+        fixed: int = 1,
+    ) -> View:
+        """A phase whose result is held in float32 at least."""
+        return self.builder.compute(
+            "loss", f"loss.{phase}", self.at, reads, writes, reduction, fixed, wide=True
+        )

@@ -1,1 +1,0 @@
-"""The whole training step of a plan, as one program."""
