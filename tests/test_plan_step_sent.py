@@ -62,9 +62,7 @@ def assert_as_predicted(plan: Plan, batch: int, positions: int) -> None:
 
 
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("gpt2", 16)])
-def test_linear_operators_that_leave_blocks_apart_are_as_predicted(
-    family: str, ranks: int
-) -> None:
+def test_linear_operators_that_leave_blocks_apart_are_as_predicted(family: str, ranks: int) -> None:
     plan = plan_apart(SHAPES[family], ranks)
     assert_as_predicted(plan, plan.row_cuts.smallest_batch(POSITIONS), POSITIONS)
 
