@@ -124,7 +124,7 @@ class EmulatedModel:
         run = emulate(meaning.program, memories, settings=settings, inputs=inputs)
         return gather_tensors(meaning, run.memories, self._ends(until, tokens_BT.size)), run
 
-    def _ends(self, until: Until, rows: int) -> dict[str, tuple[int, ...]]:
+    def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:
         """Shapes, without padding, of what a program is run for."""
         parameters = {name: array.shape for name, array in self.parameters.items()}
         moments = {name: array.shape for name, array in self.moments.items()}

@@ -55,7 +55,7 @@ def their_step(saved: Saved, tokens_BT: Tokens) -> tuple[Array, float]:
 def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)
     config = load_config(tmp_path)
-    ours = Transformer.dense(config, parameters(saved)).logits(batch(config))
+    ours = Transformer(config, parameters(saved)).logits(batch(config))
     theirs, _ = their_step(saved, batch(config))
     assert ours.dtype == theirs.dtype == np.float32
     assert difference(ours, theirs) < 1e-5
@@ -65,7 +65,7 @@ def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path)
 def test_loss_and_gradients_in_float64_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path / "weights", "float64")
     tokens, config = batch(saved.config), saved.config
-    model = Transformer.dense(config, parameters(saved))
+    model = Transformer(config, parameters(saved))
     loss, gradients = model.loss_and_gradients(tokens, np.roll(tokens, 3))
     _, their_loss = their_step(saved, tokens)
     tolerance = TOLERANCES[config.family]
@@ -91,5 +91,5 @@ def test_weights_that_are_written_and_read_give_the_same_logits(tmp_path: Path) 
     write_weights(tmp_path / "model.safetensors", config, model.parameters)
     file = WeightFile(tmp_path / "model.safetensors", config)
     again = {name: file.read_block(name) for name in config.parameter_shapes}
-    logits = Transformer.dense(config, again).logits(batch(config))
+    logits = Transformer(config, again).logits(batch(config))
     assert np.array_equal(logits, model.logits(batch(config)))

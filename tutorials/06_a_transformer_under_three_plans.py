@@ -18,8 +18,8 @@ from primepar.models import GPTConfig
 from primepar.plan import Plan, edges, parameter_places, ready_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
+from primepar.reference.model import EmulatedModel
 from primepar.reference.optimizers import AdamW
-from primepar.reference.partitioned import EmulatedModel
 from primepar.reference.train import windows
 from primepar.reference.transformer import Transformer
 

@@ -79,6 +79,7 @@ def peak(
     ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
     _forward(step, parts, ways)
     _backward(step, parts, ways)
+    step.norm()
     for layer, names in groupby(plan.model.parameter_shapes, key=layer_of):
         for name in names:
             step.update(name)

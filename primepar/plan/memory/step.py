@@ -8,6 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from math import prod
 
+import numpy as np
+
 from primepar.plan.layouts import movement_of, padded_vocabulary, parameter_place, part
 from primepar.plan.memory.lifetimes import Lies, Lifetimes
 from primepar.plan.memory.linear import Held, held
@@ -86,6 +88,11 @@ class Step:
         if key not in self._known:
             self._known[key] = held(movement_of(str(self.plan.sequence(name)), True), shape, lent)
         return self._known[key]
+
+    def norm(self) -> None:
+        """The norm of the gradient, one number."""
+        one_R = np.ones(self.plan.ranks, np.int64)
+        self.events.keep(self.events.make(Lies(Cells.even((1,)), 1, one_R)))
 
     def update(self, name: str) -> None:
         """AdamW of a parameter: both moments anew, and then the parameter."""
