@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from primepar.models import ModelConfig
+from primepar.models import ModelConfig, initial_parameter
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.plan.plan import Plan
@@ -22,6 +22,7 @@ from primepar.reference.block import Array
 from primepar.reference.emulation import Emulation
 from primepar.reference.executor import emulate
 from primepar.reference.layers import Tokens
+from primepar.reference.transformer import Transformer
 from primepar.reference.transformer_checks import check_pair, check_parameters
 from primepar.reference.whole import gather_tensors, spread_tensors
 from primepar.schedule.meaning import Meaning
@@ -138,3 +139,24 @@ class EmulatedModel:
             case "update":
                 new = {f"{name}.new": shape for name, shape in (parameters | moments).items()}
                 return {"loss": (1,), "gradient.norm": (1,)} | new
+
+
+def step_difference(plan: Plan, batch: int, positions: int, seed: int = 0) -> tuple[float, str]:
+    """How far a step is from that of the dense transformer, dropout on, and which number of it.
+
+    The largest difference of the loss, or of an element of a gradient by its largest one.
+    """
+    config, generator = plan.model, np.random.default_rng(seed)
+    parameters = {
+        name: initial_parameter(config, name, seed) + generator.normal(0, 0.1, shape)
+        for name, shape in config.parameter_shapes.items()
+    }
+    tokens, targets = generator.integers(0, config.vocabulary, (2, batch, positions))
+    given = tokens, targets, Draw(seed, 0)
+    loss, gradients = Transformer(config, parameters).loss_and_gradients(*given)
+    step = EmulatedModel(config, plan, parameters).loss_and_gradients(*given)
+    found = {"the loss": abs(step.loss / loss - 1)}
+    for name, gradient in gradients.items():
+        largest = np.abs(gradient).max() or 1.0
+        found[f"{name}.grad"] = np.abs(step.gradients[name] - gradient).max() / largest
+    return max((float(each), name) for name, each in found.items())
