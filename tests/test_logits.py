@@ -13,7 +13,9 @@ import pytest
 from model_cases import CONFIGS, Saved, saved_model
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
+from primepar.plan import ready_plan
 from primepar.reference.layers import Array, Tokens
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 
 pytest.importorskip("transformers")
@@ -57,6 +59,18 @@ def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path)
     config = load_config(tmp_path)
     ours = Transformer(config, parameters(saved)).logits(batch(config))
     theirs, _ = their_step(saved, batch(config))
+    assert ours.dtype == theirs.dtype == np.float32
+    assert difference(ours, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_emulated_devices_have_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
+    saved = saved_model(name, tmp_path)
+    config = load_config(tmp_path)
+    plan = ready_plan("primepar" if config.kv_heads > 1 else "data", config, 4)
+    tokens = np.concatenate([batch(config), batch(config)[:1]])
+    ours = EmulatedModel(config, plan, parameters(saved)).logits(tokens)
+    theirs, _ = their_step(saved, tokens)
     assert ours.dtype == theirs.dtype == np.float32
     assert difference(ours, theirs) < 1e-5
 
