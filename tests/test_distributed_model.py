@@ -20,7 +20,7 @@ from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
 from primepar.operators import lower_step
 from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 from primepar.schedule import Layout
 
@@ -107,7 +107,7 @@ def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
 @cache
 def oracle(name: str, batch: int | None = None) -> tuple[float, cases.Arrays]:
     config = cases.MODELS[name]
-    model = Transformer.dense(config, cases.parameters(config))
+    model = Transformer(config, cases.parameters(config))
     loss, gradients = model.loss_and_gradients(*cases.batch(config, batch), draw_of(name))
     return loss, dict(gradients)
 
