@@ -99,9 +99,7 @@ def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
     return lambda blocks: started(dist.reduce(blocks[name].clone(), root, op, group, True))
 
 
-def _all_gather(
-    mesh: Mesh, gather: AllGather, group: dist.ProcessGroup, run: Get | None
-) -> Start:
+def _all_gather(mesh: Mesh, gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
     """Into one tensor where the blocks follow one another in memory, in the order of the ranks.
 
     A block that is given and gotten is left as it is: torch gets a buffer in its place.

@@ -90,9 +90,7 @@ class Computes:
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
 
-    def _kernel(
-        self, node: Compute, phase: Phase, site: Site, at: str
-    ) -> tuple[Action, Action]:
+    def _kernel(self, node: Compute, phase: Phase, site: Site, at: str) -> tuple[Action, Action]:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._begun(node):
             before, combine = self.places.room(name, keep=True), COMBINE[phase.reduction]

@@ -14,6 +14,9 @@ from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
 from primepar.schedule.program_uses import initial_blocks
 
+NOTHING = StepInputs()
+"""What a program of one linear operator, or of a redistribution, is given."""
+
 
 def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
     """(communicator, ranks) of every process group that any rank's list needs, in one order."""
@@ -64,7 +67,7 @@ class Executor:
         """Most elements alive at once on this rank, as the program counts them."""
 
     def __call__(
-        self, blocks: dict[str, torch.Tensor], inputs: StepInputs = StepInputs()
+        self, blocks: dict[str, torch.Tensor], inputs: StepInputs = NOTHING
     ) -> dict[str, torch.Tensor]:
         """Run on the `initial` blocks, by name and contiguous; returns the same dict.
 

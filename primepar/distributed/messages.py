@@ -76,10 +76,12 @@ def staged(start: Start, given: list[str], gotten: list[str]) -> Start:
     def begin(blocks: Blocks) -> Waitable:
         copies = {name: blocks[name].contiguous() for name in given}
         copies |= {
-            name: torch.empty(blocks[name].shape, dtype=blocks[name].dtype, device=blocks[name].device)
-            for name in gotten if name not in copies
+            name: torch.empty_like(blocks[name], memory_format=torch.contiguous_format)
+            for name in gotten
+            if name not in copies
         }
-        work, into = start({**blocks, **copies}), [(blocks[name], copies[name]) for name in gotten]
+        into = [(blocks[name], copies[name]) for name in gotten]
+        work = start({**blocks, **copies})
 
         def take() -> None:
             for block, copy in into:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -266,7 +267,7 @@ class Places:
         if None in spans:
             return None
         ends = [span for span in spans if span is not None]
-        if any(a[1] != b[0] for a, b in zip(ends, ends[1:], strict=False)):
+        if any(a[1] != b[0] for a, b in pairwise(ends)):
             return None
         key, first, last = buffer.key, ends[0][0], ends[-1][1]
         if (first, last) == (0, prod(buffer.shape)):

@@ -13,6 +13,7 @@ from primepar.schedule.program_uses import initial_blocks, writes
 
 Slices = tuple[slice, ...]
 
+
 class Shapes:
     """The blocks of one program: those of its `tensors`, or of one linear operator."""
 
@@ -62,7 +63,7 @@ class Shapes:
         return kernel is not None and kernel.startswith("linear.")
 
     def inside(self, part: str, whole: str) -> Slices:
-        """Where in the block `whole` the block `part` lies. Raises `ProgramError` if it does not."""
+        """Where in a block a part of it lies. Raises `ProgramError` if it lies elsewhere."""
         inner, outer = self.box(part), self.box(whole)
         found = tuple(
             slice(first - start, end - start)
