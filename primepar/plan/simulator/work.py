@@ -37,7 +37,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, initial_blocks, writes
+from primepar.schedule.program_uses import frees, gets, gives, initial_blocks, writes
 
 Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
@@ -61,6 +61,11 @@ KINDS: dict[type[Instruction], Kind] = {
     Group: Kind.GROUPS,
     **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), Kind.TRANSFERS),
 }
+
+
+def kind(node: Instruction) -> Kind:
+    """What an instruction is; cut or joined in place, no data moves."""
+    return Kind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
 
 
 class Work:
@@ -144,9 +149,7 @@ class Work:
         alive = {block: self.elements(block) for block in self._initial[rank]}
         most = now = sum(alive.values())
         for node in instructions:
-            if isinstance(node, Free):
-                now -= alive.pop(node.block, 0)
-                continue
+            now -= sum(alive.pop(block, 0) for block in frees(node))
             for block in writes(node, rank):
                 if block not in alive:
                     alive[block] = self.elements(block)
