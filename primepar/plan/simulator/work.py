@@ -38,6 +38,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_uses import frees, gets, gives, initial_blocks, writes
+from primepar.schedule.signature import Signature
 
 Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
@@ -123,9 +124,7 @@ class Work:
     def _is_product(self, phase: str) -> bool:
         if phase not in self._products:
             own = (self.program.phases or {}).get(phase)
-            dims = Counter(dim for each in own.templates for dim in each.dims) if own else {}
-            two = len(own.reads) == 2 if own else True
-            self._products[phase] = two and set(dims.values()) <= {2}
+            self._products[phase] = own is None or _is_product(own)
         return self._products[phase]
 
     def touched(self, node: Compute | Cut | Join) -> int:
@@ -156,6 +155,14 @@ class Work:
                     now += alive[block]
             most = max(most, now)
         return most
+
+
+def _is_product(signature: Signature) -> bool:
+    """Whether a phase multiplies: by its kernel, or else where each dim is in two of its blocks."""
+    if signature.kernel is not None:
+        return signature.kernel.startswith("linear.")
+    dims = Counter(dim for each in signature.templates for dim in each.dims)
+    return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
 
 def check_known(program: Program) -> None:
