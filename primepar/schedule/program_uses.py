@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -89,6 +91,17 @@ def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
             return ()
 
 
+def frees(instruction: Instruction) -> tuple[str, ...]:
+    """Blocks that are not on the device after an instruction: of what it writes, its own are."""
+    match instruction:
+        case Free(block=block) | Evict(block=block) | Cut(block=block, in_place=True):
+            return (block,)
+        case Join(blocks=blocks, in_place=True):
+            return blocks
+        case _:
+            return ()
+
+
 def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
     """What lies on every device before the program: told, or what is used before it is written."""
     if program.initial is not None:
@@ -123,3 +136,17 @@ def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
             first[instruction.block] = None
         known.update(uses(instruction, rank), writes(instruction, rank))
     return tuple(first)
+
+
+def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
+    """Most elements alive at once on a rank, buffers of posted receives included."""
+    alive = {block: elements(block) for block in initial_blocks(program)[rank]}
+    most = now = sum(alive.values())
+    for node in program.programs[rank]:
+        now -= sum(alive.pop(block, 0) for block in frees(node))
+        for block in writes(node, rank):
+            if block not in alive:
+                alive[block] = elements(block)
+                now += alive[block]
+        most = max(most, now)
+    return most

@@ -37,7 +37,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, initial_blocks, writes
+from primepar.schedule.program_uses import gets, gives, peak
 from primepar.schedule.signature import Signature
 
 Operations = Mapping[str, Fraction]
@@ -64,6 +64,11 @@ KINDS: dict[type[Instruction], Kind] = {
 }
 
 
+def kind(node: Instruction) -> Kind:
+    """What an instruction is; cut or joined in place, no data moves."""
+    return Kind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
+
+
 class Work:
     """Amounts of one program in one data type on the devices of a cluster."""
 
@@ -79,7 +84,6 @@ class Work:
         self.program, self.item = program, BYTES[dtype]
         self._operations = operations
         self._meaning = Meaning(program)
-        self._initial = initial_blocks(program)
         self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
         self._rate = number(cluster.rate(dtype).achieved)
@@ -139,19 +143,7 @@ class Work:
 
     def peak(self, rank: int) -> int:
         """Most elements alive at once on a rank, buffers of posted receives included."""
-        instructions = self.program.programs[rank]
-        alive = {block: self.elements(block) for block in self._initial[rank]}
-        most = now = sum(alive.values())
-        for node in instructions:
-            if isinstance(node, Free):
-                now -= alive.pop(node.block, 0)
-                continue
-            for block in writes(node, rank):
-                if block not in alive:
-                    alive[block] = self.elements(block)
-                    now += alive[block]
-            most = max(most, now)
-        return most
+        return peak(self.program, rank, self.elements)
 
 
 def _is_product(signature: Signature) -> bool:
