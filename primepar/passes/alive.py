@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from primepar.passes.touches import Rank
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Instruction, Program
-from primepar.schedule.program_uses import frees, initial_blocks, writes
+from primepar.schedule.program_uses import initial_blocks
 
 Size = Callable[[str], int | None]
 
@@ -26,36 +27,33 @@ def sizes_of(program: Program) -> Size:
 class Alive:
     """Blocks that are alive on one rank. What is posted is alive from there on."""
 
-    def __init__(self, size: Size, rank: int, initial: Iterable[str]) -> None:
+    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self._size, self._rank = size, rank
         self._blocks = {name: size(name) or 0 for name in initial}
         self.total = sum(self._blocks.values())
 
-    def grows(self, node: Instruction) -> int:
-        """Elements that an instruction adds, less those that it ends."""
-        gone = frees(node)
-        new = [
-            name for name in writes(node, self._rank) if name not in self._blocks or name in gone
-        ]
-        given = sum(self._blocks.get(name, 0) for name in gone)
-        return sum(self._size(name) or 0 for name in dict.fromkeys(new)) - given
+    def do(self, node: Instruction) -> int:
+        """Go on by one instruction; how many elements are alive more than before."""
+        before, (_, made, gone) = self.total, self._rank.touched(node)
+        for name in gone:
+            self.total -= self._blocks.pop(name, 0)
+        for name in made:
+            if name not in self._blocks:
+                self._blocks[name] = self._size(name) or 0
+                self.total += self._blocks[name]
+        return self.total - before
 
-    def do(self, node: Instruction) -> None:
-        """Go on by one instruction."""
-        self.total += self.grows(node)
-        for name in frees(node):
-            self._blocks.pop(name, None)
-        for name in writes(node, self._rank):
-            self._blocks.setdefault(name, self._size(name) or 0)
+    def after(self, node: Instruction) -> int:
+        """Elements that would be alive after an instruction that ends nothing."""
+        made = self._rank.touched(node).made
+        return self.total + sum(self._size(name) or 0 for name in made if name not in self._blocks)
 
 
 def peaks(program: Program) -> list[int]:
     """Most elements alive at once on every rank; blocks of unknown size count nothing."""
     size, found = sizes_of(program), []
-    for rank, (nodes, initial) in enumerate(
-        zip(program.programs, initial_blocks(program), strict=True)
-    ):
-        alive = Alive(size, rank, initial)
+    for rank, nodes in enumerate(program.programs):
+        alive = Alive(size, Rank(rank), initial_blocks(program)[rank])
         most = alive.total
         for node in nodes:
             alive.do(node)

@@ -21,9 +21,9 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from primepar.passes.touches import Names, Touched, request_of, touched
+from primepar.passes.touches import NOTHING, Names, Rank, Touched, request_of
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program, Wait
-from primepar.schedule.program_uses import frees, initial_blocks
+from primepar.schedule.program_uses import initial_blocks
 
 
 def free_early(program: Program) -> Program:
@@ -74,33 +74,35 @@ class _Ends:
         """Of every block that is there, where it is used last so far."""
         self._flying = Counter[str]()
         self._posted: dict[str, Touched] = {}
+        known = Rank(rank)
         for place, node in enumerate(nodes):
             if type(node) is Free:
                 self.wrong |= set() if self._end(node.block) else {place}
             elif type(node) is Wait:
-                self._use(place, self._posted.pop(node.request, Touched((), ())), -1)
+                self._use(place, self._posted.pop(node.request, NOTHING), -1)
             else:
-                self._follow(place, node, touched(node, rank))
+                self._follow(place, node, known.touched(node))
         kept = set(final or ())
         for name in () if final is None else [each for each in self._last if each not in kept]:
             self._end(name)
 
     def _follow(self, place: int, node: Instruction, own: Touched) -> None:
-        for name in own.changes:
+        for name in own.made:
             if name not in own.reads:
                 self._end(name)  # it is made anew
         request = request_of(node)
         if request is not None:
             self._posted[request] = own
         self._use(place, own, 0 if request is None else 1)
-        for name in frees(node):
-            if name not in _made(node):
+        for name in own.gone:
+            if name not in own.made:
                 del self._last[name]
 
     def _use(self, place: int, own: Touched, posts: int) -> None:
-        for name in dict.fromkeys((*own.reads, *own.changes)):
+        for name in dict.fromkeys(own.reads + own.made):
             self._last[name] = place
-            self._flying[name] += posts
+            if posts:
+                self._flying[name] += posts
 
     def _end(self, name: str) -> bool:
         """Free a block after its last use; False where there is none, or it is in flight."""
@@ -108,10 +110,3 @@ class _Ends:
             return False
         self.at.setdefault(self._last.pop(name), []).append(name)
         return True
-
-
-def _made(node: Instruction) -> Names:
-    """What a cut or a join makes, which may have the name of what it takes."""
-    if isinstance(node, Cut):
-        return node.blocks
-    return (node.block,) if isinstance(node, Join) else ()

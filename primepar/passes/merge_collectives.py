@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from primepar.passes.parts import Edits, edited, tidied
 from primepar.passes.tables import Tables
-from primepar.passes.touches import Line
+from primepar.passes.touches import Line, Rank
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import (
     AllGather,
@@ -44,7 +44,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks, uses
+from primepar.schedule.program_uses import initial_blocks
 
 Merging = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 Ranks = tuple[str, tuple[int, ...]]
@@ -77,7 +77,9 @@ class _Merge:
         program = tables.program
         self.tables, self.programs = tables, program.programs
         initial = initial_blocks(program)
-        self.lines = [Line(nodes, rank, initial[rank]) for rank, nodes in enumerate(self.programs)]
+        self.lines = [
+            Line(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(self.programs)
+        ]
         self.calls: dict[tuple[Ranks, int], list[int]] = {}
         """Of every rank its calls of each group, in order."""
         for rank, nodes in enumerate(self.programs):
@@ -97,7 +99,7 @@ class _Merge:
     def program(self) -> Program:
         """The program with its runs merged."""
         lists = [
-            tidied(edited(nodes, own), rank) if own else list(nodes)
+            tidied(edited(nodes, own), Rank(rank)) if own else list(nodes)
             for rank, (nodes, own) in enumerate(zip(self.programs, self.edits, strict=True))
         ]
         return self.tables.program_of(lists)
@@ -116,7 +118,8 @@ class _Merge:
         node = self.programs[rank][place]
         named = ("group", "root", "reduction")
         posted = getattr(node, "request", None) is not None
-        return type(node), posted, *(getattr(node, field, None) for field in named)
+        tensor = str(getattr(node, "block", "")).rpartition("[")[0]
+        return type(node), posted, tensor, *(getattr(node, field, None) for field in named)
 
     def _shorten(self, ranks: Ranks, rank: int, run: Run) -> None:
         """Merge as many calls from the first one on as can be, then go on after them."""
@@ -186,7 +189,7 @@ class _Merge:
                     return False
                 if line.is_in_flight(part, at):
                     return False
-        used = [name for at in run for name in uses(nodes[at], rank)]
+        used = [name for at in run for name in line.rank.touched(nodes[at]).reads]
         return len(set(used)) == len(used)
 
     def _is_one_kind(self, line: Line, slot: _Slot, run: Run) -> bool:

@@ -25,13 +25,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from primepar.passes.parts import Edits, edited, tidied
 from primepar.passes.tables import Tables
-from primepar.passes.touches import Line
+from primepar.passes.touches import Line, Rank
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program
-from primepar.schedule.program_uses import initial_blocks, writes
+from primepar.schedule.program_uses import initial_blocks
 from primepar.schedule.signature import Signature, Template
 
 Products = list[tuple[int, Compute]]
@@ -44,7 +45,8 @@ def merge_products(program: Program) -> Program:
     lists: list[list[Instruction]] = [list(nodes) for nodes in program.programs]
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # What is summed over goes first: only then is every output of the other dims a new one.
-    rounds = [_Round(tables, lists, dim, summed) for summed in (True, False) for dim in dims]
+    ranks = [Rank(rank) for rank in range(program.ranks)]
+    rounds = [_Round(tables, lists, ranks, dim, summed) for summed in (True, False) for dim in dims]
     merged = [each for each in rounds if each.merges()]
     return tables.program_of(lists) if merged else program
 
@@ -106,10 +108,10 @@ class _Group:
         others = [at for at in self.line.between(block, place, self.last) if at not in own]
         if operand.place is None:
             return not others
-        nodes = self.line.nodes
+        nodes: Sequence[Any] = self.line.nodes
         return all(
             (type(nodes[at]) is Free and operand.at is not None)
-            or (type(nodes[at]) is Compute and block not in writes(nodes[at], self.line.rank))
+            or (type(nodes[at]) is Compute and nodes[at].accumulates != block)
             for at in others
         )
 
@@ -130,9 +132,15 @@ class _Round:
     """
 
     def __init__(
-        self, tables: Tables, lists: list[list[Instruction]], dim: str, summed: bool
+        self,
+        tables: Tables,
+        lists: list[list[Instruction]],
+        ranks: list[Rank],
+        dim: str,
+        summed: bool,
     ) -> None:
-        self.tables, self.lists, self.dim, self.summed = tables, lists, dim, summed
+        self.tables, self.lists, self.ranks = tables, lists, ranks
+        self.dim, self.summed = dim, summed
         self._moved: list[dict[int, int]] = [{} for _ in lists]
         """On every rank the place of a free -> that of the last product that it comes after now."""
 
@@ -155,7 +163,7 @@ class _Round:
                 own[place] = []
                 own[after].append(self.lists[rank][place])
             if own:
-                self.lists[rank] = tidied(edited(self.lists[rank], own), rank)
+                self.lists[rank] = tidied(edited(self.lists[rank], own), self.ranks[rank])
         return any(edits)
 
     def _candidates(self) -> Iterator[tuple[str, list[Products]]]:
@@ -204,7 +212,7 @@ class _Round:
     @cached_property
     def _lines(self) -> list[Line]:
         initial = initial_blocks(self.tables.program)
-        return [Line(nodes, rank, initial[rank]) for rank, nodes in enumerate(self.lists)]
+        return list(map(Line, self.lists, self.ranks, initial))
 
     def _merge(
         self,
@@ -254,7 +262,7 @@ class _Round:
         self, group: _Group, operands: list[_Operand], names: dict[_Operand, str], factor: int
     ) -> Edits:
         """The group's last product is the merged one; the others are gone."""
-        rank = group.line.rank
+        rank = group.line.rank.rank
         joins: list[Instruction] = []
         cuts: list[Instruction] = []
         blocks = {}

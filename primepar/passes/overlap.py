@@ -24,16 +24,18 @@ do not become alive earlier, or stay alive longer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from primepar.passes.alive import Alive, Size, peaks, sizes_of
-from primepar.passes.touches import LOCAL, Touched, request_of, touched
+from primepar.passes.touches import LOCAL, NOTHING, Rank, Touched, followed, request_of
 from primepar.schedule.program import (
-    Barrier,
+    AllGather,
+    AllReduce,
+    Broadcast,
     Collective,
     Compute,
     Free,
@@ -41,20 +43,26 @@ from primepar.schedule.program import (
     IRecv,
     ISend,
     Program,
+    Reduce,
+    ReduceScatter,
     Wait,
 )
 from primepar.schedule.program_uses import initial_blocks
 
-Nodes = Iterable[Instruction]
+_BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
+"""Collectives that become posted ones."""
 
 
 def overlap(program: Program) -> Program:
     """Every post as early, and every wait as late, as data and memory allow."""
     size, lists = sizes_of(program), []
     each = zip(program.programs, initial_blocks(program), peaks(program), strict=True)
-    for rank, (nodes, initial, peak) in enumerate(each):
+    for number, (nodes, initial, peak) in enumerate(each):
+        rank = Rank(number)
         late = _Late(Alive(size, rank, initial), size, rank, peak).list(nodes)
-        lists.append(tuple(_early(late, Alive(size, rank, initial), size, rank, peak)))
+        early = _early(late, Alive(size, rank, initial), size, rank, peak)
+        # Waits pass the posts that now come before them.
+        lists.append(tuple(_Late(Alive(size, rank, initial), size, rank, peak).list(early)))
     programs = tuple(lists)
     return program if programs == program.programs else replace(program, programs=programs)
 
@@ -74,27 +82,26 @@ class _Held:
 class _Late:
     """Waits as late as they can be."""
 
-    def __init__(self, alive: Alive, size: Size, rank: int, peak: int) -> None:
+    def __init__(self, alive: Alive, size: Size, rank: Rank, peak: int) -> None:
         self.alive, self.size, self.rank, self.peak = alive, size, rank, peak
         self.done: list[Instruction] = []
         self.computes = 0
         self.held: dict[_Held, None] = {}
+        self.frees: dict[_Held, None] = {}
+        """Those of what is held that are frees."""
         self.by_block: dict[str, dict[_Held, None]] = {}
         self.by_request: dict[str, _Held] = {}
-        self.posted: dict[str, Touched] = {}
 
-    def list(self, nodes: tuple[Instruction, ...]) -> list[Instruction]:
+    def list(self, nodes: Sequence[Instruction]) -> list[Instruction]:
         """The list of the rank with its waits moved down."""
         requests = {request_of(node) for node in nodes}
-        for node in nodes:
-            if isinstance(node, Wait):
-                own = self.posted.pop(node.request, None)
-                if own is None:
-                    self._do(node)
-                else:
-                    self._hold(_Held(node, own))
+        for node, own in followed(nodes, self.rank):
+            if not isinstance(node, Wait):
+                self._follow(node, own, requests)
+            elif own is NOTHING:
+                self._do(node)
             else:
-                self._follow(node, touched(node, self.rank), requests)
+                self._hold(_Held(node, own))
         for held in list(self.held):
             self._let_go(held)
         return self.done
@@ -108,11 +115,9 @@ class _Late:
         if request in self.by_request:
             self._let_go(self.by_request[str(request)])
         self._make_room(node)
-        if request is not None:
-            self.posted[request] = own
-        elif isinstance(node, Collective) and not isinstance(node, Barrier) and len(node.group) > 1:
-            name = f"{node.__struct_config__.tag} {node.block}" if hasattr(node, "block") else ""
-            if name and name not in requests:
+        if request is None and isinstance(node, _BLOCKING) and len(node.group) > 1:
+            name = f"{node.__struct_config__.tag} {node.block}"
+            if name not in requests:
                 self._hold(_Held(Wait(name), own, len(self.done), self.computes))
         self._do(node)
 
@@ -127,10 +132,12 @@ class _Late:
 
     def _hold(self, held: _Held) -> None:
         self.held[held] = None
-        for name in {*held.touches.reads, *held.touches.changes}:
+        for name in dict.fromkeys((*held.touches.reads, *held.touches.changes)):
             self.by_block.setdefault(name, {})[held] = None
         if isinstance(held.node, Wait):
             self.by_request[held.node.request] = held
+        else:
+            self.frees[held] = None
 
     def _make_way(self, own: Touched) -> None:
         """Do all that an instruction must find done."""
@@ -144,8 +151,10 @@ class _Late:
 
     def _make_room(self, node: Instruction) -> None:
         """Do frees that there must be memory for an instruction."""
-        for held in [each for each in self.held if isinstance(each.node, Free)]:
-            if self.alive.total + self.alive.grows(node) <= self.peak:
+        if not self.frees:
+            return
+        for held in list(self.frees):
+            if self.alive.after(node) <= self.peak:
                 return
             self._let_go(held)
 
@@ -154,7 +163,7 @@ class _Late:
         if held not in self.held:
             return
         del self.held[held]
-        names = {*held.touches.reads, *held.touches.changes}
+        names = dict.fromkeys((*held.touches.reads, *held.touches.changes))
         for name in names:
             del self.by_block[name][held]
         if isinstance(held.node, Wait):
@@ -163,6 +172,7 @@ class _Late:
                 if isinstance(other.node, Free) and len(self.by_block[other.node.block]) == 1:
                     self._let_go(other)
             return
+        del self.frees[held]
         for name in names:
             for earlier in list(self.by_block[name]):
                 self._let_go(earlier)
@@ -185,40 +195,26 @@ class _Late:
 
 
 def _early(
-    nodes: list[Instruction], alive: Alive, size: Size, rank: int, peak: int
+    nodes: list[Instruction], alive: Alive, size: Size, rank: Rank, peak: int
 ) -> list[Instruction]:
     """The list with its posts moved up."""
     most, new = [], []
     for node in nodes:
-        new.append(alive.grows(node))
-        most.append(alive.total + max(new[-1], 0))
-        alive.do(node)
-    waits = _waits(nodes, rank)
+        before = alive.total
+        new.append(alive.do(node))
+        most.append(max(before, alive.total))
     held, done = _Posts(), list[Instruction]()
-    for place in reversed(range(len(nodes))):
-        node = nodes[place]
-        own = waits.get(place) or touched(node, rank)
+    each = list(zip(followed(nodes, rank), most, new, strict=True))
+    for (node, own), before_or_after, grown in reversed(each):
         if isinstance(node, ISend | IRecv | Collective) and request_of(node) is not None:
-            known = all(size(name) is not None for name in own.changes)
-            held.take(node, own, new[place] if known else peak + 1)
+            known = all(size(name) is not None for name in own.made)
+            held.take(node, own, grown if known else peak + 1)
             continue
         blocks = type(node) not in LOCAL and type(node) is not Wait
-        done += held.stopped_by(own, request_of(node), blocks, peak - most[place])
+        done += held.stopped_by(own, request_of(node), blocks, peak - before_or_after)
         done.append(node)
-    done += held.stopped_by(Touched((), ()), None, True, 0)
+    done += held.stopped_by(NOTHING, None, True, 0)
     return done[::-1]
-
-
-def _waits(nodes: list[Instruction], rank: int) -> dict[int, Touched]:
-    """Place of a wait -> what its post touches."""
-    posted: dict[str, Touched] = {}
-    found = {}
-    for place, node in enumerate(nodes):
-        if isinstance(node, Wait):
-            found[place] = posted.pop(node.request, Touched((), ()))
-        elif (request := request_of(node)) is not None:
-            posted[request] = touched(node, rank)
-    return found
 
 
 class _Posts:

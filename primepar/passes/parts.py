@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from primepar.passes.touches import Line, named
+from primepar.passes.touches import Line, Rank, followed
 from primepar.schedule.program import Cut, Free, Instruction, Join
 
 Edits = dict[int, list[Instruction]]
@@ -24,7 +24,7 @@ def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
     return done
 
 
-def tidied(nodes: list[Instruction], rank: int) -> list[Instruction]:
+def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     """Cuts in place just before their parts are touched, and none that is of no use.
 
     Of two cuts and joins that undo each other both go, where nothing touches their blocks between
@@ -33,13 +33,19 @@ def tidied(nodes: list[Instruction], rank: int) -> list[Instruction]:
     """
     nodes = _sunk(nodes, rank)
     while True:
-        edits = _simpler(Line(nodes, rank, ()))
+        only = {
+            name
+            for node in nodes
+            if isinstance(node, Cut | Join) and node.in_place
+            for name in (node.block, *node.blocks)
+        }
+        edits = _simpler(Line(nodes, rank, only=only)) if only else None
         if not edits:
             return nodes
         nodes = edited(nodes, edits)
 
 
-def _sunk(nodes: list[Instruction], rank: int) -> list[Instruction]:
+def _sunk(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     """The list with every cut in place where something touches its blocks next."""
     done: list[Instruction] = []
     held: dict[str, Cut] = {}
@@ -50,11 +56,12 @@ def _sunk(nodes: list[Instruction], rank: int) -> list[Instruction]:
             del held[name]
         done.append(cut)
 
-    for node, names in named(nodes, rank):
+    for node, own in followed(nodes, rank):
+        names = own.reads + own.made + own.gone
         if isinstance(node, Cut) and node.in_place and held.keys().isdisjoint(names):
             held.update(dict.fromkeys(names, node))
             continue
-        for name in names:
+        for name in names if held else ():
             if name in held:
                 do(held[name])
         done.append(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from primepar.schedule.program import (
@@ -27,31 +27,51 @@ LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
 
 
 class Touched(NamedTuple):
-    """Blocks that an instruction reads, and those that it makes, changes or ends.
-
-    A sum is among both. A wait touches nothing of its own: see `Line`.
-    """
+    """Blocks that an instruction has to do with; a wait has nothing of its own: see `named`."""
 
     reads: Names
-    changes: Names
+    made: Names
+    """What it makes or changes; a sum is read too."""
+    gone: Names
+    """What is not there after it, unless it makes it anew."""
+
+    @property
+    def changes(self) -> Names:
+        """What it makes, changes or ends."""
+        return self.made + self.gone
 
 
+NOTHING = Touched((), (), ())
 _FAST: dict[type[Instruction], Callable[..., Touched]] = {
-    Compute: lambda node: Touched((*node.reads, node.accumulates), (node.accumulates,)),
-    Free: lambda node: Touched((), (node.block,)),
-    ISend: lambda node: Touched((node.block,), ()),
-    IRecv: lambda node: Touched((), (node.block,)),
-    Wait: lambda node: Touched((), ()),
+    Compute: lambda node: Touched((*node.reads, node.accumulates), (node.accumulates,), ()),
+    Free: lambda node: Touched((), (), (node.block,)),
+    ISend: lambda node: Touched((node.block,), (), ()),
+    IRecv: lambda node: Touched((), (node.block,), ()),
+    Wait: lambda node: NOTHING,
 }
 """The kinds that most lists are made of."""
 
 
-def touched(node: Instruction, rank: int) -> Touched:
-    """What one instruction touches."""
-    fast = _FAST.get(type(node))
-    if fast is not None:
-        return fast(node)
-    return Touched(uses(node, rank), (*writes(node, rank), *frees(node)))
+class Rank:
+    """What the instructions of one rank touch, looked up once for each."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._known: dict[int, tuple[Instruction, Touched]] = {}
+
+    def touched(self, node: Instruction) -> Touched:
+        """What one instruction touches."""
+        known = self._known.get(id(node))
+        if known is None:
+            # The instruction is kept too, so that no other one gets its id.
+            known = self._known[id(node)] = (node, self._touched(node))
+        return known[1]
+
+    def _touched(self, node: Instruction) -> Touched:
+        fast = _FAST.get(type(node))
+        if fast is not None:
+            return fast(node)
+        return Touched(uses(node, self.rank), writes(node, self.rank), frees(node))
 
 
 def request_of(node: Instruction) -> str | None:
@@ -60,19 +80,19 @@ def request_of(node: Instruction) -> str | None:
     return request
 
 
-def named(nodes: Iterable[Instruction], rank: int) -> Iterator[tuple[Instruction, Names]]:
-    """Every instruction with the blocks that it touches, a wait with those of what it ends."""
-    posted: dict[str, Names] = {}
+def followed(nodes: Iterable[Instruction], rank: Rank) -> Iterator[tuple[Instruction, Touched]]:
+    """Every instruction with what it touches, a wait with what its post touches."""
+    posted: dict[str, Touched] = {}
     for node in nodes:
         if type(node) is Wait:
-            yield node, posted.pop(node.request, ())
+            yield node, posted.pop(node.request, NOTHING)
             continue
-        reads, changes = touched(node, rank)
-        names = tuple(dict.fromkeys((*reads, *changes)))
-        request = request_of(node)
-        if request is not None:
-            posted[request] = names
-        yield node, names
+        own = rank.touched(node)
+        if type(node) not in LOCAL:
+            request = request_of(node)
+            if request is not None:
+                posted[request] = own
+        yield node, own
 
 
 class Line:
@@ -82,16 +102,28 @@ class Line:
     between; without a wait to the end.
     """
 
-    def __init__(self, nodes: Sequence[Instruction], rank: int, initial: Iterable[str]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Instruction],
+        rank: Rank,
+        initial: Iterable[str] = (),
+        only: Collection[str] | None = None,
+    ) -> None:
+        """With `only` other blocks are left out."""
         self.nodes, self.rank, self.initial = nodes, rank, frozenset(initial)
         self.touches: dict[str, list[int]] = {}
         self.communicating: list[int] = []
         """Where messages or collectives are started or awaited."""
         self._flights: dict[str, list[tuple[int, int]]] = {}
         pending: dict[str, tuple[int, Names]] = {}
-        for place, (node, names) in enumerate(named(nodes, rank)):
+        touches = self.touches
+        for place, (node, own) in enumerate(followed(nodes, rank)):
+            names = own.reads + own.made + own.gone
             for name in names:
-                self.touches.setdefault(name, []).append(place)
+                if only is None or name in only:
+                    places = touches.setdefault(name, [])
+                    if not places or places[-1] != place:
+                        places.append(place)
             if type(node) in LOCAL:
                 continue
             self.communicating.append(place)
@@ -133,7 +165,8 @@ class Line:
         last = self.before(name, place)
         if last is None:
             return name not in self.initial
-        return name in frees(self.nodes[last]) and name not in writes(self.nodes[last], self.rank)
+        own = self.rank.touched(self.nodes[last])
+        return name in own.gone and name not in own.made
 
     def is_in_flight(self, name: str, place: int) -> bool:
         """Whether a posted message uses a block at a place."""
