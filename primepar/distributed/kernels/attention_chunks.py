@@ -19,9 +19,8 @@ from primepar.distributed.kernels.attention_part import Part, Three
 from primepar.distributed.kernels.common import Line, counted, kept_elements, widened
 from primepar.models.dropout import Draw
 
-_SIZES = {"cpu": (64, 1 << 17)}
-"""Type of device -> queries of a chunk, and scores of it at most."""
-_LARGE = 1024, 1 << 26
+_SCORES = {"cpu": 1 << 17}
+"""Type of device -> scores of a chunk at most, of several groups or else of one; large elsewhere."""
 
 
 def attend_in_chunks(part: Part, draw: Draw | None, operands: Three) -> torch.Tensor:
@@ -109,9 +108,10 @@ class _Attention:
     def _sizes(self) -> tuple[int, int]:
         """Groups and queries of a chunk."""
         _, Q, T, _ = self.q.shape
-        queries, scores = _SIZES.get(self.q.device.type, _LARGE)
-        queries = min(T, queries)
-        return max(1, min(len(self.q), scores // (Q * queries * self.k.shape[1]))), queries
+        scores = _SCORES.get(self.q.device.type, 1 << 26)
+        queries = min(T, max(64, min(256, T // 8)))
+        groups = scores // (Q * queries * self.k.shape[1])
+        return max(1, min(len(self.q), groups)), queries
 
     @cached_property
     def _room(self) -> list[torch.Tensor]:
