@@ -20,7 +20,7 @@ from primepar.distributed.kernels.common import Line, counted, kept_elements, wi
 from primepar.models.dropout import Draw
 
 _SCORES = {"cpu": 1 << 17}
-"""Type of device -> scores of a chunk at most, of several groups or else of one; large elsewhere."""
+"""Type of device -> scores of a chunk of several groups at most."""
 
 
 def attend_in_chunks(part: Part, draw: Draw | None, operands: Three) -> torch.Tensor:
