@@ -1,0 +1,61 @@
+"""Torch kernels: for each phase of a training step a pure, dense function from blocks to a block.
+
+A kernel `kernel(site, inputs, *blocks)` gives a new tensor and leaves its blocks as they are. It
+knows no rank, mesh or message, and does not wait for the device. Its result has the type of the
+blocks, or for a `wide` tensor float32 at least; `loss.backward` alone, which reads wide blocks
+only, has their type too where the logits are in half precision.
+"""
+
+from primepar.distributed.kernels import (
+    attention,
+    elementwise,
+    embedding,
+    linear,
+    loss,
+    norm,
+    update,
+)
+from primepar.distributed.kernels.common import Kernel
+
+KERNELS: dict[str, Kernel] = {
+    "linear.forward": linear.multiply,
+    "linear.backward": linear.multiply,
+    "linear.gradient": linear.multiply,
+    "bias.forward": linear.add_bias,
+    "bias.gradient": linear.bias_gradient,
+    "norm.mean": norm.mean,
+    "norm.centre": norm.centre,
+    "norm.square": norm.square,
+    "norm.divide": norm.divide,
+    "norm.forward": norm.forward,
+    "norm.gradient": norm.gradient,
+    "norm.backward.sums": norm.backward_sums,
+    "norm.backward": norm.backward,
+    "attention.keys": attention.keys,
+    "attention.forward": attention.forward,
+    "attention.backward": attention.backward,
+    "attention.backward.keys": attention.backward_keys,
+    "activation.forward": elementwise.activate,
+    "activation.backward": elementwise.activate_backward,
+    "add.forward": elementwise.add,
+    "add.backward": elementwise.add_backward,
+    "sum.fan-in": elementwise.fan_in,
+    "embedding.lookup": embedding.look_up,
+    "embedding.forward": embedding.forward,
+    "embedding.backward": embedding.backward,
+    "token.gradient": embedding.look_up_gradient,
+    "position.gradient": embedding.position_gradient,
+    "loss.largest": loss.largest,
+    "loss.sums": loss.sums,
+    "loss.shares": loss.shares,
+    "loss.forward": loss.forward,
+    "loss.backward": loss.backward,
+    "clip.squares": update.squares,
+    "clip.norm": update.norm,
+    "first.update": update.first_moment,
+    "second.update": update.second_moment,
+    "adamw.update": update.adamw,
+}
+"""`Signature.kernel` -> the function that computes the phase."""
+
+__all__ = ["KERNELS", "Kernel"]

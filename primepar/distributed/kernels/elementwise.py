@@ -1,0 +1,83 @@
+"""Activations, additions and sums, element by element.
+
+Legend: R rows and C columns of a block, F features that an activation makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from primepar.distributed.kernels.common import drop_out
+from primepar.operators import Site, StepInputs
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+Backward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_ATEN = torch.ops.aten
+ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
+    "gelu": (functional.gelu, _ATEN.gelu_backward),
+    "gelu_tanh": (
+        partial(functional.gelu, approximate="tanh"),
+        partial(_ATEN.gelu_backward, approximate="tanh"),
+    ),
+    "relu": (functional.relu, partial(_ATEN.threshold_backward, threshold=0)),
+    "silu": (functional.silu, _ATEN.silu_backward),
+}
+"""`ModelConfig.activation` -> f(x), and the gradient of x as f(dy, x)."""
+
+
+def activate(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
+    """The model's activation; where it is gated, of pairs of columns (gate, up) to one each."""
+    model = site.step.model
+    act, _ = ACTIVATIONS[model.activation]
+    if not model.gated:
+        return act(x_RC)
+    gate_RF, up_RF = x_RC.view(len(x_RC), -1, 2).unbind(2)
+    return act(gate_RF).mul_(up_RF)
+
+
+def activate_backward(
+    site: Site, inputs: StepInputs, x_RC: torch.Tensor, dy_RF: torch.Tensor
+) -> torch.Tensor:
+    """Gradient of the columns."""
+    model = site.step.model
+    act, act_backward = ACTIVATIONS[model.activation]
+    if not model.gated:
+        return act_backward(dy_RF, x_RC)
+    gate_RF, up_RF = x_RC.view(len(x_RC), -1, 2).unbind(2)
+    dgate_RF, dup_RF = act_backward(dy_RF * up_RF, gate_RF), act(gate_RF).mul_(dy_RF)
+    return torch.stack([dgate_RF, dup_RF], dim=2).flatten(1)
+
+
+def add(
+    site: Site, inputs: StepInputs, stream_RC: torch.Tensor, branch_RC: torch.Tensor
+) -> torch.Tensor:
+    """The stream plus what dropout leaves of the branch."""
+    if inputs.draw is None or not site.step.model.dropout:
+        return stream_RC + branch_RC
+    return _branch(site, inputs, branch_RC).add_(stream_RC)
+
+
+def add_backward(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
+    """Gradient of the branch."""
+    return _branch(site, inputs, dy_RC)
+
+
+def _branch(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
+    """Dropout under the name of the operator that the branch comes from."""
+    dropped = site.operator.inputs[1]
+    return drop_out(
+        x_RC, inputs.draw, site.step.model.dropout, dropped, site.writes, site.operator.K
+    )
+
+
+def fan_in(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
+    """The sum of the blocks, in the widest of their types."""
+    first, second, *others = blocks
+    total = first + second
+    for block in others:
+        total += block
+    return total

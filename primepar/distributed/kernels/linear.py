@@ -1,0 +1,90 @@
+"""Linear operators: one matrix product for each sub-operator, turned as the dims of its blocks ask.
+
+Legend: R rows and C columns of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+
+from primepar.distributed.kernels.common import working_dtype
+from primepar.operators import Site, StepInputs
+from primepar.schedule.signature import Template
+
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
+Operands = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def multiply(
+    site: Site, inputs: StepInputs, first: torch.Tensor, second: torch.Tensor
+) -> torch.Tensor:
+    """The product of two blocks in the dims of the phase; a block of dims B, M is `[B, M, C]`."""
+    reads, writes = site.phase.reads, site.phase.writes
+    left, right = _operands(reads, writes)(first, second)
+    result = left @ right
+    given = {
+        dim: size
+        for template, block in zip(reads, (first, second), strict=True)
+        for (dim, _), size in zip(template.entries, block.shape, strict=True)
+    }
+    return result.view([given[dim] for dim, _ in writes.entries])
+
+
+def product(site: Site) -> Product:
+    """The product as `f(first, second, into, begun)`: `into = product`, or `into +=` where begun.
+
+    `into` must be a block whose rows can be viewed as one dim.
+    """
+    operands = _operands(site.phase.reads, site.phase.writes)
+
+    def write(first: torch.Tensor, second: torch.Tensor, into: torch.Tensor, begun: bool) -> None:
+        left, right = operands(first, second)
+        into = into.view(-1, into.shape[-1]) if into.dim() > 2 else into
+        if begun:
+            into.addmm_(left, right)
+        else:
+            torch.mm(left, right, out=into)
+
+    return write
+
+
+@lru_cache(maxsize=4096)
+def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
+    """How two blocks become the left and the right matrix of a product.
+
+    The left one has the rows of the result, the right one its columns. B and M are rows together.
+    """
+    rows, columns = _sides(writes)
+    first, second = map(_sides, reads)
+    swap = rows not in first
+    if swap:
+        first, second = second, first
+    turn_left, turn_right = first[1] == rows, second[0] == columns
+
+    def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = (each if each.dim() == 2 else each.flatten(0, -2) for each in (a, b))
+        left, right = (b, a) if swap else (a, b)
+        return left.t() if turn_left else left, right.t() if turn_right else right
+
+    return operands
+
+
+def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Dims of the rows and of the columns of a block as a matrix."""
+    *rows, column = (dim for dim, _ in template.entries)
+    return tuple(rows), (column,)
+
+
+def add_bias(
+    site: Site, inputs: StepInputs, y_RC: torch.Tensor, bias_C: torch.Tensor
+) -> torch.Tensor:
+    """The rows plus the bias."""
+    return y_RC + bias_C
+
+
+def bias_gradient(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
+    """The sum of the block's rows, `[C]`, in float32 at least."""
+    return dy_RC.sum(0, dtype=working_dtype(dy_RC.dtype))

@@ -1,0 +1,89 @@
+"""Mean cross-entropy over a vocabulary that may be cut, phase by phase.
+
+Columns beyond the vocabulary are padding, which gets no probability and no gradient. Sums and
+shares are in float32 at least.
+Legend: R rows of a block, C columns of the vocabulary in it, the first N of them without padding.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from primepar.distributed.kernels.common import Line, widened
+from primepar.operators import Site, StepInputs
+
+
+def largest(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
+    """The largest logit of every row, `[R]`; minus infinity where all is padding."""
+    known = _known(site, site.reads[0][1])
+    if not known:
+        return widened(x_RC.new_full((len(x_RC),), -torch.inf))
+    return widened(x_RC[:, :known].amax(1))
+
+
+def sums(
+    site: Site,
+    inputs: StepInputs,
+    x_RC: torch.Tensor,
+    largest_R: torch.Tensor,
+    target_R: torch.Tensor,
+) -> torch.Tensor:
+    """Of every row, `[2, R]`: the sum of exp(logit), and the logit at the target if it is here.
+
+    The row's largest logit is taken off first.
+    """
+    columns = site.reads[0][1]
+    sums_2R = largest_R.new_zeros(2, len(x_RC))
+    if known := _known(site, columns):
+        shifted_RN = x_RC[:, :known] - largest_R[:, None]
+        column_R1, mine_R1 = _targets(target_R, columns, known)
+        torch.mul(shifted_RN.gather(1, column_R1), mine_R1, out=sums_2R[1, :, None])
+        torch.sum(shifted_RN.exp_(), 1, out=sums_2R[0])
+    return sums_2R
+
+
+def forward(site: Site, inputs: StepInputs, sums_2R: torch.Tensor) -> torch.Tensor:
+    """The losses of the rows summed, over the rows of the whole step: `[1]`."""
+    step = site.step
+    return (sums_2R[0].log() - sums_2R[1]).sum(0, keepdim=True) / (step.batch * step.positions)
+
+
+def shares(
+    site: Site,
+    inputs: StepInputs,
+    x_RC: torch.Tensor,
+    largest_R: torch.Tensor,
+    sums_2R: torch.Tensor,
+) -> torch.Tensor:
+    """The softmax of every row."""
+    known = _known(site, site.reads[0][1])
+    shares_RC = torch.empty_like(x_RC, dtype=largest_R.dtype)
+    shares_RC[:, known:] = 0
+    shares_RN = shares_RC[:, :known]
+    torch.sub(x_RC[:, :known], largest_R[:, None], out=shares_RN)
+    shares_RN.exp_().div_(sums_2R[0][:, None])
+    return shares_RC
+
+
+def backward(
+    site: Site, inputs: StepInputs, shares_RC: torch.Tensor, target_R: torch.Tensor
+) -> torch.Tensor:
+    """Gradient of the logits, in the type of the shares: these less one at the target."""
+    columns = site.writes[1]
+    column_R1, mine_R1 = _targets(target_R, columns, columns[1] - columns[0])
+    rows = site.step.batch * site.step.positions
+    at_target_R1 = mine_R1.to(shares_RC.dtype).div_(-rows)
+    return (shares_RC / rows).scatter_add_(1, column_R1, at_target_R1)
+
+
+def _known(site: Site, columns: Line) -> int:
+    """Columns of a block that are not padding."""
+    first, end = columns
+    return max(0, min(end, site.step.model.vocabulary) - first)
+
+
+def _targets(target_R: torch.Tensor, columns: Line, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The column of every target in a block of so many columns, and whether it is there at all."""
+    column_R1 = (target_R - columns[0])[:, None]
+    inside_R1 = column_R1.clamp(0, size - 1)
+    return inside_R1, column_R1 == inside_R1

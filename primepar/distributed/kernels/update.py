@@ -1,0 +1,70 @@
+"""The norm of the gradient, and AdamW element by element.
+
+Loshchilov and Hutter, ICLR 2019, algorithm 2, in the order of operations of torch.optim.AdamW.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from primepar.distributed.kernels.common import widened
+from primepar.operators import Site, StepInputs
+
+
+def squares(site: Site, inputs: StepInputs, *gradients: torch.Tensor) -> torch.Tensor:
+    """The sum of the squares of some blocks, `[1]`, in float32 at least."""
+    return torch.stack([widened(each).square().sum() for each in gradients]).sum(0, keepdim=True)
+
+
+def norm(site: Site, inputs: StepInputs, *squares_1: torch.Tensor) -> torch.Tensor:
+    """The root of the sum of the squares, `[1]`."""
+    return torch.cat(squares_1).sum(0, keepdim=True).sqrt_()
+
+
+def first_moment(
+    site: Site,
+    inputs: StepInputs,
+    m: torch.Tensor,
+    gradient: torch.Tensor,
+    norm_1: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The mean of the gradients, decayed by the first beta; `gradient` is clipped by its norm."""
+    gradient = _clipped(site, gradient, norm_1)
+    return widened(m).lerp(gradient, 1 - site.step.betas[0]).to(m.dtype)
+
+
+def second_moment(
+    site: Site,
+    inputs: StepInputs,
+    v: torch.Tensor,
+    gradient: torch.Tensor,
+    norm_1: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The mean of the squares of the gradients, decayed by the second beta."""
+    gradient, beta = _clipped(site, gradient, norm_1), site.step.betas[1]
+    return (widened(v) * beta).addcmul_(gradient, gradient, value=1 - beta).to(v.dtype)
+
+
+def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) -> torch.Tensor:
+    """The gradient in the type of sums, of the largest norm that is allowed at most."""
+    if norm_1 is None:
+        return widened(gradient)
+    assert site.step.clip is not None
+    return gradient * (site.step.clip / norm_1).clamp_(max=1)
+
+
+def adamw(
+    site: Site, inputs: StepInputs, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """The new parameter; the weights of linear operators decay."""
+    step, rate = site.step, inputs.rate
+    beta1, beta2 = step.betas
+    root = math.sqrt(1 - beta2**inputs.number)
+    deviation = widened(v).sqrt().div_(root).add_(step.epsilon)
+    operator = step.operators.get(site.name.removesuffix(".weight"))
+    decays = operator is not None and operator.kind == "linear"
+    kept = 1 - rate * step.decay if decays else 1.0
+    size = rate / (1 - beta1**inputs.number)
+    return (widened(w) * kept).addcdiv_(widened(m), deviation, value=-size).to(w.dtype)
