@@ -73,13 +73,13 @@ def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
 class Result(NamedTuple):
     """What one rank has of a training step; whole gradients are on rank 0 alone.
 
-    `sent` are elements by kind of work.
+    `sent` are elements.
     """
 
     loss: float
     gradients: Arrays
     blocks: Arrays
-    sent: dict[str, Fraction]
+    sent: Fraction
 
 
 def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
@@ -89,25 +89,56 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config, model.plan.batch))
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
-    sent = dict(mesh.traffic.elements)
+    sent = sum(mesh.traffic.elements.values(), Fraction(0))
     whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
     own = {each: block.grad for each, block in model.named_parameters()}
     return Result(loss.item(), arrays(whole), arrays(own), sent)
 
 
-def embedded(
-    ranks: int, plans: list[Plan], whole: list[tuple[str, Plan]]
-) -> tuple[list[tuple[Fraction, Fraction]], list[Result]]:
-    """What this rank sends in forward and backward of the embeddings of plans; and whole steps."""
-    mesh, found = mesh_of(ranks), []
-    for plan in plans:
-        embedding = Maker(plan, mesh, SEED).embedding
-        mesh.traffic.clear()
-        x_RC = embedding(torch.from_numpy(batch(plan.model)[0]))
-        forth = sum(mesh.traffic.elements.values(), Fraction(0))
-        x_RC.backward(torch.ones_like(x_RC))
-        found.append((forth, sum(mesh.traffic.elements.values(), Fraction(0)) - forth))
-    return found, [step(name, plan, mesh) for name, plan in whole]
+class Run(NamedTuple):
+    """Losses and norms of a few training steps, and the parts of each parameter that a rank has."""
+
+    losses: list[float]
+    norms: list[float]
+    parts: dict[str, list[tuple[tuple[slice, ...], NDArray[Any]]]]
+
+
+RATE, CLIP = 0.02, 0.5
+DRAWN = 7
+
+
+def drawn(config: ModelConfig, sequences: int, at: int) -> tuple[Any, Any]:
+    """Tokens and targets of one step of a run."""
+    shape = (sequences, config.context + 1)
+    tokens = np.random.default_rng([DRAWN, at]).integers(0, config.vocabulary, shape)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
+    """Train under a plan, with dropout where the model has it."""
+    assert plan.batch is not None
+    state = TrainingState(plan, mesh)
+    for name, whole in parameters(plan.model).items():
+        for part in state.places[name]:
+            part.fill(state.block(name, part), whole.__getitem__)
+    run = StepPrograms(plan, mesh, clip).program(plan.batch, plan.model.context, "update")
+    found = []
+    for at in range(1, steps + 1):
+        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, at))
+        inputs = StepInputs(Draw(SEED, at), RATE, at)
+        found.append(update(run, state, tokens, targets, inputs))
+    parts = {
+        name: [(part.whole, state.block(name, part)[part.own].numpy()) for part in own]
+        for name, own in state.places.items()
+    }
+    losses, norms = (list(each) for each in zip(*found, strict=True))
+    return Run(losses, norms, parts)
+
+
+def runs(ranks: int, cases: list[tuple[Plan, int, float | None]]) -> list[Run]:
+    """Several training runs in one world."""
+    mesh = mesh_of(ranks)
+    return [trained(*case, mesh) for case in cases]
 
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:

@@ -1,0 +1,135 @@
+"""Whole training steps as programs, AdamW and dropout in them, against one device in NumPy."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import distributed_model_cases as cases
+import numpy as np
+import pytest
+from distributed_ranks import on_ranks
+from partitioned_cases import fitting
+from test_distributed_model import FAMILIES, PLANS
+
+from primepar.errors import PlanError
+from primepar.models import ModelConfig, operators
+from primepar.models.dropout import Draw
+from primepar.plan import Plan, ready_plan
+from primepar.reference.optimizers import AdamW
+from primepar.reference.transformer import Transformer
+
+DROPS = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
+LONG, SHORT, RANDOM = 20, 3, 12
+LONGEST = {4: ("primepar", "stationary", "megatron-sp", "summa"), 8: ("3d",)}
+"""Plans under which a family each, in their order, goes on for 20 steps."""
+CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
+CLOSE = 1e-9
+
+Case = tuple[Plan, int, float | None]
+
+
+def ready(name: str, plan: str, ranks: int) -> Case:
+    """A run of a family under a ready plan."""
+    long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
+    clip = cases.CLIP if (name, plan) in CLIPPED else None
+    return ready_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
+
+
+def drawn(ranks: int) -> list[Case]:
+    """Runs under random plans, and of random batches that these divide."""
+    chosen, found = random.Random(ranks), list[Case]()
+    while len(found) < RANDOM:
+        model = MODELS[chosen.choice(FAMILIES)]
+        one = replace(model, layers=1)
+        sequences = {
+            each.name: chosen.choice(fitting(one, ranks, each.name.replace(".1.", ".0.")))
+            for each in operators(model)
+        }
+        try:
+            plan = Plan(model=model, ranks=ranks, sequences=sequences)
+        except PlanError:
+            continue
+        least = chosen.choice((1, 3, 8))
+        batch = plan.row_cuts.smallest_batch(model.context, least)
+        if batch <= 16:
+            clip = chosen.choice((None, cases.CLIP))
+            found.append((replace_batch(plan, batch), SHORT, clip))
+    return found
+
+
+def replace_batch(plan: Plan, batch: int) -> Plan:
+    return Plan(model=plan.model, ranks=plan.ranks, sequences=plan.sequences, batch=batch)
+
+
+@cache
+def asked(ranks: int) -> dict[str, Case]:
+    found = {
+        f"{name}-{plan}": ready(name, plan, ranks) for name, plan in product(FAMILIES, PLANS[ranks])
+    }
+    return found | {f"random{at}": case for at, case in enumerate(drawn(ranks))}
+
+
+@cache
+def results(ranks: int) -> dict[str, list[cases.Run]]:
+    """Case -> what every rank has of it."""
+    ranked = on_ranks(ranks, cases.runs, ranks, list(asked(ranks).values()))
+    return {name: [rank[at] for rank in ranked] for at, name in enumerate(asked(ranks))}
+
+
+@cache
+def oracle(
+    config: ModelConfig, batch: int, clip: float | None, steps: int
+) -> tuple[list[float], list[float], cases.Arrays]:
+    """Losses, norms and last parameters of a run on one device."""
+    model = Transformer.dense(config, cases.parameters(config))
+    decayed = {f"{name}.weight" for name in config.linear_shapes}
+    optimizer = AdamW(cases.RATE, weight_decay=0.1, decayed=decayed)
+    losses, norms = [], []
+    for at in range(1, steps + 1):
+        given = cases.drawn(config, batch, at)
+        loss, gradients = model.loss_and_gradients(*given, Draw(cases.SEED, at))
+        norm = float(np.sqrt(sum((each**2).sum() for each in gradients.values())))
+        scale = 1.0 if clip is None else min(1.0, clip / norm)
+        scaled = {name: each * scale for name, each in gradients.items()}
+        model.parameters = optimizer.step(model.parameters, scaled)
+        losses.append(loss)
+        norms.append(norm)
+    return losses, norms, dict(model.parameters)
+
+
+def whole(everyone: list[cases.Run], name: str, like: np.ndarray) -> np.ndarray:
+    """A parameter put together of the parts of all ranks."""
+    found = np.full_like(like, np.nan)
+    for each in everyone:
+        for where, block in each.parts[name]:
+            found[where] = block
+    return found
+
+
+ON = [(ranks, name) for ranks in PLANS for name in asked(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "name"), ON)
+def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
+    plan, steps, clip = asked(ranks)[name]
+    assert plan.batch is not None
+    losses, norms, parameters = oracle(plan.model, plan.batch, clip, steps)
+    everyone = results(ranks)[name]
+    assert [each[:2] for each in everyone] == [everyone[0][:2]] * ranks
+    assert everyone[0].losses == pytest.approx(losses, rel=CLOSE, abs=0)
+    assert everyone[0].norms == pytest.approx(norms, rel=CLOSE, abs=0)
+    for parameter, expected in parameters.items():
+        got = whole(everyone, parameter, expected)
+        assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter
+
+
+def test_a_clipped_run_is_another_one() -> None:
+    plan, steps, clip = asked(4)["gpt2-data"]
+    assert plan.batch is not None and clip is not None
+    clipped, free = (oracle(plan.model, plan.batch, each, steps) for each in (clip, None))
+    assert min(clipped[1]) > clip
+    assert clipped[0][-1] != free[0][-1]
