@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 Shape = tuple[int, ...]
@@ -18,21 +20,33 @@ class BufferPool:
         self.created = 0
         self._idle: dict[Shape, list[torch.Tensor]] = {}
 
+    def shelf(self, shape: Shape) -> list[torch.Tensor]:
+        """The idle buffers of a shape, always the same list."""
+        return self._idle.setdefault(shape, [])
+
+    def maker(self, shape: Shape) -> Callable[[], torch.Tensor]:
+        """A function that hands out a buffer of a shape, like `acquire`."""
+        idle = self.shelf(shape)
+
+        def acquire() -> torch.Tensor:
+            if idle:
+                return idle.pop()
+            self.created += 1
+            return self.fresh(shape)
+
+        return acquire
+
     def acquire(self, shape: Shape) -> torch.Tensor:
         """Return a buffer of any contents; a new one only if none of this shape is idle."""
-        idle = self._idle.get(shape)
-        if idle:
-            return idle.pop()
-        self.created += 1
-        return self.fresh(shape)
+        return self.maker(shape)()
 
     def fresh(self, shape: Shape) -> torch.Tensor:
-        """Return a buffer that will never come back: autograd keeps it, and lets it go."""
+        """Return a buffer that never comes back: the caller keeps it, and lets it go."""
         return torch.empty(shape, device=self.device, dtype=self.dtype, pin_memory=self.pinned)
 
     def release(self, buffer: torch.Tensor) -> None:
         """Take a buffer back."""
-        self._idle.setdefault(tuple(buffer.shape), []).append(buffer)
+        self.shelf(tuple(buffer.shape)).append(buffer)
 
     @property
     def idle(self) -> int:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
 
-from primepar.distributed.collectives import (
-    collective_action,
-    collective_reads,
-    collective_writes,
-    elements_sent,
-)
-from primepar.distributed.frame import Frame, Step
-from primepar.distributed.fused import call, products_at_once, ring_at_once
-from primepar.distributed.listing import Listing
+from primepar.distributed.collectives import collective_action, elements_sent, in_order
+from primepar.distributed.computes import Computes, together
+from primepar.distributed.labels import Labels
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.messages import Message, Start, post, staged
-from primepar.distributed.storage import Memory
+from primepar.distributed.messages import Action, Frame, Message, Start, post, staged
+from primepar.distributed.places import Places
+from primepar.distributed.plans import plans_of
+from primepar.distributed.shapes import Shapes
 from primepar.errors import ProgramError
+from primepar.operators import StepSettings
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -37,161 +36,217 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
+
+
+class Step(NamedTuple):
+    """One closure, and the instructions that it executes.
+
+    `first` is what runs in its place at the first run, where results of kernels are checked.
+    """
+
+    instructions: tuple[Instruction, ...]
+    run: Action
+    first: Action
 
 
 class Compiler:
     """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
 
-    def __init__(self, mesh: Mesh, program: Program, memory: Memory) -> None:
-        self.mesh, self.pool = mesh, memory.pool
-        self.listing = Listing(mesh, program, memory)
-        self.storage = self.listing.storage
-        self.evicted: set[str] = set()
+    def __init__(
+        self, mesh: Mesh, program: Program, shapes: Shapes, settings: StepSettings | None
+    ) -> None:
+        self.mesh, self.shapes = mesh, shapes
+        self.instructions = program.programs[mesh.rank]
+        given = initial_blocks(program)[mesh.rank]
+        plans = plans_of(self.instructions, mesh.rank, given, shapes)
+        self.places = Places(shapes, (mesh.pool, mesh.wide_pool), self.instructions, plans)
+        self.places.begin(given)
+        self.computes = Computes(shapes, self.places, settings)
+        self.labels = Labels(shapes)
+        self._sent: dict[tuple[bool, bool], Fraction] = {}
+        self._evicted: set[str] = set()
 
     def steps(self) -> Iterator[Step]:
         """The closures of the list; runs of posts are one step where the backend batches them."""
-        yield from self.storage.begin(self.listing.initial)
         run: list[Message] = []
-        for place, node in enumerate(self.listing.instructions):
+        for place, node in enumerate(self.instructions):
             if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
                 run.append(node)
                 continue
             yield from self._posts(run)
-            run, self.storage.place = [], place
-            if place not in self.listing.done:
-                yield from self._compile(node)
+            run, self.places.place = [], place
+            self._check(node)
+            yield from self._compile(node)
         yield from self._posts(run)
-        yield from self.storage.end()
+        for action in self.places.end():
+            yield Step((), action, action)
+
+    def _check(self, node: Instruction) -> None:
+        for name in uses(node, self.mesh.rank):
+            if name not in self.places.here:
+                raise ProgramError(
+                    f"{self._at}: expected block {name} on this device, "
+                    "got none: list it in initial, or receive or compute it first"
+                )
+
+    @property
+    def _at(self) -> str:
+        """How messages name the place that is compiled."""
+        return f"programs[{self.mesh.rank}][{self.places.place}]"
 
     def _compile(self, node: Instruction) -> Iterator[Step]:
         match node:
-            case Compute(phase=None):
-                yield from self._addition(node)
             case Compute():
-                yield from products_at_once(self.listing)
+                run, first = self.computes.actions(node, self._at)
+                yield Step((node,), run, first)
             case ISend() | IRecv():
                 yield from self._posts([node])
             case Wait(request=request):
-                yield Step((node,), lambda frame: frame.requests.pop(request).wait())
+                yield _step(node, [lambda frame: frame.requests.pop(request).wait()])
             case Send() | Recv():
-                yield from self._exchange(node, [node])
+                yield _step(node, self._waited([node]))
             case Group(body=body):
-                yield from self._exchange(node, list(body))
+                yield _step(node, self._waited(list(body)))
+            case Cut(block=block, blocks=blocks):
+                yield _step(node, self.places.cut(block, blocks, _in_place(node)))
+            case Join(block=block, blocks=blocks):
+                yield _step(node, self.places.join(blocks, block, _in_place(node)))
             case Alloc() | Free() | Fetch() | Evict():
-                yield from self._memory(node)
-            case Cut() | Join():
-                raise ProgramError("expected a program of one linear operator, got cut or join")
+                yield _step(node, self._memory(node))
             case _:
-                yield from self._collective(node)
+                yield _step(node, self._collective(node))
 
-    def _memory(self, node: Alloc | Free | Fetch | Evict) -> Iterator[Step]:
+    def _memory(self, node: Alloc | Free | Fetch | Evict) -> list[Action]:
         name = node.block
         match node:
             case Alloc():
-                yield from self.storage.room(name)
-                yield Step((node,), lambda frame: frame.blocks[name].zero_())
+                return [*self.places.room(name), lambda frame: frame.blocks[name].zero_()]
             case Free():
-                self.listing.need(name)
-                yield Step((node,), self.storage.drop(name))
+                return [self.places.drop(name)]
             case Fetch():
-                yield from self._fetch(node, name)
+                return self._fetch(name)
             case Evict():
-                yield from self._evict(node, name)
+                return self._evict(name)
 
     # Messages
 
     def _posts(self, run: list[Message]) -> Iterator[Step]:
         if not run:
             return
-        start = yield from self._starting(run)
+        for node in run:
+            self._check(node)
+        actions, start = self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
+        run_all = together([*actions, _posting(start, requests)])
+        yield Step(tuple(run), run_all, run_all)
 
-        def begin(frame: Frame) -> None:
-            frame.requests.update(dict.fromkeys(requests, start(frame.blocks)))
-
-        yield Step(tuple(run), begin)
-
-    def _exchange(self, node: Instruction, messages: list[Message]) -> Iterator[Step]:
+    def _waited(self, messages: list[Message]) -> list[Action]:
         """Blocking messages: posted, then waited for."""
-        start = yield from self._starting(messages)
-        yield Step((node,), lambda frame: start(frame.blocks).wait())
+        actions, start = self._starting(messages)
+        return [*actions, lambda frame: start(frame.blocks).wait()]
 
-    def _starting(self, messages: list[Message]) -> Generator[Step, None, Start]:
-        """What starts messages, once there is room for what they bring."""
+    def _starting(self, messages: list[Message]) -> tuple[list[Action], Start]:
+        """Room for what messages bring, and what starts them."""
         sends = [each.block for each in messages if isinstance(each, Send | ISend)]
         receives = [each.block for each in messages if isinstance(each, Recv | IRecv)]
-        for name in sends:
-            self.listing.need(name)
-            self.listing.sent += self.storage.size(name)
-        for name in receives:
-            yield from self.storage.room(name)
-        return self._staged(post(self.mesh, messages), sends, receives)
+        actions = [action for name in receives for action in self.places.room(name)]
+        for each in messages:
+            if isinstance(each, Send | ISend):
+                self._count(each, each.block, Fraction(self.shapes.elements(each.block)))
+        return actions, self._staged(post(self.mesh, messages), sends, receives)
 
-    def _staged(self, start: Start, reads: Iterable[str], writes: Iterable[str]) -> Start:
-        """`start` by way of buffers for blocks that are no contiguous piece of memory."""
+    def _staged(self, start: Start, reads: list[str], writes: list[str]) -> Start:
+        """`start` by way of copies of blocks that are no contiguous memory."""
         given, gotten = (
-            [name for name in names if self.storage.strides(name)] for names in (reads, writes)
+            [name for name in names if self.places.strided(name)] for names in (reads, writes)
         )
-        return staged(self.pool, start, given, gotten) if given or gotten else start
+        return staged(start, given, gotten) if given or gotten else start
 
-    def _addition(self, node: Compute) -> Iterator[Step]:
-        name, reads = node.accumulates, list(node.reads)
-        for read in reads:
-            self.listing.need(read)
-        begun = name in self.storage.here
-        yield from self.storage.room(name, keep=True)
+    def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
+        """Add what this rank sends to what it sends of the same kind and dtype."""
+        key = self.labels.is_linear(node, block), self.shapes.wide(block)
+        self._sent[key] = self._sent.get(key, Fraction(0)) + elements
 
-        def run(frame: Frame) -> None:
-            into = frame.blocks[name]
-            for place, read in enumerate(reads):
-                if begun or place:
-                    into.add_(frame.blocks[read])
-                else:
-                    into.copy_(frame.blocks[read])
+    def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
+        """Kind, elements and bytes of each of what a run sends; `kind` is what is not linear."""
+        pools = self.places.pools
+        return [
+            ("linear" if linear else kind, elements, pools[wide].dtype.itemsize)
+            for (linear, wide), elements in self._sent.items()
+        ]
 
-        yield Step((node,), run)
+    # Collectives
 
-    def _collective(self, node: Collective) -> Iterator[Step]:
-        if isinstance(node, AllGather | ReduceScatter):
-            steps = ring_at_once(self.listing, node)
-            if steps is not None:
-                yield from steps
-                return
-        reads = collective_reads(node, self.mesh.rank)
-        writes = collective_writes(node, self.mesh.rank)
-        for read in reads:
-            self.listing.need(read)
+    def _collective(self, node: Collective) -> list[Action]:
+        reads, writes = list(gives(node, self.mesh.rank)), list(gets(node, self.mesh.rank))
+        if reads:
+            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
+            self._count(node, reads[0], sent)
+        actions: list[Action] = []
+        run = None
+        if isinstance(node, ReduceScatter):
+            run = self.places.run_of(in_order(node))
+            if run is not None and node.block in reads:
+                actions += self.places.renew(node.block)
+        if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
+            # Its own block stays as it is.
+            writes = [name for name in writes if name != node.block]
         for name in writes:
-            yield from self.storage.room(name, keep=name in reads)
-        self.listing.sent += elements_sent(node, self.mesh.rank, self.storage.size)
-        start = collective_action(self.mesh, self.pool, node)
-        yield call([node], self._staged(start, reads, writes))
+            actions += self.places.room(name, keep=name in reads)
+        if isinstance(node, AllGather):
+            run = self.places.run_of(in_order(node))
+        start = collective_action(self.mesh, node, run)
+        if run is None:
+            start = self._staged(start, reads, writes)
+        if node.request is None:
+            return [*actions, lambda frame: start(frame.blocks).wait()]
+        return [*actions, _posting(start, [node.request])]
 
-    def _evict(self, node: Evict, name: str) -> Iterator[Step]:
-        self.listing.need(name)
-        drop, host = self.storage.drop(name), self.mesh.host
-        self.evicted.add(name)
+    # Host memory
+
+    def _evict(self, name: str) -> list[Action]:
+        host, drop, shape = self.mesh.host, self.places.drop(name), self.shapes.shape(name)
+        self._evicted.add(name)
 
         def run(frame: Frame) -> None:
-            block = frame.blocks[name]
-            kept = host.acquire(tuple(block.shape))
-            frame.host[name] = kept.copy_(block, non_blocking=True)
+            kept = host.acquire(shape)
+            frame.host[name] = kept.copy_(frame.blocks[name], non_blocking=True)
             drop(frame)
 
-        yield Step((node,), run)
+        return [run]
 
-    def _fetch(self, node: Fetch, name: str) -> Iterator[Step]:
-        if name not in self.evicted:
+    def _fetch(self, name: str) -> list[Action]:
+        if name not in self._evicted:
             raise ProgramError(
-                f"{self.listing.at()}: expected block {name} in host memory, "
-                "got none: evict it first"
+                f"{self._at}: expected block {name} in host memory, got none: evict it first"
             )
-        self.evicted.remove(name)
-        yield from self.storage.room(name)
+        self._evicted.remove(name)
 
         def run(frame: Frame) -> None:
             kept = frame.host.pop(name)
             frame.blocks[name].copy_(kept, non_blocking=True)
             self.mesh.host.release(kept)
 
-        yield Step((node,), run)
+        return [*self.places.room(name), run]
+
+
+def _in_place(node: Cut | Join) -> bool:
+    """Whether what is cut or joined is gone afterwards."""
+    return bool(getattr(node, "in_place", False))
+
+
+def _posting(start: Start, requests: list[str]) -> Action:
+    if len(requests) == 1:
+        (request,) = requests
+
+        def post_one(frame: Frame) -> None:
+            frame.requests[request] = start(frame.blocks)
+
+        return post_one
+    return lambda frame: frame.requests.update(dict.fromkeys(requests, start(frame.blocks)))
+
+
+def _step(node: Instruction, actions: list[Action]) -> Step:
+    run = together(actions)
+    return Step((node,), run, run)

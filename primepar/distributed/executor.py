@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from primepar.distributed.buffers import Shape
 from primepar.distributed.compiler import Compiler
-from primepar.distributed.frame import Frame
 from primepar.distributed.mesh import Mesh, Ranks
+from primepar.distributed.messages import Frame
 from primepar.distributed.recorder import Recorder
-from primepar.distributed.storage import Memory
-from primepar.errors import ProgramError
-from primepar.schedule.operators import Linear, parse_block
-from primepar.schedule.program import (
-    Collective,
-    Group,
-    IRecv,
-    ISend,
-    Program,
-    Recv,
-    Send,
-)
+from primepar.distributed.shapes import Shapes, peak
+from primepar.errors import MeshError, ProgramError
+from primepar.operators import StepInputs, StepSettings
+from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
+from primepar.schedule.program_uses import initial_blocks
+
+NOTHING = StepInputs()
+"""What a program of one linear operator, or of a redistribution, is given."""
 
 
 def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
@@ -34,55 +27,80 @@ def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
             if isinstance(node, Collective):
                 needed[node.communicator, node.group] = None
             elif isinstance(node, Group):
-                needed.update(
-                    dict.fromkeys((message.communicator, everyone) for message in node.body)
-                )
+                needed.update(dict.fromkeys((each.communicator, everyone) for each in node.body))
             elif isinstance(node, Send | Recv | ISend | IRecv):
                 needed[node.communicator, everyone] = None
     return needed
 
 
-def linear_shapes(program: Program) -> Callable[[str], Shape]:
-    """Shape of every block of a lowered linear operator. Raises `ProgramError` without a shape."""
-    if program.shape is None or not program.grid:
-        raise ProgramError("program: expected shape and grid to execute it, got none: lower it "
-                           "with an operator")  # fmt: skip
-    operator = Linear(**{"M": 1, "N": 1, "K": 1, **{str(k): v for k, v in program.shape.items()}})
-    grid = next(iter(program.grid.values()))
-
-    def shape(name: str) -> Shape:
-        block = parse_block(name)
-        if block is None:
-            raise ProgramError(f"program: expected blocks of a linear operator, got {name!r}")
-        return operator.block_shape(block.tensor, grid)
-
-    return shape
-
-
 class Executor:
     """One rank's list of `program`, ready to run on torch blocks.
 
-    Made by all ranks together: process groups are made here. What it sends is counted as `kind`.
-    Where the backend batches messages (NCCL), a wait may wait for the messages posted beside its
-    own too.
+    Made by all ranks together: process groups are made here. What linear operators send is counted
+    as "linear", all else as `kind`. Phases but those of linear operators need `settings`. Where the
+    backend batches messages (NCCL), a wait may wait for the messages posted beside its own too.
+    Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
+    without a kernel, a block without a size, or one that is used before it is there.
     """
 
-    def __init__(self, mesh: Mesh, program: Program, memory: Memory, kind: str = "linear") -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        program: Program,
+        settings: StepSettings | None = None,
+        kind: str = "other",
+    ) -> None:
+        if program.ranks != mesh.ranks:
+            raise MeshError(
+                f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
+                "lower it for this mesh"
+            )
         mesh.ensure_groups(groups_of(program))
-        compiler = Compiler(mesh, program, memory)
-        self.mesh, self.kind = mesh, kind
+        self.mesh, self.shapes = mesh, Shapes(program)
+        self.initial = initial_blocks(program)[mesh.rank]
+        compiler = Compiler(mesh, program, self.shapes, settings)
         self._steps = list(compiler.steps())
-        self.elements, self.itemsize = compiler.listing.sent, memory.pool.dtype.itemsize
-        self.borrowed, self.held = compiler.storage.borrowed, compiler.storage.held
+        self._runs = [step.run for step in self._steps]
+        self._names, self._checked = frozenset(self.initial), False
+        self.sent = compiler.sent(kind)
+        self.peak = peak(program, mesh.rank, self.shapes)
+        """Most elements alive at once on this rank, as the program counts them."""
 
-    def __call__(self, blocks: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run on `blocks` (contiguous, by name), change them in place and return them."""
-        frame = Frame(blocks)
+    def __call__(
+        self, blocks: dict[str, torch.Tensor], inputs: StepInputs = NOTHING
+    ) -> dict[str, torch.Tensor]:
+        """Run on the `initial` blocks, by name and contiguous; returns the same dict.
+
+        What the program frees is taken out of it, what it makes is put into it. Given blocks are
+        never written. Raises `ProgramError` for a block that is missing, and at the first run for
+        one of another shape, or a kernel that gives another block than its phase writes.
+        """
+        if not self._names <= blocks.keys():
+            missing = next(name for name in self.initial if name not in blocks)
+            raise ProgramError(
+                f"rank {self.mesh.rank}: expected {len(self.initial)} blocks before the program, "
+                f"got none called {missing}: give what the program lists in initial"
+            )
+        if not self._checked:
+            self._check_shapes(blocks)
+        frame = Frame(blocks, inputs)
         with torch.no_grad():
-            if self.mesh.events is None:
-                for step in self._steps:
-                    step.run(frame)
+            if self.mesh.events is not None:
+                recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
+                recorder.run(self._steps, frame, first=not self._checked)
             else:
-                Recorder(self.mesh, self.mesh.events).run(self._steps, frame)
-        self.mesh.traffic.add(self.kind, self.elements, self.itemsize)
+                for run in self._runs if self._checked else [step.first for step in self._steps]:
+                    run(frame)
+        self._checked = True
+        for kind, elements, itemsize in self.sent:
+            self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
+
+    def _check_shapes(self, blocks: dict[str, torch.Tensor]) -> None:
+        for name in self.initial:
+            expected, got = self.shapes.shape(name), tuple(blocks[name].shape)
+            if got != expected:
+                raise ProgramError(
+                    f"rank {self.mesh.rank}: expected block {name} of shape {list(expected)}, "
+                    f"got {list(got)}: give this rank's part"
+                )

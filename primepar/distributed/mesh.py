@@ -80,6 +80,11 @@ class Mesh:
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
         self.movement = Movement(sequence)
         self.pool = BufferPool(self.device, dtype)
+        self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
+        self.wide_pool = (
+            self.pool if self.wide_dtype == dtype else BufferPool(self.device, self.wide_dtype)
+        )
+        """Of sums and statistics."""
         self.host = BufferPool(torch.device("cpu"), dtype, pinned=self.device.type == "cuda")
         self.traffic = Traffic()
         self.compiled: dict[Hashable, Any] = {}

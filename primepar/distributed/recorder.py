@@ -6,17 +6,21 @@ import time
 from typing import Any
 
 from primepar.distributed.collectives import elements_sent
-from primepar.distributed.frame import Frame, Step
+from primepar.distributed.compiler import Step
 from primepar.distributed.mesh import Mesh
+from primepar.distributed.messages import Frame
+from primepar.distributed.shapes import Shapes
 from primepar.schedule.program import (
     Alloc,
     Collective,
     Compute,
+    Cut,
     Free,
     Group,
     Instruction,
     IRecv,
     ISend,
+    Join,
     Recv,
     Send,
     Wait,
@@ -29,40 +33,36 @@ Message = Send | Recv | ISend | IRecv
 class Recorder:
     """Runs steps and appends an event for each: a posted message from its post to its wait."""
 
-    def __init__(self, mesh: Mesh, events: list[Event]) -> None:
-        self.mesh, self.events = mesh, events
+    def __init__(self, mesh: Mesh, shapes: Shapes, events: list[Event]) -> None:
+        self.mesh, self.shapes, self.events = mesh, shapes, events
         self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
-    def run(self, steps: list[Step], frame: Frame) -> None:
-        """Run all steps in order."""
+    def run(self, steps: list[Step], frame: Frame, *, first: bool) -> None:
+        """Run all steps in order, with their results checked where it is the `first` run."""
         for step in steps:
             start = self._now()
-            step.run(frame)
+            (step.first if first else step.run)(frame)
             posted = [node for node in step.instructions if _request(node) is not None]
             for node in posted:
-                self._post(node, start, frame)
+                self._post(node, start)
             if step.instructions and not posted:
                 self.mesh.synchronize()
             for node in step.instructions:
                 if node not in posted:
-                    self._done(node, start, frame)
+                    self._done(node, start)
 
-    def _post(self, node: Instruction, start: float, frame: Frame) -> None:
+    def _post(self, node: Instruction, start: float) -> None:
         """Keep what a wait finishes; the elements that it sends are known now."""
         if isinstance(node, Collective):
-            size = round(elements_sent(node, self.mesh.rank, lambda name: self._size(frame, name)))
+            size = round(elements_sent(node, self.mesh.rank, self.shapes.elements))
             self._posted[str(node.request)] = (node, start, size)
         elif isinstance(node, ISend | IRecv):
-            self._posted[node.request] = (node, start, self._size(frame, node.block))
+            self._posted[node.request] = (node, start, self.shapes.elements(node.block))
 
     def _now(self) -> float:
         return time.perf_counter() - self.mesh.origin
 
-    @staticmethod
-    def _size(frame: Frame, name: str) -> int:
-        return frame.blocks[name].numel()
-
-    def _done(self, node: Instruction, start: float, frame: Frame) -> None:
+    def _done(self, node: Instruction, start: float) -> None:
         if isinstance(node, Wait):
             posted, start, size = self._posted.pop(node.request)
             if isinstance(posted, Collective):
@@ -71,18 +71,18 @@ class Recorder:
                 self._message(posted, start, size)
         elif isinstance(node, Group):
             for message in node.body:
-                self._message(message, start, self._size(frame, message.block))
+                self._message(message, start, self.shapes.elements(message.block))
         elif isinstance(node, Send | Recv):
-            self._message(node, start, self._size(frame, node.block))
+            self._message(node, start, self.shapes.elements(node.block))
         elif isinstance(node, Compute):
             dims = {str(dim): at for dim, at in (node.sub_operator or {}).items()}
             self._append(
                 node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
             )
         elif isinstance(node, Collective):
-            sent = elements_sent(node, self.mesh.rank, lambda name: self._size(frame, name))
+            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
             self._append(node, start, elements=round(sent))
-        elif not isinstance(node, Alloc | Free):
+        elif not isinstance(node, Alloc | Free | Cut | Join):
             self._append(node, start)
 
     def _message(self, node: Message, start: float, size: int) -> None:

@@ -1,0 +1,296 @@
+"""Where the blocks of one rank lie in memory, followed through its list before it runs.
+
+A block has a buffer of its own, or is a view of one that it shares: the parts of a block that is
+cut, and parts made side by side because they are joined later. Nothing is written through one
+block that another one sees: before that, the block gets a buffer of its own. Given blocks are
+never written and never pooled; neither are blocks that are there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+
+import torch
+
+from primepar.distributed.buffers import BufferPool, Shape
+from primepar.distributed.messages import Action, Blocks, Frame
+from primepar.distributed.plans import Plan, Plans
+from primepar.distributed.shapes import Shapes, Slices
+from primepar.schedule.program import Evict, Free, Instruction
+
+Get = Callable[[Blocks], torch.Tensor]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory of one block, or of several that are views of it.
+
+    `pool` is where it goes back, None where it does not. Where it is shared the whole is kept
+    under `key`, beside the blocks.
+    """
+
+    shape: Shape
+    pool: BufferPool | None = None
+    given: bool = False
+    key: str = ""
+    views: dict[str, Slices] = field(default_factory=dict)
+
+    def writable(self, name: str) -> bool:
+        """Whether nobody else sees what is written to a block."""
+        own = self.views[name]
+        others = (at for other, at in self.views.items() if other != name)
+        return not self.given and not any(_overlap(own, at) for at in others)
+
+    def span(self, name: str) -> tuple[int, int] | None:
+        """First element and end of a block in memory; None where it is not in one piece."""
+        first, length, partial = 0, 1, False
+        for at, size in zip(reversed(self.views[name]), reversed(self.shape), strict=True):
+            count = at.stop - at.start
+            if partial and count > 1:
+                return None
+            first, length = first + at.start * length, length * size
+            partial = partial or count < size
+        return first, first + prod(at.stop - at.start for at in self.views[name])
+
+
+def _overlap(one: Slices, other: Slices) -> bool:
+    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
+
+
+def _whole(shape: Shape) -> Slices:
+    return tuple(slice(0, size) for size in shape)
+
+
+class Places:
+    """Follows blocks; what must happen for it while the program runs comes out as actions."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        pools: tuple[BufferPool, BufferPool],
+        instructions: tuple[Instruction, ...],
+        plans: Plans,
+    ) -> None:
+        self.shapes, self.pools, self.place = shapes, pools, 0
+        self.here: dict[str, Buffer] = {}
+        self._plans = plans
+        self._opened: dict[int, Buffer] = {}
+        self._count = 0
+        ends = enumerate(instructions)
+        self._last_end = {n.block: at for at, n in ends if isinstance(n, Free | Evict)}
+
+    def pool(self, name: str) -> BufferPool:
+        """The pool of a block's dtype."""
+        return self.pools[self.shapes.wide(name)]
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Take what is there before the first instruction."""
+        for name in names:
+            self._alone(name, Buffer(self.shapes.shape(name), given=True))
+
+    def leaves(self, name: str, place: int = -1) -> bool:
+        """Whether the block is there after the last instruction, so that the caller gets it."""
+        return max(self.place, place) > self._last_end.get(name, -1)
+
+    def _alone(self, name: str, buffer: Buffer) -> None:
+        buffer.views[name] = _whole(buffer.shape)
+        self.here[name] = buffer
+
+    def _make(self, name: str, place: int = -1) -> tuple[Callable[[], torch.Tensor], Buffer]:
+        """A function that gives memory for a block of here or of a later place, and what it is."""
+        pool, shape = self.pool(name), self.shapes.shape(name)
+        if self.leaves(name, place):
+            return lambda: pool.fresh(shape), Buffer(shape)
+        return pool.maker(shape), Buffer(shape, pool)
+
+    # Room
+
+    def room(self, name: str, *, keep: bool = False) -> list[Action]:
+        """A buffer to write a block to; with `keep` it has the old contents."""
+        old, plan = self.here.get(name), self._plans.get((self.place, name))
+        if old is not None and old.writable(name) and (plan is None or self._is_in(old, plan)):
+            return []
+        return self.renew(name, keep=keep and old is not None)
+
+    def renew(self, name: str, *, keep: bool = False) -> list[Action]:
+        """Another buffer for a block than the one that it has."""
+        aside, plan = f"{name}#", self._plans.get((self.place, name))
+        actions: list[Action] = []
+        if keep:
+            actions = [lambda f: _put(f.blocks, aside, f.blocks[name])]
+        actions += self._leave(name)
+        if plan is not None:
+            actions += self._enter(plan, name)
+        else:
+            make, buffer = self._make(name)
+            self._alone(name, buffer)
+            actions += [lambda f: _put(f.blocks, name, make())]
+        if keep:
+            actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
+        return actions
+
+    def is_planned(self, names: Iterable[str]) -> bool:
+        """Whether blocks that are made here will be joined, and so are made side by side."""
+        return all((self.place, name) in self._plans for name in names)
+
+    def _is_in(self, buffer: Buffer, plan: Plan) -> bool:
+        return self._opened.get(plan.place) is buffer
+
+    def adopt(self, name: str) -> list[Action]:
+        """The block is what an action makes; before that, what it was is dropped."""
+        actions = self._leave(name)
+        self._alone(name, Buffer(self.shapes.shape(name)))
+        return actions
+
+    def _enter(self, plan: Plan, name: str) -> list[Action]:
+        """Room beside the blocks that it is joined with later."""
+        actions: list[Action] = []
+        buffer = self._opened.get(plan.place)
+        if buffer is None:
+            make, buffer = self._make(plan.whole, plan.place)
+            key = buffer.key = self._key(plan.whole)
+            self._opened[plan.place] = buffer
+            actions = [lambda f: _put(f.blocks, key, make())]
+        return [*actions, self._view(buffer, {name: self.shapes.inside(name, plan.whole)})]
+
+    def _key(self, name: str) -> str:
+        self._count += 1
+        return f"{name}#{self._count}"
+
+    def _view(self, buffer: Buffer, views: dict[str, Slices]) -> Action:
+        """Blocks as views of a shared buffer."""
+        key, pairs = buffer.key, list(views.items())
+        buffer.views.update(views)
+        self.here.update(dict.fromkeys(views, buffer))
+
+        def view(frame: Frame) -> None:
+            blocks = frame.blocks
+            whole = blocks[key]
+            for name, at in pairs:
+                blocks[name] = whole[at]
+
+        return view
+
+    # End
+
+    def drop(self, name: str) -> Action:
+        """Forget a block, whose memory goes back to where it is from."""
+        shared, leave = self.here[name].key, self._leave(name)
+        if not shared and leave:
+            return leave[0]
+        if leave:
+            return lambda frame: (frame.blocks.pop(name), leave[0](frame))
+        return lambda frame: frame.blocks.pop(name)
+
+    def _leave(self, name: str) -> list[Action]:
+        """Take a block out of its buffer, which goes back with the last one."""
+        buffer = self.here.pop(name, None)
+        if buffer is None:
+            return []
+        del buffer.views[name]
+        if buffer.views or (buffer.pool is None and not buffer.key):
+            return []
+        key = buffer.key or name
+        if buffer.pool is None:
+            return [lambda frame: frame.blocks.pop(key)]
+        idle = buffer.pool.shelf(buffer.shape)
+        return [lambda frame: idle.append(frame.blocks.pop(key))]
+
+    def end(self) -> list[Action]:
+        """Leave nothing but blocks."""
+        keys = list(dict.fromkeys(each.key for each in self.here.values() if each.key))
+        return [lambda frame: [frame.blocks.pop(key) for key in keys]] if keys else []
+
+    # Cut and join
+
+    def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
+        """Parts as views of the whole; copies where they are the caller's at the end."""
+        actions = [action for part in parts for action in self._leave(part)]
+        buffer, base = self.here[whole], self.here[whole].views[whole]
+        inside = {part: self.shapes.inside(part, whole) for part in parts}
+        views = {part: _shifted(at, base) for part, at in inside.items() if not self.leaves(part)}
+        if views and not buffer.key:
+            key = buffer.key = self._key(whole)
+            actions += [lambda f: _put(f.blocks, key, f.blocks[whole])]
+        actions += [self._view(buffer, views)] if views else []
+        for part in parts:
+            if part not in views:
+                actions += self.room(part)
+                actions += [self._copying(part, whole, inside[part])]
+        return [*actions, self.drop(whole)] if in_place else actions
+
+    @staticmethod
+    def _copying(part: str, whole: str, at: Slices) -> Action:
+        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][at])
+
+    def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
+        """The whole of parts that lie side by side as a view; else a copy of them."""
+        inside = {part: self.shapes.inside(part, whole) for part in parts}
+        actions = self._leave(whole)
+        found = self._side_by_side(whole, inside)
+        if found is not None:
+            actions += [self._view(self.here[parts[0]], {whole: found})]
+        else:
+            actions += [*self.room(whole), _gluing(whole, inside)]
+        return [*actions, *(self.drop(part) for part in parts)] if in_place else actions
+
+    def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
+        """Where the whole lies in the buffer that its parts share; None where they do not."""
+        buffers = {self.here[part] for part in inside}
+        buffer = buffers.pop()
+        lost = self.leaves(whole) and (buffer.given or buffer.pool is not None)
+        if buffers or not buffer.key or lost:
+            return None
+        starts = {
+            tuple(own.start - at.start for own, at in zip(buffer.views[part], place, strict=True))
+            for part, place in inside.items()
+        }
+        start = starts.pop()
+        shape = self.shapes.shape(whole)
+        found = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
+        return None if starts else found
+
+    # In one piece
+
+    def strided(self, name: str) -> bool:
+        """Whether a block is not one piece of memory."""
+        return self.here[name].span(name) is None
+
+    def run_of(self, names: list[str]) -> Get | None:
+        """The memory of blocks that follow one another in one buffer, as one flat tensor."""
+        buffers = {self.here[name] for name in names}
+        buffer = buffers.pop()
+        spans = [None] if buffers or not buffer.key else [buffer.span(name) for name in names]
+        if None in spans:
+            return None
+        ends = [span for span in spans if span is not None]
+        if any(a[1] != b[0] for a, b in pairwise(ends)):
+            return None
+        key, first, last = buffer.key, ends[0][0], ends[-1][1]
+        if (first, last) == (0, prod(buffer.shape)):
+            return lambda blocks: blocks[key].view(-1)
+        return lambda blocks: blocks[key].view(-1)[first:last]
+
+
+def _shifted(at: Slices, base: Slices) -> Slices:
+    pairs = zip(at, base, strict=True)
+    return tuple(slice(own.start + b.start, own.stop + b.start) for own, b in pairs)
+
+
+def _put(blocks: Blocks, name: str, block: torch.Tensor) -> None:
+    blocks[name] = block
+
+
+def _gluing(whole: str, inside: dict[str, Slices]) -> Action:
+    pairs = list(inside.items())
+
+    def glue(frame: Frame) -> None:
+        blocks = frame.blocks
+        into = blocks[whole]
+        for name, at in pairs:
+            into[at] = blocks[name]
+
+    return glue

@@ -1,0 +1,65 @@
+"""Which blocks are joined later, so that they are made side by side, where the whole will be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from primepar.distributed.shapes import Shapes
+from primepar.schedule.program import (
+    AllReduce,
+    Compute,
+    Cut,
+    Evict,
+    Free,
+    Instruction,
+    Join,
+    Reduce,
+)
+from primepar.schedule.program_uses import writes
+
+
+class Plan(NamedTuple):
+    """The join of a block: its place in the list, and the whole that it makes."""
+
+    place: int
+    whole: str
+
+
+Plans = dict[tuple[int, str], Plan]
+"""By place and name of what makes a part."""
+
+
+def plans_of(
+    instructions: tuple[Instruction, ...], rank: int, given: Collection[str], shapes: Shapes
+) -> Plans:
+    """Joins of which every part is written to a buffer: computed by a product, or brought here.
+
+    What a kernel makes is a tensor of its own, and what is `given` has its place already.
+    """
+    found: Plans = {}
+    pending: dict[str, Plan] = {}
+    lost: set[Plan] = set()
+    for place in reversed(range(len(instructions))):
+        node = instructions[place]
+        made = [name for name in writes(node, rank) if name in pending]
+        if isinstance(node, Free | Evict | Cut | Join) or not _in_buffers(node, shapes):
+            ended = [node.block] if isinstance(node, Free | Evict) else made
+            lost.update(pending.pop(name) for name in ended if name in pending)
+        else:
+            found.update({(place, name): pending[name] for name in made})
+        if isinstance(node, Join):
+            lost.update(pending[name] for name in node.blocks if name in pending)
+            pending.update(dict.fromkeys(node.blocks, Plan(place, node.block)))
+        elif not isinstance(node, Compute | AllReduce | Reduce):
+            for name in made:
+                pending.pop(name, None)
+    lost.update(plan for name, plan in pending.items() if name in given)
+    return {where: plan for where, plan in found.items() if plan not in lost}
+
+
+def _in_buffers(node: Instruction, shapes: Shapes) -> bool:
+    """Whether an instruction writes to buffers, not to tensors that a kernel makes."""
+    if not isinstance(node, Compute) or node.phase is None:
+        return True
+    return shapes.is_product(node.phase)
