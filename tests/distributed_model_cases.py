@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.model_maker import Maker
 from primepar.distributed.model_weights import load_weights
 from primepar.distributed.parameters import full_logits, load_parameter
 from primepar.models import ModelConfig
@@ -93,52 +92,6 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
     own = {each: block.grad for each, block in model.named_parameters()}
     return Result(loss.item(), arrays(whole), arrays(own), sent)
-
-
-class Run(NamedTuple):
-    """Losses and norms of a few training steps, and the parts of each parameter that a rank has."""
-
-    losses: list[float]
-    norms: list[float]
-    parts: dict[str, list[tuple[tuple[slice, ...], NDArray[Any]]]]
-
-
-RATE, CLIP = 0.02, 0.5
-DRAWN = 7
-
-
-def drawn(config: ModelConfig, sequences: int, at: int) -> tuple[Any, Any]:
-    """Tokens and targets of one step of a run."""
-    shape = (sequences, config.context + 1)
-    tokens = np.random.default_rng([DRAWN, at]).integers(0, config.vocabulary, shape)
-    return tokens[:, :-1], tokens[:, 1:]
-
-
-def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
-    """Train under a plan, with dropout where the model has it."""
-    assert plan.batch is not None
-    state = TrainingState(plan, mesh)
-    for name, whole in parameters(plan.model).items():
-        for part in state.places[name]:
-            part.fill(state.block(name, part), whole.__getitem__)
-    run = StepPrograms(plan, mesh, clip).program(plan.batch, plan.model.context, "update")
-    found = []
-    for at in range(1, steps + 1):
-        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, at))
-        inputs = StepInputs(Draw(SEED, at), RATE, at)
-        found.append(update(run, state, tokens, targets, inputs))
-    parts = {
-        name: [(part.whole, state.block(name, part)[part.own].numpy()) for part in own]
-        for name, own in state.places.items()
-    }
-    losses, norms = (list(each) for each in zip(*found, strict=True))
-    return Run(losses, norms, parts)
-
-
-def runs(ranks: int, cases: list[tuple[Plan, int, float | None]]) -> list[Run]:
-    """Several training runs in one world."""
-    mesh = mesh_of(ranks)
-    return [trained(*case, mesh) for case in cases]
 
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:

@@ -206,7 +206,9 @@ def test_an_accumulated_gradient_is_the_sum_and_a_frozen_parameter_has_none() ->
     model.get_parameter("norm.bias").requires_grad_(False)
     given = [torch.from_numpy(each) for each in cases.batch(model.config)]
     model.loss(*given).backward()  # type: ignore[no-untyped-call]
-    once = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    once = {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+    }
     (2 * model.loss(*given)).backward()
     for name, parameter in model.named_parameters():
         if name == "norm.bias":

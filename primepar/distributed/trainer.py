@@ -131,11 +131,20 @@ class Trainer:
 
     @cached_property
     def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Bytes that every rank sends in a step: for linear operators, and for all else."""
-        linear = linear_bytes(self.state.plan, prod(self._sizes), self.state.mesh.dtype)
-        every = self._program("update").sent_bytes
-        others = (all_of - own for all_of, own in zip(every, linear, strict=True))
-        return tuple(map(float, linear)), tuple(map(float, others))
+        """Bytes that every rank sends in a step, for linear operators and for all else.
+
+        A collective call.
+        """
+        own = {"linear": 0.0, "other": 0.0}
+        for kind, elements, itemsize in self._program("update").executor.sent:
+            own[kind] += float(elements * itemsize)
+        told = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+        everyone = [told] * self.world.size
+        if self.world.size > 1:
+            everyone = [torch.empty_like(told) for _ in everyone]
+            dist.all_gather(everyone, told)
+        linear, other = zip(*(each.tolist() for each in everyone), strict=True)
+        return linear, other
 
     def evaluate(self) -> float:
         """Mean loss over windows of the held-out text, the same windows every time."""

@@ -1,0 +1,63 @@
+"""What the ranks of the tests of whole training steps do: each function runs on every rank."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import distributed_model_cases as cases
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from primepar.distributed import Mesh
+from primepar.distributed.state import TrainingState
+from primepar.distributed.step import StepPrograms, update
+from primepar.models import ModelConfig
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs
+from primepar.plan import Plan
+
+
+class Run(NamedTuple):
+    """Losses and norms of a few training steps, and the parts of each parameter that a rank has."""
+
+    losses: list[float]
+    norms: list[float]
+    parts: dict[str, list[tuple[tuple[slice, ...], NDArray[Any]]]]
+
+
+RATE, CLIP = 0.02, 0.5
+
+
+def drawn(config: ModelConfig, sequences: int, at: int) -> tuple[Any, Any]:
+    """Tokens and targets of one step of a run."""
+    shape = (sequences, config.context + 1)
+    tokens = np.random.default_rng([7, at]).integers(0, config.vocabulary, shape)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
+    """Train under a plan, with dropout where the model has it."""
+    assert plan.batch is not None
+    state = TrainingState(plan, mesh)
+    for name, whole in cases.parameters(plan.model).items():
+        for part in state.places[name]:
+            part.fill(state.block(name, part), whole.__getitem__)
+    run = StepPrograms(plan, mesh, clip).program(plan.batch, plan.model.context, "update")
+    found = []
+    for at in range(1, steps + 1):
+        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, at))
+        inputs = StepInputs(Draw(cases.SEED, at), RATE, at)
+        found.append(update(run, state, tokens, targets, inputs))
+    parts = {
+        name: [(part.whole, state.block(name, part)[part.own].numpy()) for part in own]
+        for name, own in state.places.items()
+    }
+    losses, norms = (list(each) for each in zip(*found, strict=True))
+    return Run(losses, norms, parts)
+
+
+def runs(ranks: int, asked: list[tuple[Plan, int, float | None]]) -> list[Run]:
+    """Several training runs in one world."""
+    mesh = cases.mesh_of(ranks)
+    return [trained(*case, mesh) for case in asked]
