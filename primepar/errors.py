@@ -88,6 +88,12 @@ class ClaimError(CertificateError):
     exit_code = 1
 
 
+class RefutedError(PrimeParError):
+    """A program that was to run is not proved."""
+
+    exit_code = 1
+
+
 class EmulationError(PrimeParError):
     """The emulated devices met something that is wrong in the schedule itself (not bad input)."""
 

@@ -188,14 +188,20 @@ class _Run:
 
     def _cut_or_join(self, device: Device, node: Cut | Join) -> None:
         if isinstance(node, Cut):
-            for name, part in zip(
-                node.blocks, cut(self.contents, node, device.read(node.block)), strict=True
-            ):
+            parts = cut(self.contents, node, device.read(node.block))
+            self._take(device, (node.block,) * node.in_place)
+            for name, part in zip(node.blocks, parts, strict=True):
                 device.write(name, part)
         else:
             parts = [device.read(name) for name in node.blocks]
-            device.write(node.block, join(self.contents, node, parts))
+            whole = join(self.contents, node, parts)
+            self._take(device, node.blocks * node.in_place)
+            device.write(node.block, whole)
         self._note(device, node, node.block, device.clock)
+
+    def _take(self, device: Device, names: tuple[str, ...]) -> None:
+        """Take blocks from the device whose memory others get."""
+        self._see(device.rank, [device.free(name) for name in names])
 
     def _see(self, rank: int, blocks: Iterable[Block]) -> None:
         """Keep what is finished, to be compared with one device."""

@@ -149,6 +149,13 @@ def wrong_parts(fields: Json) -> Iterator[Change]:
                 yield text, changed(fields, rank, index, blocks=wrong)
 
 
+def wrong_place(fields: Json) -> Iterator[Change]:
+    """A block is cut or joined in place, or not."""
+    for rank, index, node in places(fields, "cut", "join"):
+        other = not node.get("in_place", False)
+        yield at(rank, index), changed(fields, rank, index, in_place=other)
+
+
 WAYS: dict[str, Way] = {
     "swapped messages": swapped_messages,
     "dropped message": dropped_message,
@@ -178,5 +185,6 @@ WAYS: dict[str, Way] = {
     "missing free": missing_free,
     "doubled free": doubled_free,
     "wrong parts": wrong_parts,
+    "wrong place": wrong_place,
 }
 """What a mutant is called -> the changes of that way to a program."""

@@ -97,7 +97,8 @@ class Noise:
             node = {"op": "compute", "phase": op, "sub_operator": slices, "reads": reads,
                     "accumulates": self.block()}  # fmt: skip
         elif op in ("cut", "join"):
-            node = {"op": op, **self.random.choice(PARTS)}
+            in_place = {"in_place": True} if self.random.random() < 0.4 else {}
+            node = {"op": op, **self.random.choice(PARTS), **in_place}
         self.random.choice(self.programs).append(node)
 
 

@@ -193,13 +193,14 @@ def _summed(step: Step, k: int) -> None:
     block = f"g[{k}]"
     if "g.pieces" in step.tensors and step.random.random() < 0.7:
         pieces = [f"g.pieces[{k * step.ranks + place}]" for place in ranks]
+        place = {"in_place": True} if step.random.random() < 0.5 else {}
         for rank in ranks:
-            step.programs[rank].append({"op": "cut", "block": block, "blocks": pieces})
+            step.programs[rank].append({"op": "cut", "block": block, "blocks": pieces, **place})
         own = [{"block": pieces[rank]} for rank in ranks]
         step.together({"op": "reduce_scatter", "blocks": pieces}, ranks, own)
         step.together({"op": "all_gather", "blocks": pieces}, ranks, own)
         for rank in ranks:
-            step.programs[rank].append({"op": "join", "blocks": pieces, "block": block})
+            step.programs[rank].append({"op": "join", "blocks": pieces, "block": block, **place})
     elif step.random.random() < 0.4:
         root = step.random.choice(ranks)
         step.together({"op": "reduce", "block": block, "root": root}, ranks)
@@ -232,7 +233,7 @@ def _moved(step: Step) -> None:
     for rank in ranks:
         pieces = [f"y.pieces[{m},{rank}]" for m in ranks]
         step.programs[rank].append(
-            {"op": "join", "blocks": pieces, "block": f"y.columns[0,{rank}]"}
+            {"op": "join", "blocks": pieces, "block": f"y.columns[0,{rank}]", "in_place": True}
         )
         step.final[rank].append(f"y.columns[0,{rank}]")
 

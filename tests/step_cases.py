@@ -6,21 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from itertools import groupby
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import msgspec
-from partitioned_cases import SHAPES, drawn_batch, drawn_parameters
+from partitioned_cases import SHAPES
 
 from primepar.operators import lower_step
-from primepar.plan import Plan, ready_plan
+from primepar.plan import ready_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
-from primepar.reference.blocks import Memory
-from primepar.reference.partitioned import EmulatedModel
-from primepar.reference.partitioned_devices import Devices
-from primepar.schedule import Program, Sequence
+from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Collective, Instruction, IRecv, ISend, ReduceScatter
 from primepar.schedule.program_file import instruction_text
@@ -79,42 +74,6 @@ def calls_of_step(program: Program) -> list[list[Call]]:
         return found
 
     return by_rank(calls(program, elements), program.ranks)
-
-
-def merged(everyone: list[list[Call]]) -> list[list[Call]]:
-    """Calls that are alike and follow one another as one, of all their elements.
-
-    The emulated model sums what a rank holds of a parameter at once, a program block by block.
-    """
-    return [
-        [
-            alike._replace(elements=sum(call.elements for call in several))
-            for alike, several in groupby(own, key=lambda call: call._replace(elements=0))
-        ]
-        for own in everyone
-    ]
-
-
-def calls_of_model(plan: Plan, batch: int, positions: int) -> tuple[list[list[Call]], Any]:
-    """The calls of every rank in the emulated model, and what each sent by its own count."""
-    run, found = Devices.run, list[tuple[int, Call]]()
-
-    def noted(
-        self: Devices, program: Program, memories: list[Memory], sequence: Sequence | None = None
-    ) -> list[Memory]:
-        sizes = {name: array.size for memory in memories for name, array in memory.items()}
-        meaning = Meaning(program)
-
-        def elements(block: str) -> int:
-            return (meaning.elements(block) if program.shape else None) or sizes[block]
-
-        found.extend(calls(program, elements))
-        return run(self, program, memories, sequence)
-
-    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
-    with patch.object(Devices, "run", noted):
-        step = model.loss_and_gradients(*drawn_batch(plan.model, batch, positions))
-    return by_rank(found, plan.ranks), step.sent
 
 
 def _sent(call: Call, rank: int) -> Fraction:

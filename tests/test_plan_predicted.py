@@ -142,7 +142,9 @@ def test_what_operators_and_edges_send_is_told_apart() -> None:
 
 
 def test_bytes_are_whole_and_of_the_data_type() -> None:
-    found = Traffic({"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))})
+    nothing = (Fraction(0), Fraction(0))
+    own, between = {"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))}
+    found = Traffic(own, between, nothing)
     assert found.bytes("float32") == (2, 24)
     assert found.bytes("bfloat16") == (1, 12)
 

@@ -57,7 +57,8 @@ def test_what_is_new_ends_where_the_old_was(family: str, name: str) -> None:
         given = [block for block in before if block.partition("[")[0] in states]
         assert {block.partition("[")[0] for block in given} == states
         assert {block.partition("[")[0] for block in before} - states == {"tokens", "targets"}
-        assert sorted(after) == sorted([*(b.replace("[", ".new[") for b in given), "loss[0]"])
+        new = [block.replace("[", ".new[") for block in given]
+        assert sorted(after) == sorted([*new, "loss[0]", "gradient.norm[0]"])
 
 
 @pytest.mark.parametrize("family", SMALL)

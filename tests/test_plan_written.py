@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from partitioned_cases import SHAPES, difference
 from planner_cases import TWO_LEVELS, cluster
-from step_cases import BATCH, SMALL, calls_of_model
+from step_cases import BATCH, SMALL, calls_of_step, sent_by
 
+from primepar.operators import lower_step
 from primepar.plan import load_plan, save_plan
 from primepar.plan.cluster import Link
+from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.space import SpaceName
 from primepar.plan.search.tradeoff import Tradeoff
@@ -40,6 +42,8 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
     found = Planner.of(model, a_second, 4, BATCH, None, "paper").search()
     assert sum(found.planner.between(name, found.choices) for name in found.choices) == 0
-    _, sent = calls_of_model(found.plan, BATCH, model.context)
+    counted = sent_by(calls_of_step(lower_step(found.plan, BATCH, model.context)))
+    norm = traffic(found.plan, BATCH, model.context).norm
+    sent = [each - few for each, few in zip(counted, norm, strict=True)]
     assert found.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)
     assert len(set(sent)) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from primepar.certify.data import Names
 from primepar.schedule import program as op
-from primepar.schedule.program_uses import uses, writes
+from primepar.schedule.program_uses import frees, uses, writes
 
 Place = tuple[int, int]
 """(rank, instruction)."""
@@ -124,5 +124,5 @@ def _agree(met: list[Post]) -> bool:
 def _clash(node: op.Instruction, flying: op.Instruction, rank: int) -> set[str]:
     """What an instruction reads while it arrives, or changes while it leaves or arrives."""
     taken, given = set(uses(flying, rank)), set(writes(flying, rank))
-    changed = {node.block} if isinstance(node, op.Free | op.Evict) else set(writes(node, rank))
+    changed = {*writes(node, rank), *frees(node)}
     return given & set(uses(node, rank)) | (taken | given) & changed

@@ -9,7 +9,7 @@ from itertools import chain
 from primepar.certify.data import ZERO, Content, Names, reduced
 from primepar.certify.flow import Flow, Place, Side, posts
 from primepar.schedule import program as op
-from primepar.schedule.program_uses import uses, writes
+from primepar.schedule.program_uses import frees, uses, writes
 
 
 class Run:
@@ -32,11 +32,11 @@ class Run:
         rank, node = place[0], self.flow.node(place)
         for part, post in enumerate(posts(node) or (node,)):
             self._given[*place, part] = [self._read(place, block) for block in uses(post, rank)]
-        if isinstance(node, op.Free | op.Evict):
-            content = self._device[rank].pop(node.block)
-            self._gone[rank].add(node.block)
+        for block in frees(node):
+            content = self._device[rank].pop(block, ZERO)
+            self._gone[rank].add(block)
             if isinstance(node, op.Evict):
-                self._host[rank][node.block] = content
+                self._host[rank][block] = content
         if not posts(node):
             self.finish(place)
 

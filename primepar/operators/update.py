@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from primepar.operators.builder import IterationSpace, ProgramBuilder, View
 from primepar.operators.context import StepContext
+from primepar.plan.layouts import gradients_alike
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import Alloc
@@ -20,12 +21,10 @@ def lower_gradient_norm(step: StepContext) -> View:
     Gradients that lie alike are squared and summed together, each block on the lowest rank that
     holds it; the sums go over all ranks.
     """
-    alike: dict[tuple[tuple[int, ...], object], list[View]] = {}
-    for gradient in step.gradients.values():
-        grid = tuple(len(line) - 1 for line in gradient.cuts)
-        alike.setdefault((grid, gradient.held), []).append(gradient)
-    squares = [_squares(step.builder, f"gradient.{at}", views)
-               for at, views in enumerate(alike.values())]  # fmt: skip
+    squares = [
+        _squares(step.builder, f"gradient.{at}", [step.gradients[name] for name in names])
+        for at, names in enumerate(gradients_alike(step.plan))
+    ]
     everywhere = IterationSpace(Layout((1,), (((0,),),) * step.plan.ranks), {"S": 1})
     return step.builder.compute(
         "gradient", "clip.norm", everywhere, squares, "gradient.norm[0]", wide=True

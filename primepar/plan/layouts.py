@@ -203,6 +203,25 @@ def parameter_place(plan: Plan, parameter: str) -> ParameterPlace:
     return ParameterPlace(columns, _several(output.peers_along(0)))
 
 
+def parameter_blocks(plan: Plan, parameter: str) -> Layout:
+    """The blocks in which a program holds a parameter, and its gradient, where these rest.
+
+    Those of its place, but for a weight, whose blocks are those that its sequence multiplies.
+    """
+    name, _, own = parameter.rpartition(".")
+    if own == "weight" and plan.operator(name).kind == "linear":
+        return layout(movement_of(str(plan.sequence(name)), True), "forward", "W", last=False)
+    return parameter_place(plan, parameter).layout
+
+
+def gradients_alike(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Parameters in groups whose gradients lie alike: their squares are summed together."""
+    found: dict[Layout, list[str]] = {}
+    for name in plan.model.parameter_shapes:
+        found.setdefault(parameter_blocks(plan, name), []).append(name)
+    return tuple(map(tuple, found.values()))
+
+
 def _several(groups: Groups) -> Groups:
     return tuple(group for group in groups if len(group) > 1)
 

@@ -27,8 +27,9 @@
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
     fetch evict    = block                                     host -> device, device -> host
-    cut            = block, blocks                             its parts, under their own names
-    join           = blocks, block                             the whole of its parts
+    cut            = block, blocks, in_place?                  its parts, under their own names
+    join           = blocks, block, in_place?                  the whole of its parts
+    A cut in place gives the block's memory to its parts, a join in place theirs to the whole.
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names; `phases` and `tensors` give other names a
@@ -224,17 +225,19 @@ class Evict(Node, frozen=True, tag="evict"):
 
 
 class Cut(Node, frozen=True, tag="cut"):
-    """Make blocks of the parts of a block, which stays."""
+    """Make blocks of the parts of a block, which stays; in place they take its memory."""
 
     block: Block
     blocks: Blocks
+    in_place: bool = False
 
 
 class Join(Node, frozen=True, tag="join"):
-    """Make a block of its parts, which stay."""
+    """Make a block of its parts, which stay; in place it takes their memory."""
 
     blocks: Blocks
     block: Block
+    in_place: bool = False
 
 
 Collective = (

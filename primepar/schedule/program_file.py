@@ -146,6 +146,7 @@ def _other_text(instruction: Instruction) -> str:
     if isinstance(instruction, Collective):
         what = f"{what} over {','.join(map(str, instruction.group))}".strip()
         what += ", posted" if instruction.request is not None else ""
+    what += ", in place" if getattr(instruction, "in_place", False) else ""
     return f"{name:8} {what}"
 
 

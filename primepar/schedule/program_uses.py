@@ -89,6 +89,17 @@ def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
             return ()
 
 
+def frees(instruction: Instruction) -> tuple[str, ...]:
+    """Blocks that are not on the device after an instruction: of what it writes, its own are."""
+    match instruction:
+        case Free(block=block) | Evict(block=block) | Cut(block=block, in_place=True):
+            return (block,)
+        case Join(blocks=blocks, in_place=True):
+            return blocks
+        case _:
+            return ()
+
+
 def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
     """What lies on every device before the program: told, or what is used before it is written."""
     if program.initial is not None:

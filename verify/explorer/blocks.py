@@ -149,8 +149,9 @@ class Blocks:
     # Cutting and joining
 
     def _cut(self, rank: int, node: Cut) -> None:
-        self._touch(rank, (node.block,), node.blocks)
+        self._touch(rank, (node.block,), (*node.blocks, *(node.block,) * node.in_place))
         content = self._take(rank, node.block)
+        self._forget(rank, (node.block,) * node.in_place)
         boxes = self._boxes(node)
         if boxes is None or not _fits(content, boxes[0]):
             self._fail("placement")
@@ -161,8 +162,9 @@ class Blocks:
             self._write(rank, block, ZERO if is_zero(content) else piece(content, within))
 
     def _join(self, rank: int, node: Join) -> None:
-        self._touch(rank, node.blocks, (node.block,))
+        self._touch(rank, node.blocks, (node.block, *node.blocks * node.in_place))
         contents = [self._take(rank, block) for block in node.blocks]
+        self._forget(rank, node.blocks * node.in_place)
         boxes = self._boxes(node)
         if boxes is None or not all(map(_fits, contents, boxes[1:])):
             self._fail("placement")
@@ -177,6 +179,11 @@ class Blocks:
             self._fail("placement")
             joined = self.names.datum(node.block)
         self._write(rank, node.block, joined)
+
+    def _forget(self, rank: int, blocks: Iterable[str]) -> None:
+        """Their memory is another block's now."""
+        for block in blocks:
+            self.ranks[rank].memory.pop(block, None)
 
     def _boxes(self, node: Cut | Join) -> list[Box] | None:
         """The box of the whole block, then those of its parts; None unless they fill it."""

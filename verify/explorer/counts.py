@@ -1,7 +1,7 @@
 """What the explorer counts: elements alive on a rank at once, and elements that leave it.
 
 Both are matters of one rank's own instructions. A block is alive from where it appears, a received
-one from its post on; it goes where it is freed or evicted.
+one from its post on; it goes where it is freed, evicted, or cut or joined in place.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def _alive(names: Names, rank: int) -> Iterator[tuple[set[str], set[str]]]:
     for node in names.program.programs[rank]:
         if isinstance(node, Free | Evict):
             device.discard(node.block)
+        if isinstance(node, Cut | Join) and node.in_place:
+            device.difference_update(_used(node, rank))
         if isinstance(node, Evict):
             host.add(node.block)
         if isinstance(node, Fetch):

@@ -2,7 +2,8 @@
 
 A block is alive from where it appears: at the start, where it is computed, made, cut or joined, and
 where a message or collective that brings it is posted, since its buffer is there from then on. It
-goes where it is freed or evicted. Nothing of this depends on the order of events between ranks.
+goes where it is freed or evicted, or where another takes its memory in place. Nothing of this
+depends on the order of events between ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal, NamedTuple
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -22,6 +24,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     Send,
@@ -63,8 +66,10 @@ def brings(instruction: Instruction, rank: int) -> tuple[str, ...]:
     match instruction:
         case Free() | Evict():
             return ()
-        case Recv(block=block) | IRecv(block=block):
+        case Recv(block=block) | IRecv(block=block) | Join(block=block):
             return (block,)
+        case Cut(blocks=blocks):
+            return blocks
         case Group(body=body):
             return tuple(block for message in body for block in brings(message, rank))
         case _:
@@ -160,6 +165,13 @@ class Memory:
                     device.pop(block, None)
                 case Fetch(block=block):
                     host.pop(block, None)
+                    device.update(self._sized([block]))
+                case Cut(block=block, blocks=made, in_place=True):
+                    device.pop(block, None)
+                    device.update(self._sized(list(made)))
+                case Join(block=block, blocks=parts, in_place=True):
+                    for part in parts:
+                        device.pop(part, None)
                     device.update(self._sized([block]))
                 case _:
                     new = [block for block in brings(instruction, rank) if block not in device]

@@ -45,7 +45,7 @@ class Race:
 
 
 class Touched(NamedTuple):
-    """Blocks that an instruction reads and writes (to free or evict a block is to write it)."""
+    """Blocks that an instruction reads and writes (to free, evict or cut it up is to write it)."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -65,6 +65,9 @@ def touched(instruction: Instruction, rank: int) -> Touched:
             return Touched((block,), (block,) if rank == root else ())
         case Broadcast(block=block, root=root):
             return Touched((block,), ()) if rank == root else Touched((), (block,))
+        case Cut(in_place=True) | Join(in_place=True):
+            names = (instruction.block, *instruction.blocks)
+            return Touched(names[:1] if isinstance(instruction, Cut) else names[1:], names)
         case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
             return Touched((block,), blocks)
         case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):

@@ -289,6 +289,10 @@ class SymbolicRun:
         parts = [meaning.place(block) for block in node.blocks]
         given = node.blocks if isinstance(node, Join) else (node.block,)
         held = [self._read(operation, block).parts for block in given]
+        if node.in_place:
+            self._gone[rank].update(given)
+            for block in given:
+                self.device[rank].pop(block, None)
         boxes = [part.box for part in parts if part]
         if whole is None or len(boxes) < len(parts) or not fills(boxes, whole.box):
             self._refuse(operation, f"the parts of {node.block}, side by side", OPERANDS)

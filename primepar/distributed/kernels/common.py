@@ -33,6 +33,21 @@ def counted(line: Line, device: torch.device) -> torch.Tensor:
     return torch.arange(*line, device=device)
 
 
+PIECE = {"cpu": 1 << 15}
+"""Type of device -> elements whose counters are mixed at a time, to stay in its cache."""
+
+
+def kept_elements(
+    draw: Draw, probability: float, name: str, line_L: torch.Tensor, at_S: torch.Tensor
+) -> torch.Tensor:
+    """Whether dropout of operator `name` keeps the elements `line + at`: `[L, S]`."""
+    lines = max(1, PIECE.get(line_L.device.type, 1 << 62) // len(at_S))
+    pieces = (
+        draw.kept(probability, name, piece[:, None] + at_S) for piece in torch.split(line_L, lines)
+    )
+    return torch.cat(list(pieces))
+
+
 def drop_out(
     x_RC: torch.Tensor, draw: Draw | None, probability: float, name: str, box: Box, width: int
 ) -> torch.Tensor:
@@ -43,5 +58,5 @@ def drop_out(
     if draw is None or not probability:
         return x_RC.clone()
     row_R, column_C = (counted(line, x_RC.device) for line in box)
-    kept_RC: torch.Tensor = draw.kept(probability, name, row_R[:, None] * width + column_C)
+    kept_RC = kept_elements(draw, probability, name, row_R * width, column_C)
     return (x_RC * kept_RC).div_(1 - probability)

@@ -27,6 +27,7 @@ from primepar.plan.layouts import (
     Edge,
     edges,
     ends,
+    gradients_alike,
     lookup,
     movement_of,
     padded_vocabulary,
@@ -55,10 +56,13 @@ class Traffic:
     operators: Mapping[str, Amounts]
     edges: Mapping[tuple[str, str], Amounts]
 
+    norm: Amounts
+    """For the norm of the gradient, a few numbers."""
+
     @cached_property
     def total(self) -> Amounts:
-        """Of all operators and edges together."""
-        return total([*self.operators.values(), *self.edges.values()])
+        """Of all operators and edges together, and for the norm."""
+        return total([*self.operators.values(), *self.edges.values(), self.norm])
 
     def bytes(self, dtype: str) -> tuple[int, ...]:
         """What leaves every rank in a data type, in whole bytes, a part of one being one."""
@@ -73,7 +77,9 @@ def traffic(plan: Plan, batch: int, positions: int) -> Traffic:
     plan.check_batch(batch, positions)
     step = _Step(plan, batch, positions)
     own = {each.name: step.operator(each) for each in plan.operators}
-    return Traffic(own, {(each.producer, each.consumer): step.edge(each) for each in edges(plan)})
+    between = {(each.producer, each.consumer): step.edge(each) for each in edges(plan)}
+    numbers = [Fraction(len(gradients_alike(plan)))] * plan.ranks
+    return Traffic(own, between, all_reduced((tuple(range(plan.ranks)),), numbers))
 
 
 @dataclass

@@ -220,6 +220,7 @@ class Embedding(Local):
         self.tokens = step.events.begin(step.rows_of(self.looked_up, 1))
         self.table = step.parameters["embedding.token"]
         self.positions = step.parameters.get("embedding.position")
+        self.drops = step.plan.model.embedding_dropout > 0
         self.rows = Lies.in_layout(part(self.looked_up, (0, 2)), step.rows * operator.K)
 
     def forward(self, *inputs: Lies) -> Lies:
@@ -230,14 +231,17 @@ class Embedding(Local):
         sums = Lies.in_layout(self.kept, self.step.rows * self.operator.K)
         events.run(np.zeros_like(sums.own_R), [cut], [sums])
         y = events.moved(sums, Way(self.kept, self.layout), self.takes)
-        if self.positions is None:
+        if self.positions is None and not self.drops:
             return y
-        return events.make(self.of(self.operator.K), y, self.positions)
+        positions = [] if self.positions is None else [self.positions]
+        return events.make(self.of(self.operator.K), y, *positions)
 
     def backward(self, dy: Lies | None) -> tuple[Lies, ...]:
         """Make the gradients of the tables; that of a tied head is there already."""
         assert dy is not None
         step, events = self.step, self.events
+        if self.drops:
+            dy = events.make(self.of(self.operator.K), dy)
         if self.positions is not None:
             self.gradient("position", dy)
         way = Way(self.layout, part(self.looked_up, (0, 2)))
@@ -250,7 +254,7 @@ class Embedding(Local):
 
 
 class Loss(Local):
-    """A row's largest logit, sum and target; the shares of all columns stay for backward."""
+    """A row's largest logit, sum and target; the shares of all columns are made in backward."""
 
     def __init__(self, step: Step, operator: Operator) -> None:
         super().__init__(step, operator)
@@ -261,10 +265,11 @@ class Loss(Local):
         make, rows_of, (x,) = self.events.make, self.step.rows_of, inputs
         largest = make(rows_of(self.layout, 1), x)
         sums = make(rows_of(self.layout, 2), x, largest, self.targets)
-        self.shares = make(self.of(self.step.vocabulary), x, largest, sums)
+        self.reads = x, largest, sums
         one = Lies(Cells.even((1,)), 1, np.ones_like(x.own_R))
         return make(one, sums)
 
     def backward(self, dy: Lies | None) -> tuple[Lies, ...]:
-        """Make the gradient of the logits."""
-        return (self.events.make(self.of(self.step.vocabulary), self.shares, self.targets),)
+        """Make the shares of all columns, and of these the gradient of the logits."""
+        shares = self.events.make(self.of(self.step.vocabulary), *self.reads)
+        return (self.events.make(self.of(self.step.vocabulary), shares, self.targets),)

@@ -13,11 +13,13 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import groupby
 
+import numpy as np
+
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
 from primepar.plan.cost.linear import MASTER, MOMENTS
-from primepar.plan.layouts import Edge, edges
+from primepar.plan.layouts import Edge, edges, gradients_alike
 from primepar.plan.memory.lifetimes import Ints, Lies
 from primepar.plan.memory.operators import (
     Activation,
@@ -79,11 +81,20 @@ def peak(
     ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
     _forward(step, parts, ways)
     _backward(step, parts, ways)
+    _gradient_norm(step)
     for layer, names in groupby(plan.model.parameter_shapes, key=layer_of):
         for name in names:
             step.update(name)
         step.events.repeat(times.get(layer, 0))
     return step.events.peak_R
+
+
+def _gradient_norm(step: Step) -> None:
+    """A sum of squares for the gradients that lie alike, and the norm: one number each."""
+    one = Lies(Cells.even((1,)), 1, np.ones(step.plan.ranks, np.int64))
+    gradients = list(step.gradients.values())
+    squares = [step.events.make(replace(one), *gradients) for _ in gradients_alike(step.plan)]
+    step.events.keep(step.events.make(one, *squares))
 
 
 def folded(plan: Plan) -> tuple[Plan, dict[int, int]]:

@@ -39,8 +39,8 @@ def phases_passing(
 
 
 def kind_of(phase: str, known: Iterable[Operator]) -> str:
-    """Kind of the operator that a phase of a step is of, or `update`."""
-    if phase.endswith(".update"):
+    """Kind of the operator that a phase of a step is of, or `update`, the norm before it too."""
+    if phase.endswith(".update") or phase.startswith("gradient."):
         return "update"
     return max((len(each.name), each.kind) for each in known if phase.startswith(f"{each.name}."))[
         1

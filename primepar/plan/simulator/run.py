@@ -16,7 +16,7 @@ from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
 from primepar.plan.simulator.wires import RINGS, Message, Transfer, Wires, traffic
-from primepar.plan.simulator.work import KINDS, Kind, Operations, Work, check_known, label
+from primepar.plan.simulator.work import Kind, Operations, Work, check_known, kind, label
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -157,13 +157,13 @@ class _Run:
         own, instructions = self.ranks[rank], self.program.programs[rank]
         while own.at < len(instructions):
             node = instructions[own.at]
-            kind = KINDS[type(node)]
-            if kind is Kind.COMPUTES:
+            own_kind = kind(node)
+            if own_kind is Kind.COMPUTES:
                 self._compute(rank, own, node)  # type: ignore[arg-type]
                 return
             own.at += 1
-            if kind is not Kind.HOLDS:
-                self._communicate(rank, own, kind, node)
+            if own_kind is not Kind.HOLDS:
+                self._communicate(rank, own, own_kind, node)
                 if own.pending:
                     return
         for request in own.requests:
@@ -279,7 +279,7 @@ class _Run:
     def _note(
         self, rank: int, node: Instruction, start: Scalar, end: Scalar, elements: int = 0
     ) -> None:
-        computes = KINDS[type(node)] is Kind.COMPUTES
+        computes = kind(node) is Kind.COMPUTES
         self.events.append(
             Event(
                 rank=rank,

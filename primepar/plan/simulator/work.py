@@ -37,7 +37,8 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, initial_blocks, writes
+from primepar.schedule.program_uses import frees, gets, gives, initial_blocks, writes
+from primepar.schedule.signature import Signature
 
 Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
@@ -61,6 +62,11 @@ KINDS: dict[type[Instruction], Kind] = {
     Group: Kind.GROUPS,
     **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), Kind.TRANSFERS),
 }
+
+
+def kind(node: Instruction) -> Kind:
+    """What an instruction is; cut or joined in place, no data moves."""
+    return Kind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
 
 
 class Work:
@@ -118,9 +124,7 @@ class Work:
     def _is_product(self, phase: str) -> bool:
         if phase not in self._products:
             own = (self.program.phases or {}).get(phase)
-            dims = Counter(dim for each in own.templates for dim in each.dims) if own else {}
-            two = len(own.reads) == 2 if own else True
-            self._products[phase] = two and set(dims.values()) <= {2}
+            self._products[phase] = own is None or _is_product(own)
         return self._products[phase]
 
     def touched(self, node: Compute | Cut | Join) -> int:
@@ -144,15 +148,21 @@ class Work:
         alive = {block: self.elements(block) for block in self._initial[rank]}
         most = now = sum(alive.values())
         for node in instructions:
-            if isinstance(node, Free):
-                now -= alive.pop(node.block, 0)
-                continue
+            now -= sum(alive.pop(block, 0) for block in frees(node))
             for block in writes(node, rank):
                 if block not in alive:
                     alive[block] = self.elements(block)
                     now += alive[block]
             most = max(most, now)
         return most
+
+
+def _is_product(signature: Signature) -> bool:
+    """Whether a phase multiplies: by its kernel, or else where each dim is in two of its blocks."""
+    if signature.kernel is not None:
+        return signature.kernel.startswith("linear.")
+    dims = Counter(dim for each in signature.templates for dim in each.dims)
+    return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
 
 def check_known(program: Program) -> None:

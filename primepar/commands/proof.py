@@ -1,0 +1,66 @@
+"""The proof of a program that is about to run, kept by content: the same program is proved once.
+
+A proof is kept as an empty file, named after the program, the code that proves and its version, in
+`$XDG_CACHE_HOME/primepar/proofs` (by default `~/.cache/primepar/proofs`). Only what is proved is
+kept. Where the folder cannot be written the program is proved every time.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from primepar.errors import RefutedError
+from primepar.schedule import Program
+
+PROVERS = ("schedule", "verify")
+"""Packages that a verdict depends on."""
+
+
+def prove(program: Program, name: str) -> str:
+    """Prove a program, and return how: a line such as `proved in 0.3 s`.
+
+    Raises `RefutedError` for one that is not proved, with the first property that is not.
+    """
+    kept = _folder() / _key(program)
+    if kept.exists():
+        return "proved before"
+    from primepar.verify import verify_program
+
+    report = verify_program(program, name)
+    for each in report.properties:
+        if each.verdict == report.verdict != "proved":
+            words = (each.counterexample or each.reason or "").splitlines()[0]
+            raise RefutedError(
+                f"{name}: expected a program that is proved, got {each.name} {each.verdict}: "
+                f"{words}; look at it with primepar verify, or add --no-verify to run it all the "
+                "same"
+            )
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.touch()
+    return f"proved in {sum(each.seconds for each in report.properties):.1f} s"
+
+
+def _folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "primepar" / "proofs"
+
+
+def _key(program: Program) -> str:
+    return sha256(_provers() + msgspec.json.encode(program)).hexdigest()
+
+
+@cache
+def _provers() -> bytes:
+    """A digest of the code that the verdict depends on."""
+    root, found = Path(__file__).parent.parent, sha256()
+    for package in PROVERS:
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.digest()
