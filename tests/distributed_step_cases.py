@@ -17,13 +17,16 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs
 from primepar.plan import Plan
 
+Parts = list[tuple[tuple[slice, ...], NDArray[Any]]]
+"""Where each part lies in the whole, and the part."""
+
 
 class Run(NamedTuple):
     """Losses and norms of a few training steps, and the parts of each parameter that a rank has."""
 
     losses: list[float]
     norms: list[float]
-    parts: dict[str, list[tuple[tuple[slice, ...], NDArray[Any]]]]
+    parts: dict[str, Parts]
 
 
 RATE, CLIP = 0.02, 0.5
@@ -49,12 +52,25 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
         tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, at))
         inputs = StepInputs(Draw(cases.SEED, at), RATE, at)
         found.append(update(run, state, tokens, targets, inputs))
-    parts = {
+    losses, norms = (list(each) for each in zip(*found, strict=True))
+    return Run(losses, norms, parts_of(state))
+
+
+def parts_of(state: TrainingState) -> dict[str, Parts]:
+    """What this rank has of every parameter."""
+    return {
         name: [(part.whole, state.block(name, part)[part.own].numpy()) for part in own]
         for name, own in state.places.items()
     }
-    losses, norms = (list(each) for each in zip(*found, strict=True))
-    return Run(losses, norms, parts)
+
+
+def whole(everyone: list[Parts], like: NDArray[Any]) -> NDArray[Any]:
+    """A parameter put together of the parts of all ranks."""
+    found = np.full_like(like, np.nan)
+    for each in everyone:
+        for where, block in each:
+            found[where] = block
+    return found
 
 
 def runs(ranks: int, asked: list[tuple[Plan, int, float | None]]) -> list[Run]:

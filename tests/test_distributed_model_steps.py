@@ -11,6 +11,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
+from typing import Any
 
 import distributed_model_cases as cases
 import distributed_step_cases as steps
@@ -28,7 +29,7 @@ from primepar.plan import Plan, ready_plan
 from primepar.reference.optimizers import AdamW
 from primepar.reference.transformer import Transformer
 
-DROPS = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
 EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 LONG, SHORT = 20, 20 if EVERY else 3
@@ -107,15 +108,6 @@ def oracle(
     return losses, norms, dict(model.parameters)
 
 
-def whole(everyone: list[steps.Run], name: str, like: np.ndarray) -> np.ndarray:
-    """A parameter put together of the parts of all ranks."""
-    found = np.full_like(like, np.nan)
-    for each in everyone:
-        for where, block in each.parts[name]:
-            found[where] = block
-    return found
-
-
 ON = [(ranks, name) for ranks in PLANS for name in asked(ranks)]
 
 
@@ -129,7 +121,7 @@ def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
         assert each.losses == pytest.approx(losses, rel=CLOSE, abs=0)
         assert each.norms == pytest.approx(norms, rel=CLOSE, abs=0)
     for parameter, expected in parameters.items():
-        got = whole(everyone, parameter, expected)
+        got = steps.whole([each.parts[parameter] for each in everyone], expected)
         assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter
 
 

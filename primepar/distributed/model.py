@@ -93,8 +93,9 @@ class PartitionedModel(nn.Module):
         return self._programs.program(batch, positions, until)
 
     def _blocks(self) -> Blocks:
+        """The parameters as programs take them."""
         return {
-            name + part.index: self.block(name, part)
+            name + part.index: self.block(name, part).contiguous()
             for name, parts in self.places.items()
             for part in parts
         }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, product
 
 import torch
+import torch.distributed as dist
 
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.profile_clock import Work
@@ -91,8 +92,9 @@ class Transfers:
         block = self._random(1, size)
         return lambda: mesh.pool.release(way(block))
 
-    def _own(self, groups: list[Ranks]) -> Ranks:
-        return next(group for group in groups if self.mesh.rank in group)
+    def _own(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
+        own = next(group for group in groups if self.mesh.rank in group)
+        return own, self.mesh.group(own)
 
     def _zeros(self, size: int) -> torch.Tensor:
         """What may be summed again and again."""
@@ -100,19 +102,20 @@ class Transfers:
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
         """An all-reduce over every group."""
-        own, tensor = self._own(groups), self._zeros(size)
-        return lambda: self.mesh.all_reduce(tensor, own, "profile")
+        (_, group), tensor = self._own(groups), self._zeros(size)
+        return lambda: dist.all_reduce(tensor, group=group)
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
         """An all-gather over every group."""
-        own, tensor = self._own(groups), self._zeros(size)
-        return lambda: self.mesh.all_gather(tensor, own, "profile")
+        own, group = self._own(groups)
+        tensor, everyone = self._zeros(size), [self._zeros(size) for _ in own]
+        return lambda: dist.all_gather(everyone, tensor, group=group)
 
     def scattering(self, groups: list[Ranks], size: int) -> Work:
         """A reduce-scatter over every group."""
-        own = self._own(groups)
-        parts = [self._zeros(size) for _ in own]
-        return lambda: self.mesh.reduce_scatter(parts, own, "profile")
+        own, group = self._own(groups)
+        tensor, parts = self._zeros(size), [self._zeros(size) for _ in own]
+        return lambda: dist.reduce_scatter(tensor, parts, group=group)
 
 
 def _hop(_: int, given: int) -> dict[str, float]:

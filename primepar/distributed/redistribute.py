@@ -14,7 +14,6 @@ import torch
 from primepar.distributed.buffers import BufferPool, Shape
 from primepar.distributed.executor import Executor
 from primepar.distributed.mesh import Mesh
-
 from primepar.errors import SequenceError, ShapeError
 from primepar.schedule import Layout, redistribution
 from primepar.schedule.layout import Cells
