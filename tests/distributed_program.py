@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from distributed_cases import mesh_of
+from linear_cases import mesh_of
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor

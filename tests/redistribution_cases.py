@@ -7,10 +7,11 @@ from math import lcm
 from typing import NamedTuple
 
 import torch
-from distributed_cases import mesh_of
+from linear_cases import mesh_of
 
-from primepar.distributed import Mesh, gather_tensor, scatter_tensor
-from primepar.distributed.redistribute import Redistribution
+from primepar.distributed import Executor, Mesh, gather_tensor, scatter_tensor
+from primepar.distributed.redistribute import Parts
+from primepar.operators.alone import lower_move
 from primepar.schedule import Layout
 
 SCALE = 2
@@ -20,8 +21,7 @@ SCALE = 2
 class Outcome(NamedTuple):
     """What one rank has of one way: whether all was right, and what it has sent."""
 
-    inward: bool
-    outward: bool
+    arrived: bool
     untouched: bool
     gathered: bool
     sent: Fraction
@@ -35,32 +35,24 @@ def whole_tensor(source: Layout, target: Layout) -> torch.Tensor:
 
 
 def one_way(mesh: Mesh, source: Layout, target: Layout) -> Outcome:
-    """Take a tensor from one layout to the other, as an operator's input and as a gradient."""
+    """Take a tensor from one layout to the other, twice."""
     whole = whole_tensor(source, target)
+    shape = tuple(whole.shape)
     expected = scatter_tensor(mesh, target, whole)
-    inward, outward = (
-        Redistribution(mesh, source, target, "O", tuple(whole.shape), outward=outward)
-        for outward in (False, True)
-    )
-    mesh.traffic.clear()
+    program = lower_move(source, target, shape)
+    run = Executor(mesh, program, kind="redistribution")
+    (name,) = {block.partition("[")[0] for blocks in program.final or () for block in blocks}
+    here, there = Parts("x", source, mesh.rank, shape), Parts(name, target, mesh.rank, shape)
     given = scatter_tensor(mesh, source, whole)
-    arrived = inward(given)
+    mesh.traffic.clear()
+    arrived = there.take(run(here.cut(given)))
     sent = mesh.traffic.elements.get("redistribution", Fraction(0))
-    arrives = torch.equal(arrived, expected)
-    untouched = torch.equal(given, scatter_tensor(mesh, source, whole))
-    if not inward.borrowed:
-        mesh.pool.release(arrived)
-    ours = mesh.pool.acquire(tuple(given.shape)).copy_(given)
-    left = outward(ours)
-    gathered = gather_tensor(mesh, target, left)
-    if outward.passes:
-        mesh.pool.release(left)
+    again = there.take(run(here.cut(given)))
+    gathered = gather_tensor(mesh, target, arrived)
     leaks = mesh.pool.created - mesh.pool.idle
-    mesh.pool.created = mesh.pool.idle
     return Outcome(
-        arrives,
-        torch.equal(left, expected),
-        untouched,
+        torch.equal(arrived, expected) and torch.equal(again, expected),
+        torch.equal(given, scatter_tensor(mesh, source, whole)),
         gathered is None or torch.equal(gathered, whole),
         sent,
         leaks,

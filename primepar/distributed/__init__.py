@@ -23,12 +23,10 @@ if TYPE_CHECKING:
         parameter_layout,
     )
     from primepar.distributed.redistribute import gather_tensor, scatter_tensor
-    from primepar.distributed.storage import Memory
 
 _MODULES = {
     "GPT": "gpt",
     "Executor": "executor",
-    "Memory": "storage",
     "Mesh": "mesh",
     "PartitionedLinear": "linear",
     "PartitionedModel": "model",
@@ -46,7 +44,6 @@ _MODULES = {
 __all__ = [
     "GPT",
     "Executor",
-    "Memory",
     "Mesh",
     "PartitionedLinear",
     "PartitionedModel",

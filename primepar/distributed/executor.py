@@ -8,11 +8,11 @@ from primepar.distributed.compiler import Compiler
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.messages import Frame
 from primepar.distributed.recorder import Recorder
-from primepar.distributed.shapes import Shapes, peak
+from primepar.distributed.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
-from primepar.schedule.program_uses import initial_blocks
+from primepar.schedule.program_uses import initial_blocks, peak
 
 NOTHING = StepInputs()
 """What a program of one linear operator, or of a redistribution, is given."""
@@ -63,7 +63,7 @@ class Executor:
         self._runs = [step.run for step in self._steps]
         self._names, self._checked = frozenset(self.initial), False
         self.sent = compiler.sent(kind)
-        self.peak = peak(program, mesh.rank, self.shapes)
+        self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Most elements alive at once on this rank, as the program counts them."""
 
     def __call__(

@@ -8,8 +8,9 @@ never written and never pooled; neither are blocks that are there at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -19,7 +20,8 @@ from primepar.distributed.buffers import BufferPool, Shape
 from primepar.distributed.messages import Action, Blocks, Frame
 from primepar.distributed.plans import Plan, Plans
 from primepar.distributed.shapes import Shapes, Slices
-from primepar.schedule.program import Evict, Free, Instruction
+from primepar.schedule.program import Instruction
+from primepar.schedule.program_uses import frees
 
 Get = Callable[[Blocks], torch.Tensor]
 
@@ -37,6 +39,22 @@ class Buffer:
     given: bool = False
     key: str = ""
     views: dict[str, Slices] = field(default_factory=dict)
+    make: Callable[[], torch.Tensor] = field(init=False)
+
+    @classmethod
+    def new(cls, shape: Shape, pool: BufferPool, leaves: bool) -> Buffer:
+        """A buffer of a pool, or one that is the caller's at the end."""
+        buffer = cls(shape, pool)
+        buffer.make = pool.maker(shape)
+        if leaves:
+            buffer.hand_over()
+        return buffer
+
+    def hand_over(self) -> None:
+        """Have it be the caller's at the end, so that it does not come from the pool."""
+        if self.pool is not None:
+            self.make = partial(self.pool.fresh, self.shape)
+        self.pool = None
 
     def writable(self, name: str) -> bool:
         """Whether nobody else sees what is written to a block."""
@@ -79,8 +97,7 @@ class Places:
         self._plans = plans
         self._opened: dict[int, Buffer] = {}
         self._count = 0
-        ends = enumerate(instructions)
-        self._last_end = {n.block: at for at, n in ends if isinstance(n, Free | Evict)}
+        self._last_end = {name: at for at, node in enumerate(instructions) for name in frees(node)}
 
     def pool(self, name: str) -> BufferPool:
         """The pool of a block's dtype."""
@@ -99,12 +116,9 @@ class Places:
         buffer.views[name] = _whole(buffer.shape)
         self.here[name] = buffer
 
-    def _make(self, name: str, place: int = -1) -> tuple[Callable[[], torch.Tensor], Buffer]:
-        """A function that gives memory for a block of here or of a later place, and what it is."""
-        pool, shape = self.pool(name), self.shapes.shape(name)
-        if self.leaves(name, place):
-            return lambda: pool.fresh(shape), Buffer(shape)
-        return pool.maker(shape), Buffer(shape, pool)
+    def _new(self, name: str, place: int = -1) -> Buffer:
+        """A buffer for a block of here, or of a later place."""
+        return Buffer.new(self.shapes.shape(name), self.pool(name), self.leaves(name, place))
 
     # Room
 
@@ -125,9 +139,9 @@ class Places:
         if plan is not None:
             actions += self._enter(plan, name)
         else:
-            make, buffer = self._make(name)
+            buffer = self._new(name)
             self._alone(name, buffer)
-            actions += [lambda f: _put(f.blocks, name, make())]
+            actions += [lambda f: _put(f.blocks, name, buffer.make())]
         if keep:
             actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
         return actions
@@ -148,12 +162,11 @@ class Places:
     def _enter(self, plan: Plan, name: str) -> list[Action]:
         """Room beside the blocks that it is joined with later."""
         actions: list[Action] = []
-        buffer = self._opened.get(plan.place)
-        if buffer is None:
-            make, buffer = self._make(plan.whole, plan.place)
-            key = buffer.key = self._key(plan.whole)
-            self._opened[plan.place] = buffer
-            actions = [lambda f: _put(f.blocks, key, make())]
+        if plan.place not in self._opened:
+            self._opened[plan.place] = self._new(plan.whole, plan.place)
+            self._opened[plan.place].key = key = self._key(plan.whole)
+            actions = [lambda f: _put(f.blocks, key, buffer.make())]
+        buffer = self._opened[plan.place]
         return [*actions, self._view(buffer, {name: self.shapes.inside(name, plan.whole)})]
 
     def _key(self, name: str) -> str:
@@ -207,20 +220,29 @@ class Places:
     # Cut and join
 
     def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
-        """Parts as views of the whole; copies where they are the caller's at the end."""
+        """Parts as views of the whole; copies where some are the caller's at the end."""
         actions = [action for part in parts for action in self._leave(part)]
-        buffer, base = self.here[whole], self.here[whole].views[whole]
         inside = {part: self.shapes.inside(part, whole) for part in parts}
-        views = {part: _shifted(at, base) for part, at in inside.items() if not self.leaves(part)}
+        views = self._views(whole, inside)
+        buffer, base = self.here[whole], self.here[whole].views[whole]
         if views and not buffer.key:
             key = buffer.key = self._key(whole)
             actions += [lambda f: _put(f.blocks, key, f.blocks[whole])]
-        actions += [self._view(buffer, views)] if views else []
+        if views:
+            actions += [self._view(buffer, {part: _shifted(inside[part], base) for part in views})]
         for part in parts:
             if part not in views:
                 actions += self.room(part)
                 actions += [self._copying(part, whole, inside[part])]
         return [*actions, self.drop(whole)] if in_place else actions
+
+    def _views(self, whole: str, parts: Collection[str]) -> list[str]:
+        """Which parts may be views: all that end here, or all where the whole goes with them."""
+        buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
+        if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
+            return [part for part in parts if part not in leaving]
+        buffer.hand_over()
+        return leaving
 
     @staticmethod
     def _copying(part: str, whole: str, at: Slices) -> Action:
@@ -241,8 +263,7 @@ class Places:
         """Where the whole lies in the buffer that its parts share; None where they do not."""
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
-        lost = self.leaves(whole) and (buffer.given or buffer.pool is not None)
-        if buffers or not buffer.key or lost:
+        if buffers or not buffer.key or self.leaves(whole) > self._may_leave(buffer, inside):
             return None
         starts = {
             tuple(own.start - at.start for own, at in zip(buffer.views[part], place, strict=True))
@@ -252,6 +273,14 @@ class Places:
         shape = self.shapes.shape(whole)
         found = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
         return None if starts else found
+
+    def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
+        """Whether a buffer, which has nothing but these parts, may be the caller's at the end."""
+        alone = not buffer.given and buffer.views.keys() == set(parts)
+        if alone and not any(map(self.leaves, parts)):
+            buffer.hand_over()
+            return True
+        return False
 
     # In one piece
 

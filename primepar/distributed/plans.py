@@ -10,13 +10,11 @@ from primepar.schedule.program import (
     AllReduce,
     Compute,
     Cut,
-    Evict,
-    Free,
     Instruction,
     Join,
     Reduce,
 )
-from primepar.schedule.program_uses import writes
+from primepar.schedule.program_uses import frees, writes
 
 
 class Plan(NamedTuple):
@@ -43,8 +41,9 @@ def plans_of(
     for place in reversed(range(len(instructions))):
         node = instructions[place]
         made = [name for name in writes(node, rank) if name in pending]
-        if isinstance(node, Free | Evict | Cut | Join) or not _in_buffers(node, shapes):
-            ended = [node.block] if isinstance(node, Free | Evict) else made
+        elsewhere = isinstance(node, Cut | Join) or not _in_buffers(node, shapes)
+        ended = [*frees(node), *(made if elsewhere else ())]
+        if ended:
             lost.update(pending.pop(name) for name in ended if name in pending)
         else:
             found.update({(place, name): pending[name] for name in made})

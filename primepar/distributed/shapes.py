@@ -8,8 +8,7 @@ from primepar.distributed.buffers import Shape
 from primepar.errors import ProgramError
 from primepar.schedule.meaning import Box, Meaning
 from primepar.schedule.operators import parse_block, tensor_dims
-from primepar.schedule.program import Evict, Free, Program
-from primepar.schedule.program_uses import initial_blocks, writes
+from primepar.schedule.program import Program
 
 Slices = tuple[slice, ...]
 
@@ -75,19 +74,3 @@ class Shapes:
                 f"program: expected a part of block {whole}, got {part}, which lies elsewhere"
             )
         return found
-
-
-def peak(program: Program, rank: int, shapes: Shapes) -> int:
-    """Most elements alive at once on a rank, buffers of posted receives included."""
-    alive = {name: shapes.elements(name) for name in initial_blocks(program)[rank]}
-    most = now = sum(alive.values())
-    for node in program.programs[rank]:
-        if isinstance(node, Free | Evict):
-            now -= alive.pop(node.block, 0)
-            continue
-        for name in writes(node, rank):
-            if name not in alive:
-                alive[name] = shapes.elements(name)
-                now += alive[name]
-        most = max(most, now)
-    return most

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -134,3 +136,17 @@ def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
             first[instruction.block] = None
         known.update(uses(instruction, rank), writes(instruction, rank))
     return tuple(first)
+
+
+def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
+    """Most elements alive at once on a rank, buffers of posted receives included."""
+    alive = {block: elements(block) for block in initial_blocks(program)[rank]}
+    most = now = sum(alive.values())
+    for node in program.programs[rank]:
+        now -= sum(alive.pop(block, 0) for block in frees(node))
+        for block in writes(node, rank):
+            if block not in alive:
+                alive[block] = elements(block)
+                now += alive[block]
+        most = max(most, now)
+    return most

@@ -37,7 +37,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import frees, gets, gives, initial_blocks, writes
+from primepar.schedule.program_uses import gets, gives, peak
 from primepar.schedule.signature import Signature
 
 Operations = Mapping[str, Fraction]
@@ -84,7 +84,6 @@ class Work:
         self.program, self.item = program, BYTES[dtype]
         self._operations = operations
         self._meaning = Meaning(program)
-        self._initial = initial_blocks(program)
         self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
         self._rate = number(cluster.rate(dtype).achieved)
@@ -144,17 +143,7 @@ class Work:
 
     def peak(self, rank: int) -> int:
         """Most elements alive at once on a rank, buffers of posted receives included."""
-        instructions = self.program.programs[rank]
-        alive = {block: self.elements(block) for block in self._initial[rank]}
-        most = now = sum(alive.values())
-        for node in instructions:
-            now -= sum(alive.pop(block, 0) for block in frees(node))
-            for block in writes(node, rank):
-                if block not in alive:
-                    alive[block] = self.elements(block)
-                    now += alive[block]
-            most = max(most, now)
-        return most
+        return peak(self.program, rank, self.elements)
 
 
 def _is_product(signature: Signature) -> bool:
