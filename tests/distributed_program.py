@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from linear_cases import mesh_of
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor
-from primepar.distributed.storage import Memory
+from primepar.operators.blocks import blocks_of, renamed
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -19,6 +20,7 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
@@ -26,6 +28,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Join,
     Program,
     Recv,
     Reduce,
@@ -33,6 +36,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.signature import Signature, Tensor
 
 RANKS = 4
 GROUP = (2, 0, 3, 1)
@@ -46,14 +50,34 @@ def initial_blocks(rank: int) -> dict[str, NDArray[np.float64]]:
 
 
 def every_instruction() -> Program:
-    """Messages of all kinds in two communicators, all collectives twice, host memory, sums."""
+    """Messages of all kinds in two communicators, all collectives twice, host memory, sums.
+
+    Every block is a tensor of its own, of two elements.
+    """
+    lists = [_instructions(rank) for rank in range(RANKS)]
+    names = dict.fromkeys(name for own in lists for node in own for name in _names(node))
     return Program(
         format="primepar-program",
         version=1,
         ranks=RANKS,
-        programs=tuple(tuple(_instructions(rank)) for rank in range(RANKS)),
-        initial=(("a", *GIVEN),) * RANKS,
+        programs=tuple(tuple(map(_in_tensors, own)) for own in lists),
+        initial=(tuple(f"{name}[0]" for name in ("a", *GIVEN)),) * RANKS,
+        tensors={name: Tensor(((0, 2),)) for name in names},
     )
+
+
+def _names(node: Instruction) -> tuple[str, ...]:
+    if isinstance(node, Group):
+        return tuple(message.block for message in node.body)
+    return blocks_of(node)
+
+
+def _in_tensors(node: Any) -> Instruction:
+    """The instruction with `a[0]` for `a`."""
+    if isinstance(node, Group):
+        return replace(node, body=tuple(map(_in_tensors, node.body)))
+    renamed_node: Instruction = renamed(node, "{}[0]".format, "")
+    return renamed_node
 
 
 def _instructions(rank: int) -> list[Instruction]:
@@ -127,49 +151,75 @@ def expected_blocks() -> list[dict[str, NDArray[np.float64]]]:
 
 
 def run_program(traced: bool) -> dict[str, Any]:
-    """Run it twice on this rank, `a` being borrowed."""
+    """Run it twice on this rank, the second time on the same blocks."""
     mesh = mesh_of("P2x2")
-    execute = Executor(mesh, every_instruction(), Memory(mesh.pool, lambda _: (2,), {"a"}))
+    execute = Executor(mesh, every_instruction())
+    start = initial_blocks(mesh.rank).items()
+    given = {f"{name}[0]": torch.from_numpy(array).to(mesh.device) for name, array in start}
+    before = {name: block.clone() for name, block in given.items()}
+    execute(dict(given))
     if traced:
         mesh.start_trace()
-    start = initial_blocks(mesh.rank).items()
-    given = {name: torch.from_numpy(array).to(mesh.device) for name, array in start}
-    borrowed = given["a"].clone()
     blocks = execute(dict(given))
     return {
         "blocks": {name: block.cpu().numpy().copy() for name, block in blocks.items()},
-        "untouched": torch.equal(given["a"], borrowed),
-        "sent": execute.elements,
+        "untouched": all(torch.equal(block, before[name]) for name, block in given.items()),
+        "sent": sum(elements for _, elements, _ in execute.sent),
         "events": mesh.stop_trace(),
     }
 
 
-def run_out_of_order() -> dict[str, Any]:
-    """Rows gathered, multiplied at once and scattered over a group in another order than ranks."""
-    mesh = mesh_of("P2x2")
-    row = GROUP.index(mesh.rank)
-    inputs, outputs = (tuple(f"{t}[{m},0]" for m in range(RANKS)) for t in ("I", "O"))
-    instructions: list[Instruction] = [
-        AllGather(GROUP, block=inputs[row], blocks=inputs, request="gather"),
-        Wait("gather"),
-        *(
-            Compute((inputs[m], "W[0,0]"), outputs[m], "forward", {"M": m, "N": 0, "K": 0})
-            for m in range(RANKS)
-        ),
-        ReduceScatter(GROUP, blocks=outputs, block=outputs[row]),
-        *(Free(name) for name in (*inputs, *outputs) if name not in (inputs[row], outputs[row])),
-    ]
-    program = Program(
+SIGNATURE = Signature(("whole I[M,N]", "W[N,K]"), "whole O[M,K]", kernel="linear.forward")
+
+
+def rows_together(group: tuple[int, ...]) -> Program:
+    """Rows gathered, joined, multiplied at once, cut and scattered over a group."""
+    rows = range(RANKS)
+    inputs, outputs = ([f"{t}[{m},0]" for m in rows] for t in ("I", "O"))
+    programs = []
+    for rank in rows:
+        own = group.index(rank)
+        programs.append((
+            AllGather(group, block=inputs[own], blocks=tuple(inputs), request="gather"),
+            Wait("gather"),
+            Join(tuple(inputs), "whole I[0,0]", in_place=True),
+            Compute(("whole I[0,0]", "W[0,0]"), "whole O[0,0]", "whole.forward",
+                    {"M": 0, "N": 0, "K": 0}),
+            Free("whole I[0,0]"),
+            Cut("whole O[0,0]", tuple(outputs), in_place=True),
+            ReduceScatter(group, blocks=tuple(outputs), block=outputs[own]),
+            *(Free(name) for name in outputs if name != outputs[own]),
+        ))  # fmt: skip
+    cut, whole = Tensor(((0, 2, 4, 6, 8), (0, 2))), Tensor(((0, 8), (0, 2)))
+    own = [group.index(rank) for rank in rows]
+    return Program(
         "primepar-program",
         1,
         RANKS,
-        tuple(tuple(instructions) if rank == mesh.rank else () for rank in range(RANKS)),
-        initial=((inputs[row], "W[0,0]"),) * RANKS,
-    )
-    mesh.ensure_groups([("world", GROUP)])
-    memory = Memory(mesh.pool, lambda _: (2, 2), [inputs[row], "W[0,0]"], [outputs[row]])
+        tuple(programs),
+        initial=tuple((inputs[at], "W[0,0]") for at in own),
+        final=tuple(("W[0,0]", outputs[at]) for at in own),
+        grid={"whole.forward": {"M": 1, "N": 1, "K": 1}},
+        phases={"whole.forward": SIGNATURE},
+        tensors={"I": cut, "O": cut, "W": Tensor(((0, 2), (0, 2))), "whole I": whole,
+                 "whole O": whole},
+    )  # fmt: skip
+
+
+def run_rows_together(group: tuple[int, ...]) -> dict[str, Any]:
+    """Run it on this rank twice; each rank has a weight of its own."""
+    mesh = mesh_of("P2x2")
+    execute, row = Executor(mesh, rows_together(group)), group.index(mesh.rank)
     given = torch.full((2, 2), float(row + 1), dtype=torch.float64)
     weight = torch.full((2, 2), float(mesh.rank), dtype=torch.float64)
-    blocks = Executor(mesh, program, memory)({inputs[row]: given, "W[0,0]": weight})
+    for _ in range(2):
+        blocks = execute({f"I[{row},0]": given, "W[0,0]": weight})
     total = 2 * (row + 1) * sum(range(RANKS))
-    return {"equal": bool((blocks[outputs[row]] == total).all()), "names": sorted(blocks)}
+    return {
+        "equal": bool((blocks[f"O[{row},0]"] == total).all()),
+        "names": sorted(blocks),
+        "untouched": bool((given == row + 1).all() and (weight == mesh.rank).all()),
+        "made": mesh.pool.created,
+        "idle": mesh.pool.idle,
+        "peak": execute.peak,
+    }

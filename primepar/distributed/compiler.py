@@ -180,9 +180,10 @@ class Compiler:
 
     def _collective(self, node: Collective) -> list[Action]:
         reads, writes = list(gives(node, self.mesh.rank)), list(gets(node, self.mesh.rank))
-        if reads:
+        named = [*reads, *writes]
+        if named:
             sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
-            self._count(node, reads[0], sent)
+            self._count(node, named[0], sent)
         actions: list[Action] = []
         run = None
         if isinstance(node, ReduceScatter):
