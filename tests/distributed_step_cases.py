@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import distributed_model_cases as cases
@@ -22,11 +23,15 @@ Parts = list[tuple[tuple[slice, ...], NDArray[Any]]]
 
 
 class Run(NamedTuple):
-    """Losses and norms of a few training steps, and the parts of each parameter that a rank has."""
+    """Losses and norms of a few training steps, and the parts of each parameter that a rank has.
+
+    `sent` are the elements of one step.
+    """
 
     losses: list[float]
     norms: list[float]
     parts: dict[str, Parts]
+    sent: Fraction
 
 
 RATE, CLIP = 0.02, 0.5
@@ -53,7 +58,8 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
         inputs = StepInputs(Draw(cases.SEED, at), RATE, at)
         found.append(update(run, state, tokens, targets, inputs))
     losses, norms = (list(each) for each in zip(*found, strict=True))
-    return Run(losses, norms, parts_of(state))
+    sent = sum((elements for _, elements, _ in run.executor.sent), Fraction(0))
+    return Run(losses, norms, parts_of(state), sent)
 
 
 def parts_of(state: TrainingState) -> dict[str, Parts]:

@@ -22,7 +22,12 @@ from linear_cases import Turned, arrays
 from safetensors.numpy import load_file
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from primepar.distributed import checkpoint, full_gradient, full_parameter
+from primepar.distributed import (
+    checkpoint,
+    full_gradient,
+    full_parameter,
+    parameter_layout,
+)
 from primepar.distributed.launch import World
 from primepar.distributed.model import PartitionedModel
 from primepar.distributed.model_weights import load_weights, save_weights
@@ -67,7 +72,8 @@ def _train(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "loaded": arrays({name: full_parameter(model, name) for name in NAMES})
     }
-    found["apart"] = [name for name in NAMES if len(model.places[name]) > 1]
+    layouts = {name: parameter_layout(model, name) for name in NAMES}
+    found["apart"] = [name for name, each in layouts.items() if max(map(len, each.held)) > 1]
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(CONFIG))
     loss = model.loss(tokens_BT, targets_BT)
     loss.backward()  # type: ignore[no-untyped-call]

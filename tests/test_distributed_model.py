@@ -143,15 +143,13 @@ def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, pl
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
-def test_every_rank_sends_what_its_program_sends_and_what_is_predicted(
+def test_every_rank_sends_what_the_program_of_the_step_sends(
     ranks: int, name: str, plan: str
 ) -> None:
     planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
-    batch = batch_of(planned)
-    program = lower_step(planned, batch, config.context, "gradients")
+    program = lower_step(planned, batch_of(planned), config.context, "gradients")
     sent = [each.sent for each in results(ranks)[name, plan]]
     assert sent == sent_by(calls_of_step(program))
-    assert sent == list(traffic(planned, batch, config.context).total)
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)

@@ -26,6 +26,7 @@ from primepar.errors import PlanError
 from primepar.models import ModelConfig, operators
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
+from primepar.plan.cost.traffic import traffic
 from primepar.reference.optimizers import AdamW
 from primepar.reference.transformer import Transformer
 
@@ -123,6 +124,14 @@ def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
     for parameter, expected in parameters.items():
         got = steps.whole([each.parts[parameter] for each in everyone], expected)
         assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter
+
+
+@pytest.mark.parametrize(("ranks", "name"), ON)
+def test_a_step_sends_what_is_predicted(ranks: int, name: str) -> None:
+    plan, *_ = asked(ranks)[name]
+    assert plan.batch is not None
+    expected = traffic(plan, plan.batch, plan.model.context).total
+    assert [each.sent for each in results(ranks)[name]] == list(expected)
 
 
 def test_a_clipped_run_is_another_one() -> None:
