@@ -12,9 +12,10 @@ from itertools import combinations, product
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.executor import Executor
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.profile_clock import Work
-from primepar.distributed.redistribute import Redistribution
+from primepar.operators.alone import lower_move
 from primepar.schedule import Layout
 
 Measured = tuple[str, str, dict[str, float], Work]
@@ -24,14 +25,24 @@ SIZES = (1 << 6, 1 << 13, 1 << 17, 1 << 20)
 """Elements that each rank gives."""
 
 
+def running(run: Executor, most: int = 1) -> Work:
+    """A run of a program on random blocks; tokens and targets are integers below `most`."""
+    mesh, given = run.mesh, {}
+    for name in run.initial:
+        shape = run.shapes.shape(name)
+        if name.startswith(("tokens", "targets")):
+            given[name] = torch.randint(most, shape, device=mesh.device)
+        else:
+            dtype = mesh.wide_dtype if run.shapes.wide(name) else mesh.dtype
+            given[name] = torch.randn(shape, device=mesh.device, dtype=dtype)
+    return lambda: run(dict(given))
+
+
 class Transfers:
     """All transfers on a mesh, of sizes `scale` times as large."""
 
     def __init__(self, mesh: Mesh, scale: int) -> None:
         self.mesh, self.scale = mesh, scale
-
-    def _random(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
 
     @property
     def sorts(self) -> tuple[tuple[str, Takes, Callable[[list[Ranks], int], Work]], ...]:
@@ -88,9 +99,8 @@ class Transfers:
         held = [tuple((each, 0) for each in gets[rank]) for rank in range(mesh.ranks)]
         own = tuple(((rank, 0),) for rank in range(mesh.ranks))
         source, target = (Layout((mesh.ranks, 1), each) for each in (own, tuple(held)))
-        way = Redistribution(mesh, source, target, "O", (mesh.ranks, size))
-        block = self._random(1, size)
-        return lambda: mesh.pool.release(way(block))
+        program = lower_move(source, target, (mesh.ranks, size))
+        return running(Executor(mesh, program))
 
     def _own(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
         own = next(group for group in groups if self.mesh.rank in group)

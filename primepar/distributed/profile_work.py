@@ -16,7 +16,7 @@ from primepar.distributed.kernels import KERNELS
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import post
 from primepar.distributed.profile_clock import Stopwatch, Work
-from primepar.distributed.profile_transfers import Measured, Transfers
+from primepar.distributed.profile_transfers import Measured, Transfers, running
 from primepar.models import ModelConfig, Operator, operators
 from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import Plan
@@ -77,20 +77,7 @@ class Works:
         """One product of this size on each rank."""
         mesh = self.mesh
         program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
-        return self._running(Executor(mesh, program))
-
-    def _running(self, run: Executor) -> Work:
-        """A run of a program on random blocks; what they hold of the vocabulary are tokens."""
-        given = {}
-        for name in run.initial:
-            shape, tokens = run.shapes.shape(name), name.startswith(("tokens", "targets"))
-            given[name] = self._tokens(*shape) if tokens else self._random(*shape)
-            if run.shapes.wide(name):
-                given[name] = given[name].to(self.mesh.wide_dtype)
-        return lambda: run(dict(given))
-
-    def _tokens(self, *shape: int) -> torch.Tensor:
-        return torch.randint(VOCABULARY, shape, device=self.mesh.device)
+        return running(Executor(mesh, program))
 
     def passes(self) -> Iterator[Measured]:
         """Copies, which read and write every element once."""
@@ -122,7 +109,7 @@ class Works:
                              "bytes": found.bytes}  # fmt: skip
                     size = f"{batch * model.context} x {operator.K}"
                     run = Executor(self.mesh, part_of(program, operator), settings)
-                    every.setdefault(kind, []).append((kind, size, takes, self._running(run)))
+                    every.setdefault(kind, []).append((kind, size, takes, running(run, VOCABULARY)))
         for own in every.values():
             yield from own
 
