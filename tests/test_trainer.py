@@ -83,8 +83,10 @@ def test_a_trace_shows_one_step_of_every_rank(four: Runs) -> None:
         for event in json.loads((four.folder / "trace.json").read_text())["traceEvents"]
         if event["ph"] == "X"
     ]
-    products = [event for event in spans if event["cat"] in ("forward", "backward", "gradient")]
-    operators = len(cases.SMALL.model.linear_shapes)
+    linears = cases.SMALL.model.linear_shapes
+    phases = {f"{name}.{each}" for name in linears for each in ("forward", "backward", "gradient")}
+    products = [event for event in spans if event["cat"] in phases]
+    operators = len(linears)
     for rank in range(4):
         assert len([event for event in products if event["pid"] == rank]) == operators * 3 * 2
 

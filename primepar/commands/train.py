@@ -47,6 +47,14 @@ def train(
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of AdamW after the warm-up.")] = 1e-3,
     warmup: Annotated[int, typer.Option(help="Steps of the warm-up.")] = 20,
+    clip: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NORM",
+            help="Scale gradients of a larger norm down to this one.",
+            show_default="any norm",
+        ),
+    ] = None,
     layers: Annotated[
         int | None, typer.Option(help="Transformer blocks.", show_default="the plan's, or 4")
     ] = None,
@@ -113,6 +121,7 @@ def train(
         batch=batch,
         lr=lr,
         warmup=warmup,
+        clip=clip,
         layers=layers,
         hidden=hidden,
         heads=heads,

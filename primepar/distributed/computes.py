@@ -104,15 +104,15 @@ class Computes:
         return run, first
 
     def _checked(self, kernel: Kernel, node: Compute, at: str) -> Kernel:
-        """The kernel, which must give what the block is."""
+        """The kernel, which must give what the block is, or as a wide one what is rounded to it."""
         shape, pool = self.shapes.shape(node.accumulates), self.places.pool(node.accumulates)
-        expected = shape, pool.dtype
+        expected, wide = (shape, pool.dtype), (shape, self.places.pools[1].dtype)
         slices = ", ".join(f"{dim}={at}" for dim, at in (node.sub_operator or {}).items())
 
         def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
             result = kernel(site, inputs, *blocks)
             got = tuple(result.shape), result.dtype
-            if got != expected:
+            if got not in (expected, wide):
                 raise ProgramError(
                     f"{at}: expected {_text(*expected)} from the kernel {site.phase.kernel} of "
                     f"phase {site.phase.name} at {slices}, got {_text(*got)}"

@@ -26,6 +26,7 @@ from primepar.operators.update import lower_gradient_norm, lower_update
 from primepar.passes import PASSES, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
+from primepar.plan.rows import row_cuts
 from primepar.schedule.program import Program
 
 LOWERINGS: Mapping[str, Callable[[StepContext, Operator], OperatorLowering]] = {
@@ -92,6 +93,19 @@ def lower_step(
         tensors=builder.tensors,
     )
     return apply(program, passes)
+
+
+def parameter_views(plan: Plan) -> dict[str, View]:
+    """Every parameter of a plan's programs: its cuts, and the blocks that every rank holds.
+
+    They are those of its moments too, and the same for every batch.
+    """
+    positions = plan.model.context
+    batch = plan.batch or row_cuts(plan).smallest_batch(positions)
+    step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
+    for operator in plan.operators:
+        LOWERINGS[operator.kind](step, operator)
+    return {name: step.parameters[name] for name in plan.model.parameter_shapes}
 
 
 def _update(step: StepContext, clip: bool) -> None:
