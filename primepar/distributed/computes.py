@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,9 @@ from primepar.errors import ProgramError
 from primepar.operators import Site, StepInputs, StepSettings, site_of
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
+
+if TYPE_CHECKING:
+    from primepar.distributed.conform import Watch
 
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 COMBINE: dict[str, Combine] = {
@@ -42,8 +46,11 @@ def together(actions: list[Action]) -> Action:
 class Computes:
     """Makes the closures of one program's computes."""
 
-    def __init__(self, shapes: Shapes, places: Places, settings: StepSettings | None) -> None:
+    def __init__(
+        self, shapes: Shapes, places: Places, settings: StepSettings | None, watch: Watch | None
+    ) -> None:
         self.shapes, self.places, self.settings = shapes, places, settings
+        self._watch = watch
 
     def actions(self, node: Compute, at: str) -> tuple[Action, Action]:
         """What runs a compute, and what runs it with its result checked.
@@ -78,6 +85,8 @@ class Computes:
 
     def _product(self, node: Compute, site: Site) -> Action:
         multiply, name, begun = product(site), node.accumulates, self._begun(node)
+        if self._watch is not None:
+            multiply = self._watch.product(site, multiply)
         first, second = node.reads
         actions = self.places.room(name, keep=begun)
 
@@ -92,6 +101,8 @@ class Computes:
 
     def _kernel(self, node: Compute, phase: Phase, site: Site, at: str) -> tuple[Action, Action]:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
+        if self._watch is not None:
+            kernel = self._watch.kernel(kernel)
         if self._begun(node):
             before, combine = self.places.room(name, keep=True), COMBINE[phase.reduction]
         else:
