@@ -10,10 +10,10 @@ import msgspec
 from partitioned_cases import DRAW
 
 from primepar.operators import StepInputs, StepSettings
-from primepar.operators.blocks import freed
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.context import StepContext
 from primepar.operators.step import LOWERINGS
+from primepar.passes import free_early
 from primepar.plan import Plan, ends
 from primepar.reference import emulate
 from primepar.reference.block import Array
@@ -73,19 +73,7 @@ class Alone:
             dx = part.backward(dy)
         for view in (y, *dx, *step.gradients.values()):
             builder.end_with(view)
-        pairs = zip(builder.programs, builder.final, strict=True)
-        program = Program(
-            format="primepar-program",
-            version=1,
-            ranks=self.plan.ranks,
-            programs=tuple(tuple(freed(instructions, final)) for instructions, final in pairs),
-            grid=builder.grid,
-            initial=tuple(map(tuple, builder.initial)),
-            final=tuple(map(tuple, builder.final)),
-            phases=builder.phases,
-            tensors=builder.tensors,
-        )
-        return program, y, dx
+        return free_early(builder.program()), y, dx
 
 
 def without(kind: type) -> Callable[[Program], Program]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_cases import TWO_LEVELS, cluster
-from step_cases import calls_of_step, held_by, sent_by, sent_for_norm
+from step_cases import calls_of_step, held_by, sent_by
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
@@ -26,7 +26,6 @@ from primepar.plan.search.planner import Found, Planner
 from primepar.plan.search.space import SpaceName
 from primepar.reference.check import memories
 from primepar.reference.executor import emulate
-from primepar.schedule import Program
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 8, "context": 4}
 MODELS = {
@@ -53,12 +52,6 @@ def chosen(draw: st.DrawFn, space: SpaceName) -> Found:
     return Found(found, 0.0, choices)
 
 
-def predicted(program: Program, plan: Plan, batch: int, positions: int) -> list[Fraction]:
-    """What every rank is predicted to send, with the sums for the norm of the gradient."""
-    total, norm = traffic(plan, batch, positions).total, sent_for_norm(program)
-    return [each + norm for each in total]
-
-
 @pytest.mark.parametrize("space", ["paper", "all"])
 def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName) -> None:
     """Instruction by instruction; ready plans and any others are in `test_plan_step_sent`."""
@@ -69,7 +62,7 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
         training = found.planner.training
         step = found.plan, training.batch, training.positions
         program = lower_step(*step)
-        assert predicted(program, *step) == sent_by(calls_of_step(program))
+        assert list(traffic(*step).total) == sent_by(calls_of_step(program))
         assert peak(*step).tolist() == held_by(program)
 
     counts()
@@ -83,9 +76,8 @@ def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> Non
     model = replace(PUBLISHED[name], layers=6)
     found = Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper").search()
     program = lower_step(found.plan, 8, model.context)
-    step = found.plan, 8, model.context
-    assert predicted(program, *step) == sent_by(calls_of_step(program))
-    assert peak(*step).tolist() == held_by(program)
+    assert list(traffic(found.plan, 8, model.context).total) == sent_by(calls_of_step(program))
+    assert peak(found.plan, 8, model.context).tolist() == held_by(program)
 
 
 def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
@@ -107,10 +99,10 @@ def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
     model = ModelConfig.of("llama", **SIZES, vocabulary=64)
     plan = ready_plan("data", model, 1)
     parameters = sum(prod(shape) for shape in model.parameter_shapes.values())
-    table, loss_and_norm = 64 * 16, 2
+    table, loss = 64 * 16, 1
     for dtype, kept, item in (("float32", 16, 4), ("bfloat16", 16, 2), ("float64", 24, 8)):
         (got,) = peak_bytes(plan, 1, 1, dtype)
-        assert got == kept * parameters + 4 * table + item * loss_and_norm
+        assert got == kept * parameters + 4 * table + item * loss
 
 
 @pytest.mark.parametrize("family", ["opt", "bloom"])
@@ -134,7 +126,7 @@ def test_emulated_devices_send_and_hold_it() -> None:
     plan = ready_plan("primepar", MODELS["llama"], 4)
     program = lower_step(plan, 2, 4)
     emulated = emulate(program, memories(program))
-    assert predicted(program, plan, 2, 4) == emulated.sent
+    assert list(traffic(plan, 2, 4).total) == emulated.sent
     assert peak(plan, 2, 4).tolist() == emulated.peak
 
 

@@ -81,18 +81,7 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    program = Program(
-        format="primepar-program",
-        version=1,
-        ranks=plan.ranks,
-        programs=tuple(map(tuple, builder.programs)),
-        grid=builder.grid,
-        initial=tuple(map(tuple, builder.initial)),
-        final=tuple(map(tuple, builder.final)),
-        phases=builder.phases,
-        tensors=builder.tensors,
-    )
-    return apply(program, passes)
+    return apply(builder.program(), passes)
 
 
 def parameter_views(plan: Plan) -> dict[str, View]:
