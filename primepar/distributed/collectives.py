@@ -55,8 +55,9 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
 def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
     """What starts a collective on blocks that are all there, those that it writes too.
 
-    `run` gives those of all members as one flat tensor, where they lie in memory so. A group of one
-    rank copies what it gives to what it gets.
+    `run` gives those of all members, in the order of the ranks, as one flat tensor: always to a
+    reduce-scatter, and to an all-gather where they lie in memory so. A group of one rank copies
+    what it gives to what it gets.
     """
     if len(node.group) == 1:
         return _alone(mesh, node)
@@ -70,7 +71,7 @@ def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
         case Reduce():
             return _reduce(mesh, node, group)
         case AllGather():
-            return _all_gather(mesh, node, group, run)
+            return _all_gather(node, group, run)
         case ReduceScatter():
             return _reduce_scatter(node, group, run)
         case AllToAll():
@@ -99,39 +100,39 @@ def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
     return lambda blocks: started(dist.reduce(blocks[name].clone(), root, op, group, True))
 
 
-def _all_gather(mesh: Mesh, gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """Into one tensor where the blocks follow one another in memory, in the order of the ranks.
+def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
+    """Into one tensor, from which blocks that do not follow one another are copied.
 
-    A block that is given and gotten is left as it is: torch gets a buffer in its place.
+    Every rank takes the same call: gloo has others for lists, and these do not fit together.
     """
     given, names = gather.block, in_order(gather)
     if run is not None:
         return lambda blocks: started(
             GATHER(run(blocks), blocks[given].view(-1), group, async_op=True)
         )
-    own = sorted(gather.group).index(mesh.rank)
-    if names[own] != given:
-        return lambda blocks: started(
-            dist.all_gather([blocks[name] for name in names], blocks[given], group, True)
-        )
 
     def start(blocks: Blocks) -> Waitable:
-        room = [blocks[name] for name in names]
-        room[own] = torch.empty_like(room[own])
-        return started(dist.all_gather(room, blocks[given], group, True))
+        block = blocks[given]
+        everyone = block.new_empty(len(names) * block.numel())
+        work = GATHER(everyone, block.view(-1), group, async_op=True)
+        into = [(name, blocks[name]) for name in names]
+
+        def take_apart() -> None:
+            for (name, own), part in zip(into, everyone.view(len(names), -1), strict=True):
+                if name != given:
+                    own.copy_(part.view_as(own))
+
+        return Pending([work], take_apart)
 
     return start
 
 
 def _reduce_scatter(scatter: ReduceScatter, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """torch numbers the members of a group by rank, the IR as the program lists them."""
-    own, ordered, op = scatter.block, in_order(scatter), OPERATIONS[scatter.reduction]
-    if run is not None:
-        return lambda blocks: started(
-            SCATTER(blocks[own].view(-1), run(blocks), op, group, async_op=True)
-        )
+    """From one tensor of all members' blocks in the order of the ranks, into another one."""
+    own, op = scatter.block, OPERATIONS[scatter.reduction]
+    assert run is not None
     return lambda blocks: started(
-        dist.reduce_scatter(blocks[own], [blocks[name] for name in ordered], op, group, True)
+        SCATTER(blocks[own].view(-1), run(blocks), op, group, async_op=True)
     )
 
 

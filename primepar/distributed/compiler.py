@@ -11,7 +11,7 @@ from primepar.distributed.computes import Computes, together
 from primepar.distributed.labels import Labels
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import Action, Frame, Message, Start, post, staged
-from primepar.distributed.places import Places
+from primepar.distributed.places import Get, Places
 from primepar.distributed.plans import plans_of
 from primepar.distributed.shapes import Shapes
 from primepar.errors import ProgramError
@@ -184,25 +184,28 @@ class Compiler:
         if named:
             sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
             self._count(node, named[0], sent)
-        actions: list[Action] = []
-        run = None
-        if isinstance(node, ReduceScatter):
-            run = self.places.run_of(in_order(node))
-            if run is not None and node.block in reads:
-                actions += self.places.renew(node.block)
-        if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
-            # Its own block stays as it is.
-            writes = [name for name in writes if name != node.block]
-        for name in writes:
-            actions += self.places.room(name, keep=name in reads)
-        if isinstance(node, AllGather):
-            run = self.places.run_of(in_order(node))
+        actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
         if run is None:
             start = self._staged(start, reads, writes)
         if node.request is None:
             return [*actions, lambda frame: start(frame.blocks).wait()]
         return [*actions, _posting(start, [node.request])]
+
+    def _room(
+        self, node: Collective, reads: list[str], writes: list[str]
+    ) -> tuple[list[Action], Get | None]:
+        """Room for what a collective writes, and its members' blocks as one tensor."""
+        if isinstance(node, ReduceScatter) and len(node.group) > 1:
+            actions, run = self.places.flat(in_order(node))
+            return [*actions, *self.places.renew(node.block)], run
+        if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
+            # Its own block stays as it is.
+            writes = [name for name in writes if name != node.block]
+        actions = [
+            action for name in writes for action in self.places.room(name, keep=name in reads)
+        ]
+        return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
 
     # Host memory
 

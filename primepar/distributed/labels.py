@@ -17,12 +17,15 @@ class Labels:
         names = [name for name in shapes.meaning.phases if shapes.is_product(name)]
         products = [shapes.meaning.phases[name] for name in names]
         self._operators = {name.rpartition(".")[0] for name in names}
+        self._real = shapes.meaning.real
         self._tensors = {
-            template.tensor for phase in products for template in (*phase.reads, phase.writes)
+            self._real(template.tensor)
+            for phase in products
+            for template in (*phase.reads, phase.writes)
         }
 
     def is_linear(self, node: Send | Recv | ISend | IRecv | Collective, block: str) -> bool:
         """Whether a linear operator sends a block so."""
         if isinstance(node, ISend | IRecv) and self._operators - {""}:
             return node.request.partition(" ")[0] in self._operators
-        return block.rstrip("'").rpartition("[")[0] in self._tensors
+        return self._real(block.rstrip("'").rpartition("[")[0]) in self._tensors

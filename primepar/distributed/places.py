@@ -303,6 +303,22 @@ class Places:
             return lambda blocks: blocks[key].view(-1)
         return lambda blocks: blocks[key].view(-1)[first:last]
 
+    def flat(self, names: list[str]) -> tuple[list[Action], Get]:
+        """Some blocks as one flat tensor: their memory, or a copy that is made before."""
+        run = self.run_of(names)
+        if run is not None:
+            return [], run
+        key = self._key(names[0])
+        return [_flattening(key, names)], lambda blocks: blocks.pop(key)
+
+
+def _flattening(key: str, names: list[str]) -> Action:
+    def flatten(frame: Frame) -> None:
+        blocks = frame.blocks
+        blocks[key] = torch.cat([blocks[name].flatten() for name in names])
+
+    return flatten
+
 
 def _shifted(at: Slices, base: Slices) -> Slices:
     pairs = zip(at, base, strict=True)

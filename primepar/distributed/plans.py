@@ -13,6 +13,7 @@ from primepar.schedule.program import (
     Instruction,
     Join,
     Reduce,
+    ReduceScatter,
 )
 from primepar.schedule.program_uses import frees, writes
 
@@ -41,7 +42,7 @@ def plans_of(
     for place in reversed(range(len(instructions))):
         node = instructions[place]
         made = [name for name in writes(node, rank) if name in pending]
-        elsewhere = isinstance(node, Cut | Join) or not _in_buffers(node, shapes)
+        elsewhere = isinstance(node, Cut | Join | ReduceScatter) or not _in_buffers(node, shapes)
         ended = [*frees(node), *(made if elsewhere else ())]
         if ended:
             lost.update(pending.pop(name) for name in ended if name in pending)
