@@ -186,6 +186,18 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     assert list(cases.losses(tmp_path / "run")) == [1]
 
 
+def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> None:
+    rows = []
+    for name, clip in (("free", None), ("clipped", 1e-9)):
+        assert cases.train(tmp_path / name, clip=clip, steps=2, warmup=0, lr=0.01) == 0
+        log = read_log(tmp_path / name / "log.jsonl")
+        rows.append([(row.loss, row.gradient_norm) for row in log if isinstance(row, StepRow)])
+    free, clipped = rows
+    assert clipped[0] == free[0]
+    assert clipped[0][1] > 0.1
+    assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
