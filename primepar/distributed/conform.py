@@ -191,7 +191,7 @@ class Watch:
         """What an instruction does with others, and which kernel it calls."""
         match node:
             case Compute(phase=str()):
-                phase = self.shapes.meaning.phases[node.phase]
+                phase = self.shapes.meaning.phases[str(node.phase)]
                 slices = node.sub_operator or {}
                 boxes = [
                     self.shapes.box(each.block(slices)) for each in (*phase.reads, phase.writes)
