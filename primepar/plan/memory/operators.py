@@ -250,7 +250,7 @@ class Embedding(Local):
 
 
 class Loss(Local):
-    """A row's largest logit, sum and target; the shares of all columns stay for backward."""
+    """A row's largest logit, sum and target; backward makes the shares of all columns."""
 
     def __init__(self, step: Step, operator: Operator) -> None:
         super().__init__(step, operator)
@@ -261,10 +261,11 @@ class Loss(Local):
         make, rows_of, (x,) = self.events.make, self.step.rows_of, inputs
         largest = make(rows_of(self.layout, 1), x)
         sums = make(rows_of(self.layout, 2), x, largest, self.targets)
-        self.shares = make(self.of(self.step.vocabulary), x, largest, sums)
+        self.reads = x, largest, sums
         one = Lies(Cells.even((1,)), 1, np.ones_like(x.own_R))
         return make(one, sums)
 
     def backward(self, dy: Lies | None) -> tuple[Lies, ...]:
         """Make the gradient of the logits."""
-        return (self.events.make(self.of(self.step.vocabulary), self.shares, self.targets),)
+        shares = self.events.make(self.of(self.step.vocabulary), *self.reads)
+        return (self.events.make(self.of(self.step.vocabulary), shares, self.targets),)
