@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from distributed_cases import Turned, arrays
 from distributed_ranks import on_ranks
+from linear_cases import Turned, arrays
 from safetensors.numpy import load_file
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.optim import AdamW

@@ -9,6 +9,7 @@ import distributed_cases as cases
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
+from linear_cases import Arrays
 
 from primepar.partition import parse_sequence
 from primepar.reference.transformer import Transformer
@@ -39,7 +40,7 @@ def one_process() -> dict[str, Any]:
     return cases.gpt("")
 
 
-def difference(got: cases.Arrays, expected: cases.Arrays) -> float:
+def difference(got: Arrays, expected: Arrays) -> float:
     """Largest difference of two sets of arrays, each relative to the largest of its entries."""
     assert got.keys() == expected.keys()
     return max(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import distributed_cases as cases
+import linear_cases as cases
 import numpy as np
 import pytest
 import torch
