@@ -167,18 +167,18 @@ def measure(folder: Path, rounds: int) -> None:
 
 def _trainer(world: World, path: Path, text: Text) -> Trainer:
     """What `primepar train --plan` trains with, and says nothing."""
-    from primepar.distributed import Mesh, PartitionedModel
+    from primepar.distributed import Mesh
     from primepar.distributed.launch import Launch
     from primepar.distributed.log import Log
     from primepar.distributed.progress import Reporter
     from primepar.distributed.settings import Settings
-    from primepar.distributed.trainer import Trainer, make_optimizer
+    from primepar.distributed.state import TrainingState
+    from primepar.distributed.trainer import Trainer
 
     plan, settings = load_plan(path), Settings(plan=str(path))
-    model = PartitionedModel(plan, Mesh(plan.sequence("head"), world.device), settings.seed)
+    state = TrainingState(plan, Mesh(plan.sequence("head"), world.device), settings.seed)
     silent = Reporter(Launch("mpirun", rank=1, size=world.size), 0, settings.steps)
-    optimizer = make_optimizer(model, settings.lr)
-    return Trainer(settings, world, model, optimizer, text, Log(None), silent)
+    return Trainer(settings, world, state, text, Log(None), silent)
 
 
 def ranks(values: Sequence[float]) -> list[int]:

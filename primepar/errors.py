@@ -62,10 +62,6 @@ class ConfigError(PrimeParError):
     """A training or model setting is out of range or does not fit the others."""
 
 
-class TrainingOrderError(PrimeParError):
-    """A partitioned layer is asked for a phase while its weight rests where another one starts."""
-
-
 class CheckpointError(PrimeParError):
     """A saved run cannot be read, or belongs to another model."""
 
@@ -90,6 +86,12 @@ class ClaimError(CertificateError):
 
 class RefutedError(PrimeParError):
     """A program that was to run is not proved."""
+
+    exit_code = 1
+
+
+class ConformanceError(PrimeParError):
+    """A rank has done something else than the program that was proved says."""
 
     exit_code = 1
 

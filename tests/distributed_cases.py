@@ -17,6 +17,13 @@ BATCH = 12
 NAMES = tuple(CONFIG.parameter_shapes)
 
 
+PRODUCTS = tuple(
+    f"{name}.{phase}"
+    for name in CONFIG.linear_shapes
+    for phase in ("forward", "backward", "gradient")
+)
+
+
 def batch(step: int = 0, device: torch.device | str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and targets of one step."""
     generator = np.random.default_rng(step)
@@ -67,12 +74,10 @@ def refusals(sequence: str) -> list[str]:
     tokens = torch.zeros((2, 3), dtype=torch.int64)
     messages += [message_of(model.loss, tokens, tokens)]
     messages += [message_of(model.loss, tokens, tokens[:1])]
-    messages += [message_of(model.get_submodule("blocks.0.fc1"), torch.zeros(1, 2, 5))]
     messages += [message_of(full_gradient, model, "norm.weight")]
     messages += [message_of(full_parameter, model, "norm.scale")]
     messages += [message_of(load_parameter, model, "norm.weight", np.zeros(5))]
-    model.loss(tokens[:, :2], tokens[:, :2])
-    return [*messages, message_of(full_parameter, model, "head.weight")]
+    return messages
 
 
 def unfit_gpt(sequence: str) -> str:
@@ -88,7 +93,7 @@ def traced(sequence: str) -> tuple[Fraction, int, int]:
     model.loss(*batch()).backward()  # type: ignore[no-untyped-call]
     events = mesh.stop_trace()
     counted = sum(mesh.traffic.elements.values(), Fraction(0))
-    products = sum(event.track == "compute" and bool(event.phase) for event in events)
+    products = sum(event.phase.endswith(PRODUCTS) for event in events)
     return counted, sum(event.elements for event in events), products
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.model_maker import Maker
 from primepar.distributed.model_weights import load_weights
 from primepar.distributed.parameters import full_logits, load_parameter
 from primepar.models import ModelConfig
@@ -73,13 +72,13 @@ def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
 class Result(NamedTuple):
     """What one rank has of a training step; whole gradients are on rank 0 alone.
 
-    `sent` are elements by kind of work.
+    `sent` are elements.
     """
 
     loss: float
     gradients: Arrays
     blocks: Arrays
-    sent: dict[str, Fraction]
+    sent: Fraction
 
 
 def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
@@ -89,25 +88,10 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config, model.plan.batch))
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
-    sent = dict(mesh.traffic.elements)
+    sent = sum(mesh.traffic.elements.values(), Fraction(0))
     whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
     own = {each: block.grad for each, block in model.named_parameters()}
     return Result(loss.item(), arrays(whole), arrays(own), sent)
-
-
-def embedded(
-    ranks: int, plans: list[Plan], whole: list[tuple[str, Plan]]
-) -> tuple[list[tuple[Fraction, Fraction]], list[Result]]:
-    """What this rank sends in forward and backward of the embeddings of plans; and whole steps."""
-    mesh, found = mesh_of(ranks), []
-    for plan in plans:
-        embedding = Maker(plan, mesh, SEED).embedding
-        mesh.traffic.clear()
-        x_RC = embedding(torch.from_numpy(batch(plan.model)[0]))
-        forth = sum(mesh.traffic.elements.values(), Fraction(0))
-        x_RC.backward(torch.ones_like(x_RC))
-        found.append((forth, sum(mesh.traffic.elements.values(), Fraction(0)) - forth))
-    return found, [step(name, plan, mesh) for name, plan in whole]
 
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor
-from primepar.operators.blocks import blocks_of, renamed
+from primepar.operators.blocks import renamed
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -36,6 +36,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.program_uses import frees, uses, writes
 from primepar.schedule.signature import Signature, Tensor
 
 RANKS = 4
@@ -69,7 +70,7 @@ def every_instruction() -> Program:
 def _names(node: Instruction) -> tuple[str, ...]:
     if isinstance(node, Group):
         return tuple(message.block for message in node.body)
-    return blocks_of(node)
+    return tuple(dict.fromkeys((*uses(node, 0), *writes(node, 0), *frees(node))))
 
 
 def _in_tensors(node: Any) -> Instruction:

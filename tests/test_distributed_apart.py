@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import distributed_model_cases as cases
+import distributed_step_cases as steps
 import numpy as np
 import pytest
 import torch
@@ -20,17 +21,24 @@ from distributed_ranks import on_ranks
 from linear_cases import Turned, arrays
 from safetensors.numpy import load_file
 from torch.distributed import FileStore  # type: ignore[attr-defined]
-from torch.optim import AdamW
 
-from primepar.distributed import checkpoint, full_gradient, full_parameter
+from primepar.distributed import (
+    checkpoint,
+    full_gradient,
+    full_parameter,
+    parameter_layout,
+)
 from primepar.distributed.launch import World
 from primepar.distributed.model import PartitionedModel
 from primepar.distributed.model_weights import load_weights, save_weights
+from primepar.distributed.state import TrainingState
+from primepar.distributed.step import StepPrograms, update
 from primepar.models import WeightFile, write_weights
+from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, ready_plan
 from primepar.reference.layers import Array
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 
 CONFIG = cases.MODELS["gpt2"]
@@ -46,37 +54,46 @@ def plan_apart() -> Plan:
     return Plan(model=CONFIG, ranks=RANKS, sequences=sequences)
 
 
-def whole_of(model: PartitionedModel) -> cases.Arrays:
-    return arrays({name: full_parameter(model, name) for name in NAMES})
-
-
 def train(folder: Path) -> dict[str, Any]:
     """On one rank: a step from a file of weights, to another one and to a checkpoint, and on."""
-    world = World(dist.get_rank(), RANKS, torch.device("cpu"), FileStore(str(folder / "s"), RANKS))
     with patch.dict(registry.PRIMITIVES, {"turned": Turned}):
-        plan, mesh = plan_apart(), cases.mesh_of(RANKS)
-        model, other = (PartitionedModel(plan, mesh, seed) for seed in (0, 1))
-    optimizers = [AdamW(each.parameters(), lr=0.1) for each in (model, other)]
+        return _train(folder)
+
+
+def _train(folder: Path) -> dict[str, Any]:
+    world = World(dist.get_rank(), RANKS, torch.device("cpu"), FileStore(str(folder / "s"), RANKS))
+    plan, mesh = plan_apart(), cases.mesh_of(RANKS)
+    model, (state, other) = (
+        PartitionedModel(plan, mesh),
+        (TrainingState(plan, mesh, seed) for seed in (0, 1)),
+    )
     load_weights(folder / GIVEN, model)
-    found: dict[str, Any] = {"loaded": whole_of(model)}
-    found["apart"] = [name for name in NAMES if max(map(len, model.places[name].layout.held)) > 1]
+    load_weights(folder / GIVEN, state)
+    found: dict[str, Any] = {
+        "loaded": arrays({name: full_parameter(model, name) for name in NAMES})
+    }
+    layouts = {name: parameter_layout(model, name) for name in NAMES}
+    found["apart"] = [name for name, each in layouts.items() if max(map(len, each.held)) > 1]
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(CONFIG))
     loss = model.loss(tokens_BT, targets_BT)
     loss.backward()  # type: ignore[no-untyped-call]
     found["loss"] = loss.item()
     found["gradients"] = arrays({name: full_gradient(model, name) for name in NAMES})
-    optimizers[0].step()
-    found["stepped"] = whole_of(model)
-    save_weights(folder / SAVED, model, world)
-    path = checkpoint.save(str(folder), 1, model, optimizers[0], world)
-    checkpoint.load(path, other, optimizers[1])
-    found["resumed"] = whole_of(other)
-    found["states"] = [
-        torch.equal(optimizers[0].state[own][key], optimizers[1].state[again][key])
-        for own, again in zip(model.parameters(), other.parameters(), strict=True)
-        for key in ("exp_avg", "exp_avg_sq")
-    ]
+    run = StepPrograms(plan, mesh).program(len(tokens_BT), CONFIG.context, "update")
+    found["trained"] = update(run, state, tokens_BT, targets_BT, StepInputs(rate=0.1))[0]
+    found["stepped"] = steps.parts_of(state)
+    save_weights(folder / SAVED, state, world)
+    path = checkpoint.save(str(folder), 1, state, world)
+    found["before"] = same(state, other)
+    found["step"] = checkpoint.load(path, other)
+    found["resumed"] = same(state, other)
     return found
+
+
+def same(one: TrainingState, other: TrainingState) -> bool:
+    """Whether two states have the same parameters and moments on this rank."""
+    assert one.blocks.keys() == other.blocks.keys()
+    return all(torch.equal(block, other.blocks[name]) for name, block in one.blocks.items())
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +126,7 @@ def test_every_rank_reads_its_own_blocks(ranks: list[dict[str, Any]]) -> None:
 
 def check_step(loss: float, gradients: Mapping[str, Array]) -> None:
     """Loss and whole gradients are those of one device."""
-    model = Transformer.dense(CONFIG, cases.parameters(CONFIG))
+    model = Transformer(CONFIG, cases.parameters(CONFIG))
     expected_loss, expected = model.loss_and_gradients(*cases.batch(CONFIG))
     assert loss == pytest.approx(expected_loss, rel=1e-10)
     assert gradients.keys() == expected.keys()
@@ -119,24 +136,31 @@ def check_step(loss: float, gradients: Mapping[str, Array]) -> None:
 
 def test_loss_and_gradients_are_those_of_one_device(ranks: list[dict[str, Any]]) -> None:
     check_step(ranks[0]["loss"], ranks[0]["gradients"])
-    assert [each["loss"] for each in ranks] == [ranks[0]["loss"]] * RANKS
+    assert [(each["loss"], each["trained"]) for each in ranks] == [(ranks[0]["loss"],) * 2] * RANKS
 
 
 def test_emulated_devices_give_the_same() -> None:
     with patch.dict(registry.PRIMITIVES, {"turned": Turned}):
         model = EmulatedModel(CONFIG, plan_apart(), cases.parameters(CONFIG))
-        loss, gradients, _ = model.loss_and_gradients(*cases.batch(CONFIG))
-    check_step(loss, gradients)
+        step = model.loss_and_gradients(*cases.batch(CONFIG))
+    check_step(step.loss, step.gradients)
 
 
 def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], folder: Path) -> None:
-    file = WeightFile(folder / SAVED, CONFIG)
-    assert equal({name: file.read_block(name) for name in NAMES}, ranks[0]["stepped"])
-    saved = load_file(checkpoint.latest(str(folder)) or "")
-    assert equal({name: saved[f"model.{name}"] for name in NAMES}, ranks[0]["stepped"])
-    assert not equal(ranks[0]["stepped"], ranks[0]["loaded"])
+    file, saved = (
+        WeightFile(folder / SAVED, CONFIG),
+        load_file(checkpoint.latest(str(folder)) or ""),
+    )
+    given = cases.parameters(CONFIG)
+    stepped = {
+        name: steps.whole([each["stepped"][name] for each in ranks], given[name]) for name in NAMES
+    }
+    assert equal({name: file.read_block(name) for name in NAMES}, stepped)
+    assert equal({name: saved[f"model.{name}"] for name in NAMES}, stepped)
+    assert not equal(stepped, given)
 
 
 def test_a_run_goes_on_from_the_checkpoint(ranks: list[dict[str, Any]]) -> None:
-    assert equal(ranks[0]["resumed"], ranks[0]["stepped"])
-    assert all(all(each["states"]) for each in ranks)
+    assert [(each["before"], each["step"], each["resumed"]) for each in ranks] == [
+        (False, 1, True)
+    ] * RANKS

@@ -13,16 +13,13 @@ import torch
 from distributed_ranks import on_ranks
 from step_cases import calls_of_step, sent_by
 
-from primepar.distributed.loss import cross_entropy
 from primepar.distributed.model import PartitionedModel
-from primepar.distributed.stream import Stream
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
 from primepar.operators import lower_step
 from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
-from primepar.reference.partitioned import EmulatedModel
+from primepar.plan.cost.traffic import traffic
 from primepar.reference.transformer import Transformer
-from primepar.schedule import Layout
 
 FAMILIES = ("gpt2", "opt", "llama", "bloom")
 PLANS = {
@@ -107,7 +104,7 @@ def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
 @cache
 def oracle(name: str, batch: int | None = None) -> tuple[float, cases.Arrays]:
     config = cases.MODELS[name]
-    model = Transformer.dense(config, cases.parameters(config))
+    model = Transformer(config, cases.parameters(config))
     loss, gradients = model.loss_and_gradients(*cases.batch(config, batch), draw_of(name))
     return loss, dict(gradients)
 
@@ -126,7 +123,6 @@ def worst(got: cases.Arrays, expected: cases.Arrays) -> float:
 
 
 ON = [(ranks, *case) for ranks in PLANS for case in cases_on(ranks)]
-COUNTED = [each for each in ON if each[1] in ("gpt2", "llama", "llama-tied", "bloom")]
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
@@ -147,11 +143,23 @@ def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, pl
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
+def test_every_rank_sends_what_the_program_of_the_step_sends(
+    ranks: int, name: str, plan: str
+) -> None:
+    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
+    program = lower_step(planned, batch_of(planned), config.context, "gradients")
+    sent = [each.sent for each in results(ranks)[name, plan]]
+    assert sent == sent_by(calls_of_step(program))
+
+
+@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
 def test_what_is_redistributed_is_what_the_plan_says(ranks: int, name: str, plan: str) -> None:
     planned = plan_of(name, plan, ranks)
     tokens = batch_of(planned) * cases.MODELS[name].context
-    counted = sum(each.sent.get("redistribution", 0) for each in results(ranks)[name, plan])
-    assert counted == sum(sum(edge.elements(tokens)) for edge in edges(planned))
+    counted = traffic(planned, batch_of(planned), cases.MODELS[name].context).edges
+    assert sum(sum(each) for each in counted.values()) == sum(
+        sum(edge.elements(tokens)) for edge in edges(planned)
+    )
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
@@ -162,32 +170,9 @@ def test_attention_gathers_keys_and_values_where_it_has_parts_of_a_sequence(
     rows, columns = ends(planned, "blocks.0.attention").output.grid
     parts = max(1, rows // batch_of(planned))
     whole = 2 * config.context * config.kv_heads * config.head_dim // columns
-    around = 2 * config.layers * Fraction(parts - 1, parts) * whole
-    found = [each.sent.get("attention", Fraction(0)) for each in results(ranks)[name, plan]]
-    assert found == [around] * ranks
-
-
-@pytest.mark.parametrize(
-    ("ranks", "name", "plan"),
-    [(ranks, *case) for ranks in SMALL for case in SMALL[ranks] if case[1] != "mixed 2 M4"],
-)
-def test_a_small_batch_sends_what_the_emulated_devices_send(
-    ranks: int, name: str, plan: str
-) -> None:
-    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
-    model = EmulatedModel(config, planned, cases.parameters(config))
-    step = model.loss_and_gradients(*cases.batch(config, planned.batch), draw_of(name))
-    assert [sum(each.sent.values()) for each in results(ranks)[name, plan]] == step.sent
-
-
-@pytest.mark.parametrize(("ranks", "name", "plan"), COUNTED)
-def test_every_rank_sends_what_the_program_of_the_step_sends(
-    ranks: int, name: str, plan: str
-) -> None:
-    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
-    program = lower_step(planned, batch_of(planned), config.context)
-    sent = [sum(each.sent.values()) for each in results(ranks)[name, plan]]
-    assert sent == sent_by(calls_of_step(program))
+    around = 2 * Fraction(parts - 1, parts) * whole
+    counted = traffic(planned, batch_of(planned), config.context).operators
+    assert counted["blocks.0.attention"] == (around,) * ranks
 
 
 @pytest.mark.parametrize(("ranks", "plan"), [(4, "data"), (4, "megatron"), (8, "M2,megatron")])
@@ -206,18 +191,42 @@ def test_copies_of_a_parameter_have_the_same_gradient_bit_for_bit(ranks: int, pl
 
 
 def test_padding_gets_no_probability_and_no_gradient() -> None:
-    stream = Stream(cases.mesh_of(1), Layout((1, 1), (((0, 0),),)))
-    logits_RC = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    logits_RC[:, 6:] = 1e9
-    targets = torch.tensor([0, 5, 2, 2, 1])
-    logits_RC.requires_grad_()
-    loss = cross_entropy(stream, 6, logits_RC, targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    expected = torch.nn.functional.cross_entropy(logits_RC[:, :6], targets)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-14)
-    assert logits_RC.grad is not None
-    assert torch.equal(logits_RC.grad[:, 6:], torch.zeros(5, 2, dtype=torch.float64))
-    assert logits_RC.grad[:, :6].sum(1).abs().max() < 1e-15
+    (plan, padded) = (plan_of("llama", "megatron", 4), 40)
+    blocks = [each.blocks["head.weight"] for each in results(4)["llama", "megatron"]]
+    whole = np.concatenate(blocks, axis=1)
+    assert whole.shape == (plan.model.hidden, padded)
+    assert not whole[:, plan.model.vocabulary :].any()
+    assert whole[:, : plan.model.vocabulary].all()
+
+
+def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
+    model = cases.planned("gpt2", "data", cases.mesh_of(1))
+    model.get_parameter("norm.bias").requires_grad_(False)
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    found = []
+    for factor in (1, 2):
+        loss = sum((model.loss(tokens_BT, targets_BT) for _ in range(factor)), torch.zeros(()))
+        loss.backward()  # type: ignore[no-untyped-call]
+        found.append(cases.arrays({name: each.grad for name, each in model.named_parameters()}))
+    once, thrice = found
+    assert once.keys() == model.config.parameter_shapes.keys() - {"norm.bias"}
+    assert worst(thrice, {name: 3 * each for name, each in once.items()}) < 1e-14
+
+
+def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:
+    model = cases.planned("bloom", "data", cases.mesh_of(1))
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    loss = model.loss(tokens_BT, targets_BT)
+    with torch.no_grad():
+        evaluated = model.loss(tokens_BT, targets_BT)
+    assert (loss.requires_grad, evaluated.requires_grad) == (True, False)
+    assert evaluated.item() == loss.item()
+    logits_RC = model(tokens_BT)
+    assert not logits_RC.requires_grad
+    expected = torch.nn.functional.cross_entropy(
+        logits_RC[:, : model.config.vocabulary], targets_BT.flatten()
+    )
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-13)
 
 
 def message_of(work: object, *arguments: object) -> str:
@@ -232,14 +241,6 @@ def test_a_plan_for_other_devices_is_refused() -> None:
     assert message_of(PartitionedModel, plan, cases.mesh_of(1)) == (
         "PlanError: plan: expected 4 devices, as it was made for, got 1: "
         "start 4 processes, or make a plan for 1"
-    )
-
-
-def test_a_sequence_for_other_devices_is_refused() -> None:
-    plan = ready_plan("megatron", cases.MODELS["gpt2"], 4)
-    assert message_of(cases.mesh_of(1).under, plan.sequence("head")) == (
-        "MeshError: sequence 'K4': expected one of 1 devices, got 4: "
-        "give every operator a sequence for one mesh"
     )
 
 

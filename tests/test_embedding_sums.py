@@ -6,16 +6,19 @@ from fractions import Fraction
 from functools import cache
 
 import distributed_model_cases as cases
+import msgspec
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
+from operator_cases import Alone
+from step_cases import calls_of_step, sent_by
 
 from primepar.models import initial_parameter
-from primepar.plan import Plan, ends, padded_vocabulary, parameter_places, ready_plan
-from primepar.reference.partitioned_devices import Devices, spread
-from primepar.reference.partitioned_step import Step
-from primepar.reference.partitioned_vocabulary import PartitionedEmbedding
+from primepar.operators import lower_step
+from primepar.plan import Plan, padded_vocabulary, ready_plan
 from primepar.reference.transformer import Transformer
+from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter
+from primepar.schedule.program_uses import gives
 
 MODEL = cases.MODELS["llama"]
 COUNTS: dict[str, tuple[int | Fraction, int | Fraction, int]] = {
@@ -55,23 +58,38 @@ def expected(sequence: str) -> tuple[Fraction, Fraction]:
 
 
 @cache
-def on_four() -> list[tuple[list[tuple[Fraction, Fraction]], list[cases.Result]]]:
-    """Of every rank what it sends under each sequence, and its training steps."""
-    plans = [plan_of(sequence) for sequence in COUNTS]
-    return on_ranks(4, cases.embedded, 4, plans, [("llama", plan_of(each)) for each in STEPS])
+def on_four() -> list[list[cases.Result]]:
+    """Training steps of every rank."""
+    return on_ranks(4, cases.steps, 4, [("llama", plan_of(each)) for each in STEPS])
+
+
+def of_embedding(program: Program, *names: str) -> Program:
+    """What is sent of the embedding's tensors that begin so."""
+
+    def own(node: Instruction) -> bool:
+        if isinstance(node, ISend):
+            return node.request.startswith(names)
+        return isinstance(node, AllReduce | ReduceScatter) and gives(node, 0)[0].startswith(names)
+
+    lists = tuple(tuple(filter(own, each)) for each in program.programs)
+    return msgspec.structs.replace(program, programs=lists)
 
 
 @pytest.mark.parametrize("sequence", COUNTS)
-def test_processes_send_what_the_formula_says(sequence: str) -> None:
-    counted = [sent[list(COUNTS).index(sequence)] for sent, _ in on_four()]
-    forth, back = (sum(each, Fraction(0)) for each in zip(*counted, strict=True))
+def test_a_program_sends_what_the_formula_says(sequence: str) -> None:
+    program = lower_step(plan_of(sequence), cases.BATCH, MODEL.context)
+    forth, back = (
+        sum(sent_by(calls_of_step(of_embedding(program, *names))), Fraction(0))
+        for names in (("embedding[", "embedding/sums", "embedding/O"),
+                      ("embedding/drows", "embedding.token.grad"))
+    )  # fmt: skip
     assert (forth, back) == expected(sequence)
 
 
 @pytest.mark.parametrize("sequence", STEPS)
 def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
-    result = on_four()[0][1][STEPS.index(sequence)]
-    model = Transformer.dense(MODEL, cases.parameters(MODEL))
+    result = on_four()[0][STEPS.index(sequence)]
+    model = Transformer(MODEL, cases.parameters(MODEL))
     loss, gradients = model.loss_and_gradients(*cases.batch(MODEL))
     assert result.loss == pytest.approx(loss, rel=1e-10)
     for name, gradient in gradients.items():
@@ -81,19 +99,13 @@ def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
 
 @pytest.mark.parametrize("sequence", COUNTS)
 def test_emulated_devices_send_what_the_formula_says_and_have_the_rows(sequence: str) -> None:
-    plan, tokens_BT = plan_of(sequence), cases.batch(MODEL)[0]
-    places = parameter_places(plan)
+    tokens_BT = cases.batch(MODEL)[0]
     table_VH = initial_parameter(MODEL, "embedding.token", 0)
-    padding = padded_vocabulary(plan) - MODEL.vocabulary
-    padded_VH = np.pad(table_VH, ((0, padding), (0, 0)))
-    blocks = {"embedding.token": spread(padded_VH, places["embedding.token"].layout)}
-    tokens_M = tokens_BT.reshape(-1)
-    step = Step(plan, Devices(4), places, blocks, tokens_M, tokens_M, MODEL.context, None)
-    embedding = PartitionedEmbedding(step, plan.operator("embedding"))
-    x = embedding.forward()
-    forth = sum(step.devices.sent)
-    for own_MH, rows_MH in zip(x, spread(table_VH[tokens_M], ends(plan, "embedding").output),
-                               strict=True):  # fmt: skip
-        np.testing.assert_array_equal(own_MH, rows_MH)
-    embedding.backward([np.ones_like(own_MH) for own_MH in x])
-    assert (forth, sum(step.devices.sent) - forth) == expected(sequence)
+    x_MH = table_VH[tokens_BT.reshape(-1)]
+    given = {"tokens": tokens_BT.reshape(-1), "embedding.token": table_VH}
+    alone = Alone(plan_of(sequence), "embedding", *tokens_BT.shape)
+    y_MH, _, forward = alone.run(given, backward=False)
+    np.testing.assert_array_equal(y_MH, x_MH)
+    forth = sum(forward, Fraction(0))
+    both = sum(alone.run({**given, "dy": np.ones_like(x_MH)}).sent, Fraction(0))
+    assert (forth, both - forth) == expected(sequence)

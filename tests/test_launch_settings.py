@@ -22,6 +22,8 @@ REFUSED = {
     ("--seed", "-1"): "--seed: expected 0 or more, got -1",
     ("--lr", "nan"): "--lr: expected a positive number, got nan",
     ("--lr", "0"): "--lr: expected a positive number, got 0.0",
+    ("--clip", "0"): "--clip: expected a positive number, got 0.0",
+    ("--clip", "inf"): "--clip: expected a positive number, got inf",
     ("--layers", "0"): "layers: expected 1 or more, got 0",
     ("--heads", "5"): "heads: expected a divisor of hidden=192, got 5",
     ("--ranks", "0"): "--ranks: expected 1 or more, got 0",
@@ -73,9 +75,12 @@ def test_settings_are_judged_without_torch() -> None:
 
 
 def test_arguments_give_the_settings_again() -> None:
-    settings = Settings(sequence="K,P2x2", lr=0.25, steps=3, checkpoint="a b", resume=True)
+    settings = Settings(
+        sequence="K,P2x2", lr=0.25, clip=0.5, steps=3, checkpoint="a b", resume=True
+    )
     assert settings.arguments() == [
-        "--sequence", "K,P2x2", "--steps", "3", "--lr", "0.25", "--checkpoint", "a b", "--resume",
+        "--sequence", "K,P2x2", "--steps", "3", "--lr", "0.25", "--clip", "0.5", "--checkpoint",
+        "a b", "--resume",
     ]  # fmt: skip
     assert Settings().arguments() == []
 

@@ -83,8 +83,10 @@ def test_a_trace_shows_one_step_of_every_rank(four: Runs) -> None:
         for event in json.loads((four.folder / "trace.json").read_text())["traceEvents"]
         if event["ph"] == "X"
     ]
-    products = [event for event in spans if event["cat"] in ("forward", "backward", "gradient")]
-    operators = len(cases.SMALL.model.linear_shapes)
+    linears = cases.SMALL.model.linear_shapes
+    phases = {f"{name}.{each}" for name in linears for each in ("forward", "backward", "gradient")}
+    products = [event for event in spans if event["cat"] in phases]
+    operators = len(linears)
     for rank in range(4):
         assert len([event for event in products if event["pid"] == rank]) == operators * 3 * 2
 
@@ -182,6 +184,18 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
         "gradient norm nan in step 2: take a smaller one than 1e+200"
     )
     assert list(cases.losses(tmp_path / "run")) == [1]
+
+
+def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> None:
+    rows = []
+    for name, clip in (("free", None), ("clipped", 1e-9)):
+        assert cases.train(tmp_path / name, clip=clip, steps=2, warmup=0, lr=0.01) == 0
+        log = read_log(tmp_path / name / "log.jsonl")
+        rows.append([(row.loss, row.gradient_norm) for row in log if isinstance(row, StepRow)])
+    free, clipped = rows
+    assert clipped[0] == free[0]
+    assert clipped[0][1] > 0.1
+    assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

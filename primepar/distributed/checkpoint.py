@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from itertools import product
 from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -20,17 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.optim import AdamW
 
 from primepar.distributed.files import publish, reason, reserve
 from primepar.distributed.launch import World
-from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import places
+from primepar.distributed.state import TrainingState, written
 from primepar.errors import CheckpointError
 from primepar.models import GPTConfig, ModelConfig
 
 FORMAT = "primepar-checkpoint"
-KINDS = ("model", "exp_avg", "exp_avg_sq")
+KINDS = {"model": "", "exp_avg": ".m", "exp_avg_sq": ".v"}
+"""What a file calls the parameters and each moment of them -> how its name ends in a program."""
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -84,7 +84,7 @@ class Sketch:
         return cls(head, {key: len(head) + begin for key, begin in begins.items()}, len(head) + at)
 
 
-def save(folder: str, step: int, model: PartitionedModel, optimizer: AdamW, world: World) -> Path:
+def save(folder: str, step: int, state: TrainingState, world: World) -> Path:
     """Write the checkpoint of `step`; a collective call, after which the file is whole.
 
     It gets its name when every rank has written its part. Raises `CheckpointError` where it
@@ -92,9 +92,9 @@ def save(folder: str, step: int, model: PartitionedModel, optimizer: AdamW, worl
     """
     path = Path(folder, f"step-{step:08d}.safetensors")
     part = path.with_suffix(".part")
-    sketch = Sketch.of(model.config, step, model.mesh.dtype)
+    sketch = Sketch.of(state.plan.model, step, state.mesh.dtype)
     try:
-        _save(path, part, sketch, model, optimizer, world)
+        _save(path, part, sketch, state, world)
     except BaseException:
         with suppress(OSError):
             part.unlink()
@@ -102,14 +102,12 @@ def save(folder: str, step: int, model: PartitionedModel, optimizer: AdamW, worl
     return path
 
 
-def _save(
-    path: Path, part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW, world: World
-) -> None:  # fmt: skip
+def _save(path: Path, part: Path, sketch: Sketch, state: TrainingState, world: World) -> None:
     with world.agreement(f"{path} opened"), _writing(path):
         if world.rank == 0:
             _open(part, sketch)
     with world.agreement(f"{path} filled"), _writing(path):
-        _fill(part, sketch, model, optimizer)
+        _fill(part, sketch, state)
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
             _name(part, path)
@@ -122,22 +120,15 @@ def _open(part: Path, sketch: Sketch) -> None:
     reserve(part, sketch.head, sketch.size)
 
 
-def _fill(part: Path, sketch: Sketch, model: PartitionedModel, optimizer: AdamW) -> None:
+def _fill(part: Path, sketch: Sketch, state: TrainingState) -> None:
     """Write the blocks that are this rank's to write."""
-    for name, place in places(model).items():
-        if place.writes:
-            for kind, block in _blocks(model, optimizer, name).items():
-                bits = block.detach().cpu().view(_BITS[block.element_size()]).numpy()
-                begin = sketch.begins[f"{kind}.{name}"]
-                whole = np.memmap(part, bits.dtype, "r+", begin, place.shape)
-                for piece in place.pieces:
-                    whole[piece.whole] = bits[piece.own]
-                whole.flush()
-
-
-def _blocks(model: PartitionedModel, optimizer: AdamW, name: str) -> dict[str, torch.Tensor]:
-    parameter = model.get_parameter(name)
-    return {"model": parameter, **{key: optimizer.state[parameter][key] for key in KINDS[1:]}}
+    for name, shape in state.plan.model.parameter_shapes.items():
+        for own, (kind, ending) in product(written(state.places[name]), KINDS.items()):
+            block = state.block(name + ending, own)[own.own].cpu()
+            bits = block.view(_BITS[block.element_size()]).numpy()
+            whole = np.memmap(part, bits.dtype, "r+", sketch.begins[f"{kind}.{name}"], shape)
+            whole[own.whole] = bits
+            whole.flush()
 
 
 def _name(part: Path, path: Path) -> None:
@@ -158,22 +149,18 @@ def _writing(path: Path) -> Iterator[None]:
 # Loading
 
 
-def load(path: Path, model: PartitionedModel, optimizer: AdamW) -> int:
-    """Fill the model and its optimizer with this rank's slices, and return the step.
+def load(path: Path, state: TrainingState) -> int:
+    """Fill a state with this rank's slices, and return the step.
 
     Raises `CheckpointError` if the file is cut short, no checkpoint, or of another model.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            step = _checked(path, file.metadata() or {}, model.config)
-            for name, place in places(model).items():
-                parameter = model.get_parameter(name)
-                blocks = {key: torch.empty_like(parameter, requires_grad=False) for key in KINDS}
-                for key, block in blocks.items():
-                    place.fill(block, file.get_slice(f"{key}.{name}").__getitem__)
-                with torch.no_grad():
-                    parameter.copy_(blocks.pop("model"))
-                optimizer.state[parameter] = {"step": torch.tensor(float(step)), **blocks}
+            step = _checked(path, file.metadata() or {}, state.plan.model)
+            for name, parts in state.places.items():
+                for part, (kind, ending) in product(parts, KINDS.items()):
+                    read = file.get_slice(f"{kind}.{name}").__getitem__
+                    part.fill(state.block(name + ending, part), read)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path}: expected a whole checkpoint, got {' '.join(str(error).split())}: delete it "

@@ -26,15 +26,16 @@ from primepar.schedule import Sequence
 from primepar.trace import Event, chrome_trace, timeline_svg
 
 if TYPE_CHECKING:
-    from primepar.distributed.model import PartitionedModel
-    from primepar.distributed.trainer import Trainer
+    from primepar.distributed.state import TrainingState
+    from primepar.distributed.trainer import Prove, Trainer
     from primepar.models import WeightFile
 
 
-def train(settings: Settings, ranks: int | None = None) -> int:
+def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
     """Train in the processes that mpirun or torchrun started, or start `ranks` of them.
 
-    Returns the exit code. Raises a `PrimeParError`, on one rank only.
+    `prove` is given the programs before the first step. Returns the exit code. Raises a
+    `PrimeParError`, on one rank only.
     """
     launch = Launch.of(os.environ)
     with launch.one_voice():
@@ -54,7 +55,8 @@ def train(settings: Settings, ranks: int | None = None) -> int:
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        return train_here(settings, launch, world, layout, text, stopping)
+        prove = None if settings.no_verify else prove
+        return train_here(settings, launch, world, layout, text, stopping, prove)
 
 
 def _check_folders(settings: Settings) -> None:
@@ -74,12 +76,15 @@ def train_here(
     layout: Sequence | Plan,
     text: Text,
     stopping: Stopping,
+    prove: Prove | None = None,
 ) -> int:
     """Train on this rank of a world that has met, and return the exit code; a collective call."""
     with world.agreement("setup"):
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
+        with world.agreement("programs"):
+            trainer.check(prove)
         number, events = trainer.run(stopping)
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))
@@ -88,7 +93,7 @@ def train_here(
         with world.agreement("trace"):
             _write_trace(trainer, events)
         _save_weights(trainer, weights)
-        trainer.model.mesh.barrier()
+        trainer.state.mesh.barrier()
     return exit_code(number)
 
 
@@ -97,14 +102,13 @@ def _prepare(
 ) -> tuple[Trainer, WeightFile | None]:
     """Everything that a run needs, each rank with its own part of it; and the file of weights."""
     from primepar.distributed import checkpoint
-    from primepar.distributed.trainer import Trainer, make_optimizer
+    from primepar.distributed.trainer import Trainer
 
-    model = _model(settings, world, layout)
-    model.plan.check_batch(*settings.sizes(layout))
-    optimizer = make_optimizer(model, settings.lr)
+    state = _state(settings, world, layout)
+    state.plan.check_batch(*settings.sizes(layout))
     saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
-    done = checkpoint.load(saved, model, optimizer) if saved else 0
-    weights = _weights(settings, model, begins=saved is None)
+    done = checkpoint.load(saved, state) if saved else 0
+    weights = _weights(settings, state, begins=saved is None)
     if done >= settings.steps:
         raise ConfigError(
             f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
@@ -113,10 +117,10 @@ def _prepare(
         checkpoint.make_folder(settings.checkpoint)
     log = Log(settings.log if world.rank == 0 else None, done if saved else None)
     reporter = Reporter(launch, done, settings.steps)
-    return Trainer(settings, world, model, optimizer, text, log, reporter, done), weights
+    return Trainer(settings, world, state, text, log, reporter, done), weights
 
 
-def _weights(settings: Settings, model: PartitionedModel, begins: bool) -> WeightFile | None:
+def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
     """The file of `--weights`: a run begins with it, and in the end writes in its types."""
     from primepar.distributed.model_weights import load_weights
     from primepar.models import WeightFile
@@ -124,23 +128,21 @@ def _weights(settings: Settings, model: PartitionedModel, begins: bool) -> Weigh
     if settings.weights is None:
         return None
     if begins:
-        return load_weights(settings.weights, model)
-    return WeightFile(settings.weights, model.config) if settings.save_weights else None
+        return load_weights(settings.weights, state)
+    return WeightFile(settings.weights, state.plan.model) if settings.save_weights else None
 
 
-def _model(settings: Settings, world: World, layout: Sequence | Plan) -> PartitionedModel:
-    """The model of the plan, or the GPT of the options under one sequence."""
+def _state(settings: Settings, world: World, layout: Sequence | Plan) -> TrainingState:
+    """The state of the plan, or of the GPT of the options under one sequence."""
     import torch
 
-    from primepar.distributed.gpt import GPT
+    from primepar.distributed.gpt import uniform_plan
     from primepar.distributed.mesh import Mesh
-    from primepar.distributed.model import PartitionedModel
+    from primepar.distributed.state import TrainingState
 
-    dtype = getattr(torch, settings.dtype)
-    if isinstance(layout, Sequence):
-        return GPT(settings.model, Mesh(layout, world.device, dtype), settings.seed)
-    mesh = Mesh(layout.sequence("head"), world.device, dtype)
-    return PartitionedModel(layout, mesh, settings.seed)
+    plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
+    mesh = Mesh(plan.sequence("head"), world.device, getattr(torch, settings.dtype))
+    return TrainingState(plan, mesh, settings.seed)
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:
@@ -160,9 +162,9 @@ def _saved(settings: Settings, latest: Path | None) -> Path | None:
 
 def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
-    parameters = trainer.model.config.parameters
+    parameters = trainer.state.plan.model.parameters
     sequence = settings.plan or str(layout)
-    model, batch = trainer.model.config, settings.sizes(layout)[0]
+    model, batch = trainer.state.plan.model, settings.sizes(layout)[0]
     row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
     kind = "plan" if settings.plan else "sequence"
@@ -179,7 +181,7 @@ def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
 
     path = trainer.settings.save_weights
     if path is not None:
-        save_weights(path, trainer.model, trainer.world, like)
+        save_weights(path, trainer.state, trainer.world, like)
         trainer.reporter.say(f"wrote {path}")
 
 

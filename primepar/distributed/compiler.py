@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from primepar.distributed.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.computes import Computes, together
@@ -38,6 +38,9 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
 
+if TYPE_CHECKING:
+    from primepar.distributed.conform import Watch
+
 
 class Step(NamedTuple):
     """One closure, and the instructions that it executes.
@@ -54,7 +57,12 @@ class Compiler:
     """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
 
     def __init__(
-        self, mesh: Mesh, program: Program, shapes: Shapes, settings: StepSettings | None
+        self,
+        mesh: Mesh,
+        program: Program,
+        shapes: Shapes,
+        settings: StepSettings | None,
+        watch: Watch | None = None,
     ) -> None:
         self.mesh, self.shapes = mesh, shapes
         self.instructions = program.programs[mesh.rank]
@@ -62,7 +70,7 @@ class Compiler:
         plans = plans_of(self.instructions, mesh.rank, given, shapes)
         self.places = Places(shapes, (mesh.pool, mesh.wide_pool), self.instructions, plans)
         self.places.begin(given)
-        self.computes = Computes(shapes, self.places, settings)
+        self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
         self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted: set[str] = set()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable
-from copy import copy
+from collections.abc import Hashable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +16,6 @@ from primepar.schedule import Movement, Sequence
 from primepar.trace import Event
 
 Ranks = tuple[int, ...]
-SUM = dist.ReduceOp.SUM
 
 
 class Traffic:
@@ -41,18 +39,6 @@ class Traffic:
         """Start again from nothing."""
         self.elements.clear()
         self.bytes.clear()
-
-
-def _key(sequence: Sequence) -> Hashable:
-    return tuple((type(each.primitive), each.sides) for each in sequence.elements)
-
-
-class _Trace:
-    """Events of this rank since `origin`; None while nobody records."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] | None = None
-        self.origin = 0.0
 
 
 class Mesh:
@@ -88,36 +74,12 @@ class Mesh:
         self.host = BufferPool(torch.device("cpu"), dtype, pinned=self.device.type == "cuda")
         self.traffic = Traffic()
         self.compiled: dict[Hashable, Any] = {}
-        self._trace = _Trace()
-        self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
-        self._views = {_key(sequence): self}
-        self.barrier()  # NCCL wants every rank in the first call of a communicator
-
-    def under(self, sequence: Sequence) -> Mesh:
-        """The same processes under another sequence; buffers, groups, traffic and trace are shared.
-
-        Raises `MeshError` if that is for another number of devices.
-        """
-        if sequence.ranks != self.ranks:
-            raise MeshError(
-                f"sequence {str(sequence)!r}: expected one of {self.ranks} devices, "
-                f"got {sequence.ranks}: give every operator a sequence for one mesh"
-            )
-        key = _key(sequence)
-        if key not in self._views:
-            view = self._views[key] = copy(self)
-            view.sequence, view.movement, view.compiled = sequence, Movement(sequence), {}
-        return self._views[key]
-
-    @property
-    def events(self) -> list[Event] | None:
+        self.events: list[Event] | None = None
         """What has been recorded since `start_trace`, None while nobody records."""
-        return self._trace.events
-
-    @property
-    def origin(self) -> float:
+        self.origin = 0.0
         """When the recording began, on the clock of `time.perf_counter`."""
-        return self._trace.origin
+        self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
+        self.barrier()  # NCCL wants every rank in the first call of a communicator
 
     def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
         """Make the process groups that are not there yet.
@@ -145,73 +107,6 @@ class Mesh:
         """The group that the messages of a communicator go through."""
         return self.group(tuple(range(self.ranks)), communicator)
 
-    def all_reduce(
-        self, tensor: torch.Tensor, ranks: Ranks, kind: str, op: dist.ReduceOp.RedOpType = SUM
-    ) -> torch.Tensor:
-        """Reduce `tensor` in place over `ranks`, this one among them, and return it."""
-
-        def work(group: dist.ProcessGroup) -> None:
-            dist.all_reduce(tensor, op, group=group)
-
-        self._collective("all_reduce", work, ranks, kind, tensor, 2 * tensor.numel())
-        return tensor
-
-    def all_gather(self, tensor: torch.Tensor, ranks: Ranks, kind: str) -> list[torch.Tensor]:
-        """The tensors of all `ranks`, of one shape, in ascending order of rank."""
-        if len(ranks) == 1:
-            return [tensor]
-        everyone = [torch.empty_like(tensor) for _ in ranks]
-
-        def work(group: dist.ProcessGroup) -> None:
-            dist.all_gather(everyone, tensor, group=group)
-
-        self._collective("all_gather", work, ranks, kind, tensor, len(ranks) * tensor.numel())
-        return everyone
-
-    def reduce_scatter(self, parts: list[torch.Tensor], ranks: Ranks, kind: str) -> torch.Tensor:
-        """This rank's part summed over `ranks`; there is a part for each, in ascending order."""
-        if len(ranks) == 1:
-            return parts[0]
-        own = torch.empty_like(parts[0])
-
-        def work(group: dist.ProcessGroup) -> None:
-            dist.reduce_scatter(own, parts, group=group)
-
-        self._collective("reduce_scatter", work, ranks, kind, own, len(ranks) * own.numel())
-        return own
-
-    def _collective(
-        self,
-        op: str,
-        work: Callable[[dist.ProcessGroup], None],
-        ranks: Ranks,
-        kind: str,
-        tensor: torch.Tensor,
-        whole: int,
-    ) -> None:
-        """Do it, unless alone; a ring of g ranks sends (g - 1) / g of `whole` elements each."""
-        members = len(ranks)
-        if members == 1:
-            return
-        start = time.perf_counter()
-        work(self.group(ranks))
-        sent = Fraction((members - 1) * whole, members)
-        self.traffic.add(kind, sent, tensor.element_size())
-        if self.events is not None:
-            self.synchronize()
-            self.events.append(self._event(op, kind, start, round(sent)))
-
-    def _event(self, op: str, kind: str, start: float, sent: int) -> Event:
-        return Event(
-            rank=self.rank,
-            track="communication",
-            op=op,
-            block=kind,
-            start=start - self.origin,
-            end=time.perf_counter() - self.origin,
-            elements=sent,
-        )
-
     def barrier(self) -> None:
         """Wait for every rank."""
         if self.backend:
@@ -229,9 +124,9 @@ class Mesh:
         Where the device is CUDA every product is waited for, so that its times mean something.
         """
         self.barrier()
-        self._trace.events, self._trace.origin = [], time.perf_counter()
+        self.events, self.origin = [], time.perf_counter()
 
     def stop_trace(self) -> list[Event]:
         """Stop recording and return this rank's events, in seconds since `start_trace`."""
-        events, self._trace.events = self._trace.events, None
+        events, self.events = self.events, None
         return events or []

@@ -1,36 +1,34 @@
-"""A model partitioned by a plan: every operator works in its own layout, on this rank's block.
+"""A model partitioned by a plan, for users' own loops and optimizers.
 
-What one operator leaves is redistributed to where the next takes it, and the gradient back; where
-the two agree nothing is sent. Legend: B sequences, T positions; R rows (tokens) and C columns of
-this rank's block; V vocabulary, H hidden.
+Its parameters are this rank's blocks, and its loss is the program of a step that ends with the
+gradients. Legend: B sequences, T positions; R rows (tokens) and C columns of this rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
-from primepar.distributed.linear import PartitionedLinear
-from primepar.distributed.loss import cross_entropy
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.model_edge import Way
-from primepar.distributed.model_elementwise import activate, drop_out
-from primepar.distributed.model_maker import Maker
+from primepar.distributed.state import Part, initial_value, places, side_by_side
+from primepar.distributed.step import Blocks, StepProgram, StepPrograms
 from primepar.errors import ShapeError
-from primepar.models import Operator
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, ends, parameter_places
-
-_BRANCH_ENDS = ("proj", "fc2")
+from primepar.operators import StepInputs, Until
+from primepar.plan import Plan
+from primepar.schedule.layout import Slices
 
 
 class PartitionedModel(nn.Module):
     """The model of a plan on a mesh; its parameters are this rank's blocks, under their names.
 
-    Every rank makes it, and calls it, alike. Parameters start at `initial_parameter` of the seed;
-    a vocabulary that the plan's cuts do not divide is padded with zeros. Raises `PlanError` if the
+    Several blocks of a parameter on a rank are one tensor, in the order of their slices. Every
+    rank makes it, and calls it, alike. Parameters start at `initial_parameter` of the seed; a
+    vocabulary that the plan's cuts do not divide is padded with zeros. Raises `PlanError` if the
     mesh has another number of devices.
     """
 
@@ -38,103 +36,115 @@ class PartitionedModel(nn.Module):
         super().__init__()
         plan.check_ranks(mesh.ranks)
         self.plan, self.config, self.mesh, self.seed = plan, plan.model, mesh, seed
-        self.places = parameter_places(plan)
-        make = Maker(plan, mesh, seed)
-        self._streams = {each.name: make.stream(each.name) for each in plan.operators}
-        self._ways: dict[str, list[Way]] = {}
-        for operator in plan.operators:
-            self._ways[operator.name] = self._ways_to(operator)
-            module = make.module(operator)
-            if module is not None:
-                _attach(self, operator.name, module)
+        self.places = places(plan, mesh.rank)
+        self._programs = StepPrograms(plan, mesh)
+        self._slices: dict[str, Slices] = {}
+        for name, parts in self.places.items():
+            shape, found = side_by_side([part.box for part in parts])
+            self._slices |= {name + part.index: own for part, own in zip(parts, found, strict=True)}
+            own = torch.empty(shape, device=mesh.device, dtype=mesh.dtype)
+            _attach(self, name, nn.Parameter(own))
+            whole = initial_value(plan, name, seed)
+            for part in parts:
+                part.fill(self.block(name, part), whole.__getitem__)
 
-    def _ways_to(self, operator: Operator) -> list[Way]:
-        """From every producer; a linear operator fetches its input itself."""
-        if operator.kind == "linear":
-            return []
-        target = ends(self.plan, operator.name).input
-        return [Way(self.mesh, ends(self.plan, name).output, target) for name in operator.inputs]
+    def block(self, name: str, part: Part) -> torch.Tensor:
+        """A block of a parameter, as a view of it."""
+        return self.get_parameter(name).detach()[self._slices[name + part.index]]
 
-    def forward(self, tokens_BT: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
-        """This rank's block of the logits, where the head leaves them: `[R, C]`.
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """This rank's block of the logits, where the head leaves them: `[R, C]`; no gradient.
 
-        Takes the whole batch, the same on every rank; with a draw, drops out. Raises `ShapeError`,
-        or `PlanError` for a batch that the plan cannot cut.
+        Takes the whole batch, the same on every rank. Raises `ShapeError`, or `PlanError` for a
+        batch that the plan cannot cut.
         """
-        self.plan.check_batch(*tokens_BT.shape)
-        if tokens_BT.shape[1] > self.config.context:
-            raise ShapeError(
-                f"tokens: expected at most context={self.config.context} positions, "
-                f"got {tokens_BT.shape[1]}: cut the sequences"
-            )
-        *operators, _ = self.plan.operators
-        last = {source: each.name for each in operators for source in each.inputs}
-        left: dict[str, torch.Tensor] = {}
-        for operator in operators:
-            inputs = [left[source] for source in operator.inputs]
-            for source in set(operator.inputs):
-                if last[source] == operator.name:
-                    del left[source]
-            left[operator.name] = self._work(operator, inputs or [tokens_BT], tokens_BT, draw)
-        return left["head"]
-
-    def _work(
-        self,
-        operator: Operator,
-        inputs: list[torch.Tensor],
-        tokens_BT: torch.Tensor,
-        draw: Draw | None,
-    ) -> torch.Tensor:
-        """Output of one operator, of what its producers have left."""
-        config, name = self.config, operator.name
-        ways = self._ways[name]
-        x, *others = [way(x) for way, x in zip(ways, inputs, strict=True)] if ways else inputs
-        match operator.kind:
-            case "activation":
-                return activate(config, x)
-            case "add":
-                return x + others[0]
-            case "attention":
-                attend: Callable[..., torch.Tensor] = self.get_submodule(name)
-                return attend(x, tokens_BT.shape[1], draw)
-        work: Callable[..., torch.Tensor] = self.get_submodule(name)
-        y_RC = work(x)
-        probability = config.embedding_dropout if operator.kind == "embedding" else 0.0
-        if name.endswith(_BRANCH_ENDS):
-            probability = config.dropout
-        return drop_out(self._streams[name], y_RC, probability, name, draw)
+        run = self._program(tokens_BT, "logits")
+        return _joined(run, run(self._blocks(), tokens_BT), run.makes)
 
     def loss(
         self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, step: int | None = None
     ) -> torch.Tensor:
         """Mean cross-entropy over the whole batch, the same on every rank; differentiable.
 
-        With a step, drops out what that step of a run with this seed drops. Raises `ShapeError`,
-        `PlanError`, and `TrainingOrderError` before the backward of the last loss.
+        With a step, drops out what that step of a run with this seed drops. Raises `ShapeError`
+        and `PlanError`.
         """
         if targets_BT.shape != tokens_BT.shape:
             raise ShapeError(
                 f"targets: expected a target for each token, shape {tuple(tokens_BT.shape)}, "
                 f"got {tuple(targets_BT.shape)}"
             )
-        draw = None if step is None else Draw(self.seed, step)
-        logits_RC, stream = self(tokens_BT, draw), self._streams["loss"]
-        (way,) = self._ways["loss"]
-        targets = stream.rows(targets_BT.flatten())
-        return cross_entropy(stream, self.config.vocabulary, way(logits_RC), targets)
+        inputs = StepInputs(None if step is None else Draw(self.seed, step))
+        if not torch.is_grad_enabled():
+            run = self._program(tokens_BT, "loss")
+            return run(self._blocks(), tokens_BT, targets_BT, inputs)["loss[0]"].view(())
+        run = self._program(tokens_BT, "gradients")
+        apply: Callable[..., torch.Tensor] = _Loss.apply
+        return apply(self, run, tokens_BT, targets_BT, inputs, *self.parameters())
 
-    def away(self, name: str) -> bool:
-        """Whether a parameter is away from home, between a training forward and its backward."""
-        owner, _, part = name.rpartition(".")
-        module = self.get_submodule(owner)
-        return part == "weight" and isinstance(module, PartitionedLinear) and module.away
+    def _program(self, tokens_BT: torch.Tensor, until: Until) -> StepProgram:
+        batch, positions = tokens_BT.shape
+        self.plan.check_batch(batch, positions)
+        if positions > self.config.context:
+            raise ShapeError(
+                f"tokens: expected at most context={self.config.context} positions, "
+                f"got {positions}: cut the sequences"
+            )
+        return self._programs.program(batch, positions, until)
+
+    def _blocks(self) -> Blocks:
+        """The parameters as programs take them."""
+        return {
+            name + part.index: self.block(name, part).contiguous()
+            for name, parts in self.places.items()
+            for part in parts
+        }
 
 
-def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
-    """Put a module in its place in the tree, so that its parameters get their names."""
+class _Loss(torch.autograd.Function):
+    """The loss, and with it the gradients of all parameters, which backward hands out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        model: PartitionedModel,
+        run: StepProgram,
+        tokens_BT: torch.Tensor,
+        targets_BT: torch.Tensor,
+        inputs: StepInputs,
+        *_parameters: nn.Parameter,
+    ) -> torch.Tensor:
+        """Run the program until the gradients."""
+        blocks = run(model._blocks(), tokens_BT, targets_BT, inputs)
+        ctx.gradients = [
+            _joined(run, blocks, [f"{name}.grad{part.index}" for part in model.places[name]])
+            for name, _ in model.named_parameters()
+        ]
+        return blocks["loss[0]"].view(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients times that of the loss."""
+        return (*(None,) * 5, *(own * gradients[0] for own in ctx.gradients))
+
+
+def _joined(run: StepProgram, blocks: Blocks, names: list[str]) -> torch.Tensor:
+    """Blocks put together in the order of their slices."""
+    if len(names) == 1:
+        return blocks[names[0]]
+    shape, found = side_by_side([run.box(name) for name in names])
+    whole = blocks[names[0]].new_empty(shape)
+    for name, place in zip(names, found, strict=True):
+        whole[place] = blocks[name]
+    return whole
+
+
+def _attach(root: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Put a parameter in its place in the tree of modules, so that it gets its name."""
     *path, last = name.split(".")
     for part in path:
         if not hasattr(root, part):
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
-    root.add_module(last, module)
+    root.register_parameter(last, parameter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from numpy.typing import NDArray
 
 from primepar.distributed.files import publish, reason, reserve
 from primepar.distributed.launch import World
-from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import places
+from primepar.distributed.state import Holder, written
 from primepar.errors import WeightError
 from primepar.models import WeightFile
 from primepar.models.names import Source, sources
@@ -35,20 +35,21 @@ _DTYPES = {
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def load_weights(path: str | Path, model: PartitionedModel) -> WeightFile:
-    """Fill the model's parameters with this rank's slices of a file, an index or a folder.
+def load_weights(path: str | Path, model: Holder) -> WeightFile:
+    """Fill this rank's blocks of the parameters from a file, an index or a folder.
 
     Returns what it has read from, in whose types `save_weights` can write. Raises `WeightError` if
     it is cut short, or of another model.
     """
-    file = WeightFile(path, model.config)
-    for name, place in places(model).items():
-        place.fill(model.get_parameter(name), partial(file.read_block, name))
+    file = WeightFile(path, model.plan.model)
+    for name, parts in model.places.items():
+        for part in parts:
+            part.fill(model.block(name, part), partial(file.read_block, name))
     return file
 
 
 def save_weights(
-    path: str | Path, model: PartitionedModel, world: World, like: WeightFile | None = None
+    path: str | Path, model: Holder, world: World, like: WeightFile | None = None
 ) -> None:
     """Write every parameter; a collective call.
 
@@ -65,26 +66,22 @@ def save_weights(
         raise
 
 
-def _save(
-    path: Path, part: Path, model: PartitionedModel, world: World, like: WeightFile | None
-) -> None:
-    own = next(code for code, dtype in _DTYPES.items() if dtype == model.mesh.dtype)
-    layout = file_layout(model.config, dict.fromkeys(model.config.parameter_shapes, own), like)
+def _save(path: Path, part: Path, model: Holder, world: World, like: WeightFile | None) -> None:
+    code = next(code for code, dtype in _DTYPES.items() if dtype == model.mesh.dtype)
+    layout = file_layout(model.plan.model, dict.fromkeys(model.places, code), like)
     head = Head.of(layout)
     with world.agreement(f"{path} opened"), _writing(path):
         if world.rank == 0:
             reserve(part, head.text, head.size)
     with world.agreement(f"{path} filled"), _writing(path):
-        for name, place in places(model).items():
-            if place.writes:
-                block = model.get_parameter(name).detach().cpu()
-                for source in sources(model.config, name):
-                    bits = _bits(block, layout[source.tensor][0])
-                    begin = head.begins[source.tensor]
-                    whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
-                    for piece in place.pieces:
-                        _put(whole, source, piece.whole, bits[piece.own])
-                    whole.flush()
+        for name, parts in model.places.items():
+            for own, source in product(written(parts), sources(model.plan.model, name)):
+                block = model.block(name, own)[own.own].cpu()
+                bits = _bits(block, layout[source.tensor][0])
+                begin = head.begins[source.tensor]
+                whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
+                _put(whole, source, own.whole, bits)
+                whole.flush()
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
             publish(part, path)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, product
 
 import torch
+import torch.distributed as dist
 
+from primepar.distributed.executor import Executor
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.profile_clock import Work
-from primepar.distributed.redistribute import Redistribution
+from primepar.operators.alone import lower_move
 from primepar.schedule import Layout
 
 Measured = tuple[str, str, dict[str, float], Work]
@@ -23,14 +25,24 @@ SIZES = (1 << 6, 1 << 13, 1 << 17, 1 << 20)
 """Elements that each rank gives."""
 
 
+def running(run: Executor, most: int = 1) -> Work:
+    """A run of a program on random blocks; tokens and targets are integers below `most`."""
+    mesh, given = run.mesh, {}
+    for name in run.initial:
+        shape = run.shapes.shape(name)
+        if name.startswith(("tokens", "targets")):
+            given[name] = torch.randint(most, shape, device=mesh.device)
+        else:
+            dtype = mesh.wide_dtype if run.shapes.wide(name) else mesh.dtype
+            given[name] = torch.randn(shape, device=mesh.device, dtype=dtype)
+    return lambda: run(dict(given))
+
+
 class Transfers:
     """All transfers on a mesh, of sizes `scale` times as large."""
 
     def __init__(self, mesh: Mesh, scale: int) -> None:
         self.mesh, self.scale = mesh, scale
-
-    def _random(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
 
     @property
     def sorts(self) -> tuple[tuple[str, Takes, Callable[[list[Ranks], int], Work]], ...]:
@@ -87,12 +99,12 @@ class Transfers:
         held = [tuple((each, 0) for each in gets[rank]) for rank in range(mesh.ranks)]
         own = tuple(((rank, 0),) for rank in range(mesh.ranks))
         source, target = (Layout((mesh.ranks, 1), each) for each in (own, tuple(held)))
-        way = Redistribution(mesh, source, target, "O", (mesh.ranks, size))
-        block = self._random(1, size)
-        return lambda: mesh.pool.release(way(block))
+        program = lower_move(source, target, (mesh.ranks, size))
+        return running(Executor(mesh, program))
 
-    def _own(self, groups: list[Ranks]) -> Ranks:
-        return next(group for group in groups if self.mesh.rank in group)
+    def _own(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
+        own = next(group for group in groups if self.mesh.rank in group)
+        return own, self.mesh.group(own)
 
     def _zeros(self, size: int) -> torch.Tensor:
         """What may be summed again and again."""
@@ -100,19 +112,20 @@ class Transfers:
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
         """An all-reduce over every group."""
-        own, tensor = self._own(groups), self._zeros(size)
-        return lambda: self.mesh.all_reduce(tensor, own, "profile")
+        (_, group), tensor = self._own(groups), self._zeros(size)
+        return lambda: dist.all_reduce(tensor, group=group)
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
         """An all-gather over every group."""
-        own, tensor = self._own(groups), self._zeros(size)
-        return lambda: self.mesh.all_gather(tensor, own, "profile")
+        own, group = self._own(groups)
+        tensor, everyone = self._zeros(size), [self._zeros(size) for _ in own]
+        return lambda: dist.all_gather(everyone, tensor, group=group)
 
     def scattering(self, groups: list[Ranks], size: int) -> Work:
         """A reduce-scatter over every group."""
-        own = self._own(groups)
-        parts = [self._zeros(size) for _ in own]
-        return lambda: self.mesh.reduce_scatter(parts, own, "profile")
+        own, group = self._own(groups)
+        tensor, parts = self._zeros(size), [self._zeros(size) for _ in own]
+        return lambda: dist.reduce_scatter(tensor, parts, group=group)
 
 
 def _hop(_: int, given: int) -> dict[str, float]:

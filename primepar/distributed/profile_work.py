@@ -1,32 +1,31 @@
 """What `primepar plan --profile` measures, each with what the cost model counts of it.
 
-The work goes the ways of training: the executor's products, the modules of a model. Legend: M rows,
-N and K columns of a process.
+The work goes the ways of training: programs of one operator, and kernels. Legend: M rows, N and K
+columns of a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
+import msgspec
 import torch
-from torch.optim import AdamW
 
-from primepar.distributed.executor import Executor, linear_shapes
-from primepar.distributed.loss import cross_entropy
+from primepar.distributed.executor import NOTHING, Executor
+from primepar.distributed.kernels import KERNELS
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import post
-from primepar.distributed.model_elementwise import activate
-from primepar.distributed.model_maker import Maker
 from primepar.distributed.profile_clock import Stopwatch, Work
-from primepar.distributed.profile_transfers import Measured, Transfers
-from primepar.distributed.storage import Memory
+from primepar.distributed.profile_transfers import Measured, Transfers, running
 from primepar.models import ModelConfig, Operator, operators
+from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import Plan
 from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
-from primepar.schedule import Linear, lower
-from primepar.schedule.program import IRecv, ISend
+from primepar.schedule import Linear, Program, lower
+from primepar.schedule.meaning import Phase
+from primepar.schedule.program import Compute, IRecv, ISend
+from primepar.schedule.signature import Template
 
 PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (256, 256, 512), (512, 256, 256),
             (64, 512, 1024), (512, 512, 512))  # fmt: skip
@@ -78,17 +77,7 @@ class Works:
         """One product of this size on each rank."""
         mesh = self.mesh
         program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
-        assert program.initial is not None, "what is lowered says what is there"
-        shape, names = linear_shapes(program), program.initial[mesh.rank]
-        run = Executor(mesh, program, Memory(mesh.pool, shape, borrowed=names))
-        given = {name: self._random(*shape(name)) for name in names}
-
-        def work() -> None:
-            for name, block in run(dict(given)).items():
-                if name not in given:
-                    mesh.pool.release(block)
-
-        return work
+        return running(Executor(mesh, program))
 
     def passes(self) -> Iterator[Measured]:
         """Copies, which read and write every element once."""
@@ -107,9 +96,11 @@ class Works:
         for rows, hidden in MODELS:
             model = self._model(self.scale * rows, self.scale * hidden)
             batch = self.scale * rows // model.context
+            settings = StepSettings(model, batch, model.context)
             whole = {each.name: f"{'M' if each.kind == 'linear' else 'R'}{self.mesh.ranks}"
                      for each in operators(model)}  # fmt: skip
-            make = Maker(Plan(model=model, ranks=self.mesh.ranks, sequences=whole), self.mesh, 0)
+            plan = Plan(model=model, ranks=self.mesh.ranks, sequences=whole)
+            program = lower_step(plan, batch, model.context, "gradients")
             first = {each.kind: each for each in reversed(operators(model))}
             for kind, operator in first.items():
                 if kind != "linear":
@@ -117,72 +108,64 @@ class Works:
                     takes = {"starts": found.starts, "operations": found.operations,
                              "bytes": found.bytes}  # fmt: skip
                     size = f"{batch * model.context} x {operator.K}"
-                    work = self._stepping(make, operator, batch)
-                    every.setdefault(kind, []).append((kind, size, takes, work))
+                    run = Executor(self.mesh, part_of(program, operator), settings)
+                    every.setdefault(kind, []).append((kind, size, takes, running(run, VOCABULARY)))
         for own in every.values():
             yield from own
-
-    def _stepping(self, make: Maker, operator: Operator, batch: int) -> Work:
-        """Forward and backward of one operator."""
-        model = make.config
-        rows = batch * model.context
-        tokens = torch.randint(VOCABULARY, (batch, model.context), device=self.mesh.device)
-        if operator.kind == "embedding":
-            given: tuple[Any, ...] = (tokens,)
-        else:
-            given = (self._random(rows, operator.N).requires_grad_(),)
-        module = make.module(operator)
-        apply = self._forward(make, operator, module, tokens)
-        gradient = torch.ones_like(apply(*given))
-        leaves = [*given, *(module.parameters() if module else ())]
-
-        def work() -> None:
-            for leaf in leaves:
-                leaf.grad = None
-            apply(*given).backward(gradient)
-
-        return work
-
-    @staticmethod
-    def _forward(
-        make: Maker, operator: Operator, module: Any, tokens: torch.Tensor
-    ) -> Callable[..., Any]:
-        model = make.config
-        match operator.kind:
-            case "activation":
-                return lambda x: activate(model, x)
-            case "add":
-                return lambda x: x + x
-            case "loss":
-                stream = make.stream(operator.name)
-                return lambda x: cross_entropy(stream, model.vocabulary, x, tokens.flatten())
-            case "attention":
-                return lambda x: module(x, model.context, None)
-            case _:
-                return lambda x: module(x)
 
     def updates(self) -> Iterator[Measured]:
         """AdamW of one parameter, and the part of the gradient's norm that it has."""
         for size in UPDATES:
-            parameter = torch.nn.Parameter(self._random(self.scale * size))
-            parameter.grad = self._random(self.scale * size)
-            takes = {"starts": 1.0, "bytes": float(parameter.numel() * self.item)}
-            yield "update", f"{parameter.numel()} elements", takes, _updating(parameter)
+            w, m, gradient = (self._random(self.scale * size) for _ in range(3))
+            takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
+            work = self._updating(w, m, m.square(), gradient)
+            yield "update", f"{w.numel()} elements", takes, work
+
+    def _updating(self, *blocks: torch.Tensor) -> Work:
+        """An update of a parameter and its moments by a gradient."""
+        phase = Phase("update", (), Template("w", ()), "sum", None)
+        site = Site(phase, "w", (), (), StepSettings(self._model(64, 64), 1, 1))
+        squares, first, second, adamw = (
+            KERNELS[name]
+            for name in ("clip.squares", "first.update", "second.update", "adamw.update")
+        )
+        w, m, v, gradient = blocks
+
+        def work() -> None:
+            squares(site, NOTHING, gradient)
+            moments = first(site, NOTHING, m, gradient), second(site, NOTHING, v, gradient)
+            adamw(site, NOTHING, w, *moments)
+
+        return work
+
+
+def part_of(program: Program, operator: Operator) -> Program:
+    """What one operator computes in a step in which nothing of it moves.
+
+    Gradients that come from two operators are added for an addition, as the cost model has it.
+    """
+    own = {
+        name
+        for name, signature in (program.phases or {}).items()
+        if name.startswith(f"{operator.name}.")
+        and (operator.kind == "add" or signature.kernel != "sum.fan-in")
+    }
+    lists = [
+        [node for node in every if isinstance(node, Compute) and node.phase in own]
+        for every in program.programs
+    ]
+    made = [{node.accumulates for node in each} for each in lists]
+    read = [{name for node in each for name in node.reads} for each in lists]
+    return msgspec.structs.replace(
+        program,
+        programs=tuple(map(tuple, lists)),
+        initial=tuple(tuple(sorted(a - b)) for a, b in zip(read, made, strict=True)),
+        final=tuple(map(tuple, map(sorted, made))),
+    )
 
 
 def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:
     return lambda: target.copy_(source)
-
-
-def _updating(parameter: torch.nn.Parameter) -> Work:
-    optimizer = AdamW([parameter], lr=1e-3)
-
-    def work() -> None:
-        assert parameter.grad is not None, "it was given"
-        float(parameter.grad.double().square().sum())
-        optimizer.step()
-
-    return work
 
 
 def measure(works: Works, watch: Stopwatch) -> list[Sample]:

@@ -52,6 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: int | None = None
     lr: float = 1e-3
     warmup: int = 20
+    clip: float | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -65,14 +66,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     trace: str | None = None
     weights: str | None = None
     save_weights: str | None = None
+    no_verify: bool = False
+    conform: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{_option(name)}: expected {least} or more, got {value}")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"--lr: expected a positive number, got {self.lr}")
+        for name in ("lr", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{_option(name)}: expected a positive number, got {value}")
         for name in ("resume", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(

@@ -1,59 +1,42 @@
-"""The training loop: the same on one process and on a mesh, as the model hides the difference.
+"""The training loop: every step is one program, the same on one process and on a mesh.
 
-After each step the ranks exchange a few numbers each: whether they were asked to stop, their part
-of the gradient's norm, and the bytes that they sent. So they all stop after the same step.
+After each step the ranks exchange whether they were asked to stop, so that all stop after the same.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from math import isfinite, prod
-from typing import NamedTuple
 
 import msgspec
 import torch
 from torch import distributed as dist
-from torch.optim import AdamW
 
 from primepar.distributed import checkpoint
 from primepar.distributed.data import Batch, Text
 from primepar.distributed.launch import World
 from primepar.distributed.log import EvaluateRow, Log, StepRow
-from primepar.distributed.model import PartitionedModel
-from primepar.distributed.parameters import places
 from primepar.distributed.progress import Reporter
 from primepar.distributed.settings import Settings
+from primepar.distributed.state import TrainingState
+from primepar.distributed.step import StepProgram, StepPrograms, update
 from primepar.distributed.stopping import Stopping
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, ProgramError
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs, Until
+from primepar.schedule.program import Program
 from primepar.trace import Event
 
+Prove = Callable[[Program, str], str]
+"""Proves a program that has a name, and says how; raises where it is not proved."""
+PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
 EVALUATION_BATCHES = 8
 TRACED_STEP = 3
 """Step that `--trace` records, counted from the start of the process; its buffers are there."""
-
-
-class Shared(NamedTuple):
-    """What one rank tells the others after a step."""
-
-    signal: float
-    squares: float
-    linear_bytes: float
-    other_bytes: float
-
-
-def make_optimizer(model: PartitionedModel, lr: float) -> AdamW:
-    """AdamW as GPT-3 was trained: betas 0.9 and 0.95, decay 0.1 on the linear weights alone."""
-    linear = {f"{name}.weight" for name in model.config.linear_shapes}
-    groups: dict[float, list[torch.nn.Parameter]] = {0.1: [], 0.0: []}
-    for name, parameter in model.named_parameters():
-        groups[0.1 if name in linear else 0.0].append(parameter)
-    return AdamW(
-        [{"params": own, "weight_decay": decay} for decay, own in groups.items()],
-        lr=lr,
-        betas=(0.9, 0.95),
-    )
 
 
 def learning_rate(settings: Settings, step: int) -> float:
@@ -67,12 +50,40 @@ class Trainer:
 
     settings: Settings
     world: World
-    model: PartitionedModel
-    optimizer: AdamW
+    state: TrainingState
     text: Text
     log: Log
     reporter: Reporter
     done: int = 0
+    programs: StepPrograms = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.programs = StepPrograms(
+            self.state.plan, self.state.mesh, settings.clip, settings.conform
+        )  # fmt: skip
+
+    def check(self, prove: Prove | None) -> None:
+        """Make the programs of the run: the same on all ranks, and proved, on rank 0.
+
+        Raises `ProgramError` where a rank has another one, and what `prove` raises.
+        """
+        for until in ("update", "loss"):
+            program = self.programs.lowered(*self._sizes, until)
+            self._check_alike(until, program)
+            if prove is not None and self.world.rank == 0:
+                name = self.settings.plan or str(self.settings.mesh(self.world.size))
+                self.reporter.say(f"{PARTS[until]} {prove(program, name)}")
+
+    def _check_alike(self, until: Until, program: Program) -> None:
+        own = sha256(msgspec.json.encode(program)).hexdigest()[:16]
+        self.world.store.set(f"program/{until}/{self.world.rank}", own)
+        first = self.world.store.get(f"program/{until}/0").decode()
+        if own != first:
+            raise ProgramError(
+                f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
+                f"({own}): start all ranks with one plan, the same options and one version"
+            )
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train to `settings.steps`, or until asked to stop.
@@ -83,10 +94,10 @@ class Trainer:
         traced = min(self.done + TRACED_STEP, settings.steps) if settings.trace else None
         while self.done < settings.steps and not signal:
             if self.done + 1 == traced:
-                self.model.mesh.start_trace()
+                self.state.mesh.start_trace()
             signal = self.step(stopping)
             if self.done == traced:
-                events = self.model.mesh.stop_trace()
+                events = self.state.mesh.stop_trace()
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
                 self.evaluate()
@@ -97,31 +108,27 @@ class Trainer:
     def step(self, stopping: Stopping) -> int:
         """Do one training step on every rank and return the signal that any of them got, or 0."""
         begin = time.perf_counter()
-        step = self.done + 1
-        rate = learning_rate(self.settings, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.model.mesh.traffic.clear()
-        self.optimizer.zero_grad()
-        loss = self._loss(self.text.batch(step, self.settings.seed, *self._sizes), step)
-        loss.backward()  # type: ignore[no-untyped-call]
-        shared = self.exchange(stopping.signal)
-        norm = sum(rank.squares for rank in shared) ** 0.5
-        self._check_finite(loss.item(), norm)
-        self.optimizer.step()
+        step, seed = self.done + 1, self.settings.seed
+        rate, sizes = learning_rate(self.settings, step), self._sizes
+        batch = self._on_device(self.text.batch(step, seed, *sizes))
+        inputs = StepInputs(Draw(seed, step), rate, step)
+        loss, norm = update(self._program("update"), self.state, *batch, inputs)
+        signal = self._asked(stopping.signal)
+        self._check_finite(loss, norm)
         self.done = step
+        linear, other = self._sent
         row = StepRow(
             step=step,
-            loss=loss.item(),
+            loss=loss,
             gradient_norm=norm,
             lr=rate,
-            tokens_per_second=prod(self._sizes) / (time.perf_counter() - begin),
-            sent_bytes=tuple(rank.linear_bytes for rank in shared),
-            other_bytes=tuple(rank.other_bytes for rank in shared),
+            tokens_per_second=prod(sizes) / (time.perf_counter() - begin),
+            sent_bytes=linear,
+            other_bytes=other,
         )
         self.log.write(row)
         self.reporter.step(row)
-        return int(max(rank.signal for rank in shared))
+        return signal
 
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise `ConfigError`, on one rank, where what all ranks have alike is no number."""
@@ -136,46 +143,49 @@ class Trainer:
     @property
     def _sizes(self) -> tuple[int, int]:
         """Sequences of a batch and tokens of each."""
-        return self.settings.sizes(self.model.plan)
+        return self.settings.sizes(self.state.plan)
 
-    def _loss(self, batch: Batch, step: int | None = None) -> torch.Tensor:
-        tokens_BT, targets_BT = (
-            torch.from_numpy(letters).to(self.world.device) for letters in batch
-        )
-        return self.model.loss(tokens_BT, targets_BT, step)
+    def _program(self, until: Until) -> StepProgram:
+        return self.programs.program(*self._sizes, until)
 
-    def exchange(self, signal: int) -> list[Shared]:
-        """What every rank tells, in order of rank; a collective call."""
-        sent = self.model.mesh.traffic.bytes
-        linear = sent.get("linear", 0)
-        own = Shared(signal, self._squares(), float(linear), float(sum(sent.values()) - linear))
+    def _on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens_BT, targets_BT = (torch.from_numpy(own).to(self.world.device) for own in batch)
+        return tokens_BT, targets_BT
+
+    def _asked(self, signal: int) -> int:
+        """The signal that any rank has got; a collective call."""
         if self.world.size == 1:
-            return [own]
-        told = torch.tensor(own, dtype=torch.float64, device=self.world.device)
-        everyone = [torch.empty_like(told) for _ in range(self.world.size)]
-        dist.all_gather(everyone, told)
-        return [Shared(*numbers.tolist()) for numbers in everyone]
-
-    def _squares(self) -> float:
-        """Sum of squares over the gradient blocks that are this rank's to count."""
-        return sum(
-            float(parameter.grad.double().square().sum())
-            for parameter in self._counted
-            if parameter.grad is not None
-        )
+            return signal
+        told = torch.tensor(signal, device=self.world.device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        return int(told)
 
     @cached_property
-    def _counted(self) -> list[torch.nn.Parameter]:
-        """Parameters whose block no lower rank holds too."""
-        place = places(self.model)
-        return [own for name, own in self.model.named_parameters() if place[name].writes]
+    def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Bytes that every rank sends in a step, for linear operators and for all else.
+
+        A collective call.
+        """
+        own = {"linear": 0.0, "other": 0.0}
+        for kind, elements, itemsize in self._program("update").executor.sent:
+            own[kind] += float(elements * itemsize)
+        told = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+        everyone = [told] * self.world.size
+        if self.world.size > 1:
+            everyone = [torch.empty_like(told) for _ in everyone]
+            dist.all_gather(everyone, told)
+        linear, other = zip(*(each.tolist() for each in everyone), strict=True)
+        return linear, other
 
     def evaluate(self) -> float:
         """Mean loss over windows of the held-out text, the same windows every time."""
+        run, blocks = self._program("loss"), self.state.blocks
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
-        with torch.no_grad():
-            losses = [self._loss(batch).item() for batch in batches]
-        row = EvaluateRow(self.done, sum(losses) / len(losses))
+        losses = [
+            run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
+            for batch in batches
+        ]
+        row = EvaluateRow(self.done, sum(each.item() for each in losses) / len(losses))
         self.log.write(row)
         self.reporter.evaluation(row)
         return row.loss
@@ -183,9 +193,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of the steps done."""
         assert self.settings.checkpoint is not None
-        path = checkpoint.save(
-            self.settings.checkpoint, self.done, self.model, self.optimizer, self.world
-        )
+        path = checkpoint.save(self.settings.checkpoint, self.done, self.state, self.world)
         self.reporter.say(f"step {self.done}/{self.settings.steps}: wrote {path}")
 
 

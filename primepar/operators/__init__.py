@@ -6,6 +6,14 @@ computes it; a reader of programs has one function for every kernel.
 """
 
 from primepar.operators.sites import Site, StepInputs, StepSettings, site_of
-from primepar.operators.step import Until, lower_step
+from primepar.operators.step import Until, lower_step, parameter_views
 
-__all__ = ["Site", "StepInputs", "StepSettings", "Until", "lower_step", "site_of"]
+__all__ = [
+    "Site",
+    "StepInputs",
+    "StepSettings",
+    "Until",
+    "lower_step",
+    "parameter_views",
+    "site_of",
+]

@@ -1,0 +1,143 @@
+"""Whole training steps as programs, AdamW and dropout in them, against one device in NumPy.
+
+With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every ready plan, and under 100 random
+plans; else a few do so, the rest 3 steps.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import cycle, product
+from typing import Any
+
+import distributed_model_cases as cases
+import distributed_step_cases as steps
+import msgspec
+import numpy as np
+import pytest
+from distributed_ranks import on_ranks
+from partitioned_cases import fitting
+from test_distributed_model import FAMILIES, PLANS
+
+from primepar.errors import PlanError
+from primepar.models import ModelConfig, operators
+from primepar.models.dropout import Draw
+from primepar.plan import Plan, ready_plan
+from primepar.plan.cost.traffic import traffic
+from primepar.reference.optimizers import AdamW
+from primepar.reference.transformer import Transformer
+
+DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
+EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+LONG, SHORT = 20, 20 if EVERY else 3
+RANDOM = {4: 50, 8: 50} if EVERY else {4: 8, 8: 4}
+LONGEST = {4: ("primepar", "stationary", "megatron-sp", "summa"), 8: ("3d",)}
+"""Plans under which a family each, in their order, goes on for 20 steps."""
+CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
+CLOSE = 1e-9
+
+Case = tuple[Plan, int, float | None]
+
+
+def ready(name: str, plan: str, ranks: int) -> Case:
+    """A run of a family under a ready plan."""
+    long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
+    clip = steps.CLIP if (name, plan) in CLIPPED else None
+    return ready_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
+
+
+def drawn(ranks: int) -> list[Case]:
+    """Runs under random plans, and of random batches that these divide."""
+    chosen, found = random.Random(ranks), list[Case]()
+    while len(found) < RANDOM[ranks]:
+        model = MODELS[chosen.choice(FAMILIES)]
+        one = replace(model, layers=1)
+        sequences = {
+            each.name: chosen.choice(fitting(one, ranks, each.name.replace(".1.", ".0.")))
+            for each in operators(model)
+        }
+        try:
+            plan = Plan(model=model, ranks=ranks, sequences=sequences)
+        except PlanError:
+            continue
+        least = chosen.choice((1, 3, 8))
+        batch = plan.row_cuts.smallest_batch(model.context, least)
+        if batch <= 16:
+            clip = chosen.choice((None, steps.CLIP))
+            found.append((msgspec.structs.replace(plan, batch=batch), SHORT, clip))
+    return found
+
+
+@cache
+def asked(ranks: int) -> dict[str, Case]:
+    pairs = list(product(FAMILIES, PLANS[ranks]))
+    if ranks == 8 and not EVERY:
+        pairs = list(zip(cycle(FAMILIES), PLANS[ranks], strict=False))
+    found = {f"{name}-{plan}": ready(name, plan, ranks) for name, plan in pairs}
+    return found | {f"random{at}": case for at, case in enumerate(drawn(ranks))}
+
+
+@cache
+def results(ranks: int) -> dict[str, list[steps.Run]]:
+    """Case -> what every rank has of it."""
+    ranked = on_ranks(ranks, steps.runs, ranks, list(asked(ranks).values()))
+    return {name: [rank[at] for rank in ranked] for at, name in enumerate(asked(ranks))}
+
+
+@cache
+def oracle(
+    config: ModelConfig, batch: int, clip: float | None, count: int
+) -> tuple[list[float], list[float], cases.Arrays]:
+    """Losses, norms and last parameters of a run on one device."""
+    model = Transformer.dense(config, cases.parameters(config))
+    decayed = {f"{name}.weight" for name in config.linear_shapes}
+    optimizer = AdamW(steps.RATE, weight_decay=0.1, decayed=decayed)
+    losses, norms = [], []
+    for at in range(1, count + 1):
+        given = steps.drawn(config, batch, at)
+        loss, gradients = model.loss_and_gradients(*given, Draw(cases.SEED, at))
+        norm = float(np.sqrt(sum((each**2).sum() for each in gradients.values())))
+        scale = 1.0 if clip is None else min(1.0, clip / norm)
+        scaled = {name: each * scale for name, each in gradients.items()}
+        model.parameters = optimizer.step(model.parameters, scaled)
+        losses.append(loss)
+        norms.append(norm)
+    return losses, norms, dict(model.parameters)
+
+
+ON = [(ranks, name) for ranks in PLANS for name in asked(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "name"), ON)
+def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
+    plan, count, clip = asked(ranks)[name]
+    assert plan.batch is not None
+    losses, norms, parameters = oracle(plan.model, plan.batch, clip, count)
+    everyone = results(ranks)[name]
+    for each in everyone:
+        assert each.losses == pytest.approx(losses, rel=CLOSE, abs=0)
+        assert each.norms == pytest.approx(norms, rel=CLOSE, abs=0)
+    for parameter, expected in parameters.items():
+        got = steps.whole([each.parts[parameter] for each in everyone], expected)
+        assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter
+
+
+@pytest.mark.parametrize(("ranks", "name"), ON)
+def test_a_step_sends_what_is_predicted(ranks: int, name: str) -> None:
+    plan, *_ = asked(ranks)[name]
+    assert plan.batch is not None
+    expected = traffic(plan, plan.batch, plan.model.context).total
+    assert [each.sent for each in results(ranks)[name]] == list(expected)
+
+
+def test_a_clipped_run_is_another_one() -> None:
+    plan, count, clip = asked(4)["gpt2-data"]
+    assert plan.batch is not None
+    assert clip is not None
+    clipped, free = (oracle(plan.model, plan.batch, each, count) for each in (clip, None))
+    assert min(clipped[1]) > clip
+    assert clipped[0][-1] != free[0][-1]
