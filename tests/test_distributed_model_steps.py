@@ -87,7 +87,7 @@ def asked(ranks: int) -> dict[str, Case]:
 @cache
 def results(ranks: int) -> dict[str, list[steps.Run]]:
     """Case -> what every rank has of it; a few at a time in one world."""
-    every, found = list(asked(ranks).items()), {}
+    every, found = list(asked(ranks).items()), dict[str, list[steps.Run]]()
     for at in range(0, len(every), AT_ONCE):
         names, some = zip(*every[at : at + AT_ONCE], strict=True)
         ranked = on_ranks(ranks, steps.runs, ranks, list(some))
