@@ -90,6 +90,12 @@ class RefutedError(PrimeParError):
     exit_code = 1
 
 
+class ConformanceError(PrimeParError):
+    """A rank has done something else than the program that was proved says."""
+
+    exit_code = 1
+
+
 class EmulationError(PrimeParError):
     """The emulated devices met something that is wrong in the schedule itself (not bad input)."""
 

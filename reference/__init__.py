@@ -6,10 +6,12 @@ from primepar.reference.dense import Step, linear_step
 from primepar.reference.emulation import Emulation
 from primepar.reference.executor import emulate
 from primepar.reference.linear import EmulatedLinear, emulated_step
+from primepar.reference.model import EmulatedModel
 
 __all__ = [
     "CheckReport",
     "EmulatedLinear",
+    "EmulatedModel",
     "Emulation",
     "Step",
     "check",

@@ -8,14 +8,18 @@ from zlib import crc32
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from primepar.errors import EmulationError
+from primepar.operators import lower_step
+from primepar.plan.plan import Plan
 from primepar.reference.block import Array
 from primepar.reference.blocks import Memory
 from primepar.reference.contents import Contents
 from primepar.reference.dense_phases import phase_tensors
 from primepar.reference.emulation import Emulation, Finished
 from primepar.reference.executor import emulate
+from primepar.reference.model import step_difference
 from primepar.reference.one_device import OneDevice, linear_tensors
 from primepar.reference.stand_in import LENGTH, PRIME
 from primepar.schedule.lowering import lower
@@ -25,6 +29,8 @@ from primepar.schedule.program_uses import host_blocks, initial_blocks
 from primepar.schedule.sequence import Sequence
 
 Number = int | float
+CLOSE = 1e-10
+"""Largest relative difference of a step on real numbers, which devices sum in another order."""
 
 
 class CheckReport(Struct, frozen=True):
@@ -48,6 +54,8 @@ class CheckReport(Struct, frozen=True):
     """What is wrong, if anything is."""
     stand_ins: bool = False
     """Whether something stood in for what the phases compute, as in programs with signatures."""
+    difference: float | None = None
+    """Of a plan's step on real numbers: that of loss and gradients from the dense model's."""
 
 
 def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> CheckReport:
@@ -72,6 +80,24 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
     left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """
     return _report(target, program, None, seed, None)
+
+
+def check_plan(
+    plan: Plan, batch: int, positions: int, target: str = "plan", seed: int = 0
+) -> CheckReport:
+    """Run a training step of a plan twice: as `check_program` does, and on real numbers.
+
+    With these its loss and every gradient are compared with those of the dense transformer, with
+    dropout. Raises `PlanError` for a batch that the plan does not divide.
+    """
+    report = check_program(lower_step(plan, batch, positions), target, seed)
+    if report.message is not None:
+        return report
+    difference, name = step_difference(plan, batch, positions, seed)
+    message = None if difference <= CLOSE else (
+        f"expected {name} within {CLOSE:g} of the dense transformer's, got {difference:.1e} off"
+    )  # fmt: skip
+    return replace(report, difference=difference, message=message, equal=message is None)
 
 
 def memories(program: Program, seed: int = 0) -> list[Memory]:

@@ -14,6 +14,8 @@ from functools import partial
 from math import ceil
 
 from primepar.errors import EmulationError, MeshError, MismatchError
+from primepar.operators import StepInputs, StepSettings
+from primepar.reference.arithmetic import Arithmetic
 from primepar.reference.block import Array, Block
 from primepar.reference.blocks import chosen
 from primepar.reference.combine import combine, cut, join
@@ -54,28 +56,43 @@ Turn = Iterator[tuple[tuple[int, ...], str]]
 
 
 def emulate(
-    program: Program, memories: Several[Mapping[str, Array]], sequence: Sequence | None = None
+    program: Program,
+    memories: Several[Mapping[str, Array]],
+    sequence: Sequence | None = None,
+    *,
+    settings: StepSettings | None = None,
+    inputs: StepInputs | None = None,
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
-    What else `memories` holds is left out. In a program with signatures arrays are integers modulo
-    `primepar.reference.stand_in.PRIME`, before and after. The sequence that the program was lowered
-    from, if it is given, names the method, the device's coordinates and the step in messages.
-    Raises the subclass of `EmulationError` for what is wrong, at the place where it shows, and
-    `IncompleteError` if the run does not end with `final` or leaves the grid uncovered.
+    What else `memories` holds is left out. With the `settings` and the `inputs` of a training step
+    kernels compute its phases on real numbers; tokens and targets are integers. Without settings
+    arrays are integers modulo `primepar.reference.stand_in.PRIME` in a program with signatures,
+    before and after. The sequence that the program was lowered from, if it is given, names the
+    method, the device's coordinates and the step in messages.
+    Raises the subclass of `EmulationError` for what is wrong, at the place where it shows,
+    `IncompleteError` if the run does not end with `final` or leaves the grid uncovered, and
+    `ProgramError` for a phase of a step that no kernel computes.
     """
-    return _Run(program, memories, sequence).emulation()
+    return _Run(program, memories, sequence, settings, inputs).emulation()
 
 
 class _Run:
     def __init__(
-        self, program: Program, memories: Several[Mapping[str, Array]], sequence: Sequence | None
+        self,
+        program: Program,
+        memories: Several[Mapping[str, Array]],
+        sequence: Sequence | None,
+        settings: StepSettings | None,
+        inputs: StepInputs | None,
     ) -> None:
         if len(memories) != program.ranks:
             raise MeshError(
                 f"expected one memory for each of {program.ranks} ranks, got {len(memories)}"
             )
         self.contents = Contents(program)
+        self.arithmetic = Arithmetic(self.contents, settings, inputs)
+        self.dtype = self.arithmetic.dtype(memories)
         names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
         self.devices = [
             Device(rank, self.contents, chosen(rank, memory, own), chosen(rank, memory, host))
@@ -167,7 +184,7 @@ class _Run:
         if node.phase is None or node.sub_operator is None:
             added = self.combine(blocks, reduction)
         else:
-            added = product(self.contents, node, blocks)
+            added = product(self.arithmetic, node, blocks)
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
@@ -269,7 +286,7 @@ class _Run:
         start = device.clock
         match node:
             case Alloc(block=block):
-                device.write(block, zeros(self.contents, block))
+                device.write(block, zeros(self.contents, block, self.dtype))
             case Free(block=block):
                 self._see(device.rank, [device.free(block)])
             case Fetch(block=block):

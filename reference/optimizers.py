@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from primepar.errors import ConfigError
-from primepar.models import GPTConfig
+from primepar.models import ModelConfig
 from primepar.reference.layers import Array
 from primepar.reference.transformer import Parameters
 
@@ -27,7 +27,7 @@ class Optimizer(Protocol):
         ...
 
 
-def linear_weights(config: GPTConfig) -> frozenset[str]:
+def linear_weights(config: ModelConfig) -> frozenset[str]:
     """Names of the parameters that weight decay is for: the weights of the linear operators."""
     return frozenset(f"{name}.weight" for name in config.linear_shapes)
 

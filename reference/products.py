@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from primepar.errors import IncompleteError, WrongDataError
-from primepar.reference.block import Array, Block
+from primepar.reference.arithmetic import Arithmetic
+from primepar.reference.block import Block
 from primepar.reference.contents import Contents, sub_operator_text
-from primepar.reference.stand_in import multiply, stand_in
 from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import parse_block, tensor_dims
 from primepar.schedule.program import Compute, Program
 
 
-def product(contents: Contents, node: Compute, blocks: Sequence[Block]) -> Block:
+def product(arithmetic: Arithmetic, node: Compute, blocks: Sequence[Block]) -> Block:
     """What a compute of a sub-operator makes of the blocks that it reads.
 
     Raises `WrongDataError` if the sub-operator is not one of the grid, if what is read is not its
     operands in the order of the phase, or if their shapes do not fit, and `IncompleteError` if
     the sum of one is not finished.
     """
+    contents = arithmetic.contents
     phase = contents.meaning.phases[str(node.phase)]
     slices = node.sub_operator or {}
     text = sub_operator_text(phase.name, _ordered(phase, slices))
@@ -30,17 +31,11 @@ def product(contents: Contents, node: Compute, blocks: Sequence[Block]) -> Block
     made = contents.product(phase, slices)
     arrays = [block.array for block in blocks]
     try:
-        array = _array(contents, phase, arrays, phase.writes.block(slices))
+        array = arithmetic.made(node, arrays)
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in arrays)
         raise WrongDataError(f"expected operands of {text} that fit, got shapes {shapes}") from None
     return Block(array, frozenset({made}))
-
-
-def _array(contents: Contents, phase: Phase, arrays: Sequence[Array], written: str) -> Array:
-    if contents.program.phases:
-        return stand_in(phase, arrays, contents.shape(written))
-    return multiply(phase, arrays)
 
 
 def _ordered(phase: Phase, slices: Mapping[str, int]) -> dict[str, int]:
@@ -84,10 +79,10 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def zeros(contents: Contents, name: str) -> Block:
+def zeros(contents: Contents, name: str, dtype: np.dtype[np.generic]) -> Block:
     """Block of zeros; one without a known shape takes that of what is first added to it."""
     shape = contents.shape(name) or _linear_shape(contents.program, name)
-    return Block(np.zeros(shape, np.int64 if contents.program.phases else float), frozenset())
+    return Block(np.zeros(shape, dtype), frozenset())
 
 
 def _linear_shape(program: Program, name: str) -> tuple[int, ...]:

@@ -17,31 +17,15 @@ import numpy as np
 
 from primepar.reference.block import Array
 from primepar.schedule.meaning import Phase
-from primepar.schedule.operators import tensor_dims
 from primepar.schedule.signature import Template
 
 PRIME = 1_048_573
 """Largest below 2**20: in int64 a sum of 2**23 products of two numbers below it is exact."""
-SMALL = 4096
-"""Elements of a block below which looking for a faster way to multiply takes longer than it."""
 LENGTH = 2
 """Elements of a block along a dim for which nothing tells a number."""
 
 Axis = tuple[str, int, int]
 """An axis of a block: (dim, 0) or ("", slice), and how often the block has had it before."""
-
-
-def multiply(phase: Phase, arrays: Sequence[Array]) -> Array:
-    """Product of a sub-operator of a linear operator, summed over every dim the output has not.
-
-    Raises `ValueError` for shapes that do not fit.
-    """
-    terms = [
-        "".join(dim for dim in tensor_dims(template.tensor) if dim != "B" or "B" in phase.dims)
-        for template in (*phase.reads, phase.writes)
-    ]
-    subscripts = f"{','.join(terms[:-1])}->{terms[-1]}"
-    return np.asarray(np.einsum(subscripts, *arrays, optimize=max(map(np.size, arrays)) > SMALL))
 
 
 def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None = None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
@@ -18,7 +19,7 @@ from primepar.models.config import Family
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
 from primepar.reference.layers import Array, Tokens
-from primepar.reference.partitioned import EmulatedModel, ModelStep
+from primepar.reference.model import EmulatedModel, ModelStep
 from primepar.reference.transformer import Transformer
 
 DRAW = Draw(seed=3, step=5)
@@ -70,7 +71,7 @@ def drawn_batch(config: ModelConfig, batch: int, positions: int) -> tuple[Tokens
 @cache
 def dense_step(config: ModelConfig, batch: int, positions: int) -> tuple[float, dict[str, Array]]:
     """Return loss and gradients on one device."""
-    model = Transformer.dense(config, drawn_parameters(config))
+    model = Transformer(config, drawn_parameters(config))
     return model.loss_and_gradients(*drawn_batch(config, batch, positions), DRAW)
 
 
@@ -83,13 +84,17 @@ def step(plan: Plan, batch: int, positions: int) -> ModelStep:
 def difference(plan: Plan, batch: int, positions: int) -> float:
     """Return the largest relative difference of the loss and of every gradient."""
     expected_loss, expected = dense_step(plan.model, batch, positions)
-    loss, gradients, _ = step(plan, batch, positions)
-    assert gradients.keys() == expected.keys()
-    relative = [
-        np.abs(gradients[name] - gradient).max() / np.abs(gradient).max()
-        for name, gradient in expected.items()
-    ]
-    return float(max(abs(loss / expected_loss - 1), *relative))
+    got = step(plan, batch, positions)
+    return max(abs(got.loss / expected_loss - 1), farthest(got.gradients, expected))
+
+
+def farthest(got: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+    """Return the largest difference of an array by its largest element."""
+    assert got.keys() == expected.keys()
+    return max(
+        float(np.abs(got[name] - array).max() / np.abs(array).max())
+        for name, array in expected.items()
+    )
 
 
 def plan_apart(model: ModelConfig, ranks: int) -> Plan:

@@ -12,12 +12,13 @@ import msgspec
 from partitioned_cases import SHAPES
 
 from primepar.operators import lower_step
-from primepar.plan import ready_plan
+from primepar.passes.touches import Rank, followed
+from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import Collective, Instruction, IRecv, ISend, ReduceScatter
+from primepar.schedule.program import Collective, Free, Instruction, IRecv, ISend, ReduceScatter
 from primepar.schedule.program_file import instruction_text
 from primepar.verify import verify_program
 
@@ -50,9 +51,37 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
                 yield rank, Call(type(node).__name__, node.group, how, elements(given))
 
 
+def as_planned(plan: Plan, batch: int, positions: int) -> Program:
+    """The step as the planner counts it: before the passes, each block freed after its last use.
+
+    What operators free within them stays where they free it.
+    """
+    program = lower_step(plan, batch, positions, passes=())
+    ends = zip(program.programs, program.final or (), strict=True)
+    lists = tuple(tuple(_freed(rank, *each)) for rank, each in enumerate(ends))
+    return msgspec.structs.replace(program, programs=lists)
+
+
+def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iterator[Instruction]:
+    known, last = list(followed(nodes, Rank(rank))), dict[str, int]()
+    for place, (_, own) in enumerate(known):
+        last.update(dict.fromkeys((*own.reads, *own.changes), place))
+    for place, (node, own) in enumerate(known):
+        yield node
+        names = dict.fromkeys((*own.reads, *own.changes))
+        ends = [name for name in names if last[name] == place and name not in kept]
+        yield from map(Free, () if isinstance(node, Free) else ends)
+
+
 @cache
 def lowered(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a ready plan."""
+    """The step of a small model under a ready plan, before the passes."""
+    return as_planned(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+
+
+@cache
+def passed(name: str, ranks: int, family: str) -> Program:
+    """The step of a small model under a ready plan, after all passes."""
     return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 

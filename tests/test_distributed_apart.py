@@ -38,7 +38,7 @@ from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, ready_plan
 from primepar.reference.layers import Array
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 
 CONFIG = cases.MODELS["gpt2"]
@@ -126,7 +126,7 @@ def test_every_rank_reads_its_own_blocks(ranks: list[dict[str, Any]]) -> None:
 
 def check_step(loss: float, gradients: Mapping[str, Array]) -> None:
     """Loss and whole gradients are those of one device."""
-    model = Transformer.dense(CONFIG, cases.parameters(CONFIG))
+    model = Transformer(CONFIG, cases.parameters(CONFIG))
     expected_loss, expected = model.loss_and_gradients(*cases.batch(CONFIG))
     assert loss == pytest.approx(expected_loss, rel=1e-10)
     assert gradients.keys() == expected.keys()
@@ -142,8 +142,8 @@ def test_loss_and_gradients_are_those_of_one_device(ranks: list[dict[str, Any]])
 def test_emulated_devices_give_the_same() -> None:
     with patch.dict(registry.PRIMITIVES, {"turned": Turned}):
         model = EmulatedModel(CONFIG, plan_apart(), cases.parameters(CONFIG))
-        loss, gradients, _ = model.loss_and_gradients(*cases.batch(CONFIG))
-    check_step(loss, gradients)
+        step = model.loss_and_gradients(*cases.batch(CONFIG))
+    check_step(step.loss, step.gradients)
 
 
 def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], folder: Path) -> None:

@@ -104,7 +104,7 @@ def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
 @cache
 def oracle(name: str, batch: int | None = None) -> tuple[float, cases.Arrays]:
     config = cases.MODELS[name]
-    model = Transformer.dense(config, cases.parameters(config))
+    model = Transformer(config, cases.parameters(config))
     loss, gradients = model.loss_and_gradients(*cases.batch(config, batch), draw_of(name))
     return loss, dict(gradients)
 

@@ -10,14 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
+from operator_cases import Alone
 from step_cases import calls_of_step, sent_by
 
 from primepar.models import initial_parameter
 from primepar.operators import lower_step
-from primepar.plan import Plan, ends, padded_vocabulary, parameter_places, ready_plan
-from primepar.reference.partitioned_devices import Devices, spread
-from primepar.reference.partitioned_step import Step
-from primepar.reference.partitioned_vocabulary import PartitionedEmbedding
+from primepar.plan import Plan, padded_vocabulary, ready_plan
 from primepar.reference.transformer import Transformer
 from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter
 from primepar.schedule.program_uses import gives
@@ -91,7 +89,7 @@ def test_a_program_sends_what_the_formula_says(sequence: str) -> None:
 @pytest.mark.parametrize("sequence", STEPS)
 def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
     result = on_four()[0][STEPS.index(sequence)]
-    model = Transformer.dense(MODEL, cases.parameters(MODEL))
+    model = Transformer(MODEL, cases.parameters(MODEL))
     loss, gradients = model.loss_and_gradients(*cases.batch(MODEL))
     assert result.loss == pytest.approx(loss, rel=1e-10)
     for name, gradient in gradients.items():
@@ -101,19 +99,13 @@ def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
 
 @pytest.mark.parametrize("sequence", COUNTS)
 def test_emulated_devices_send_what_the_formula_says_and_have_the_rows(sequence: str) -> None:
-    plan, tokens_BT = plan_of(sequence), cases.batch(MODEL)[0]
-    places = parameter_places(plan)
+    tokens_BT = cases.batch(MODEL)[0]
     table_VH = initial_parameter(MODEL, "embedding.token", 0)
-    padding = padded_vocabulary(plan) - MODEL.vocabulary
-    padded_VH = np.pad(table_VH, ((0, padding), (0, 0)))
-    blocks = {"embedding.token": spread(padded_VH, places["embedding.token"].layout)}
-    tokens_M = tokens_BT.reshape(-1)
-    step = Step(plan, Devices(4), places, blocks, tokens_M, tokens_M, MODEL.context, None)
-    embedding = PartitionedEmbedding(step, plan.operator("embedding"))
-    x = embedding.forward()
-    forth = sum(step.devices.sent)
-    for own_MH, rows_MH in zip(x, spread(table_VH[tokens_M], ends(plan, "embedding").output),
-                               strict=True):  # fmt: skip
-        np.testing.assert_array_equal(own_MH, rows_MH)
-    embedding.backward([np.ones_like(own_MH) for own_MH in x])
-    assert (forth, sum(step.devices.sent) - forth) == expected(sequence)
+    x_MH = table_VH[tokens_BT.reshape(-1)]
+    given = {"tokens": tokens_BT.reshape(-1), "embedding.token": table_VH}
+    alone = Alone(plan_of(sequence), "embedding", *tokens_BT.shape)
+    y_MH, _, forward = alone.run(given, backward=False)
+    np.testing.assert_array_equal(y_MH, x_MH)
+    forth = sum(forward, Fraction(0))
+    both = sum(alone.run({**given, "dy": np.ones_like(x_MH)}).sent, Fraction(0))
+    assert (forth, both - forth) == expected(sequence)

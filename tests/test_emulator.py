@@ -160,7 +160,7 @@ def test_alloc_knows_the_shape_of_a_block_of_the_operator() -> None:
     program = lower(parse_sequence("N2"), Linear(M=2, N=4, K=6))
     alloc = [(Alloc("O[0,0]"), *nodes) for nodes in program.programs]
     program = msgspec.structs.replace(program, programs=tuple(alloc))
-    assert zeros(Contents(program), "O[0,0]").array.shape == (2, 6)
+    assert zeros(Contents(program), "O[0,0]", np.dtype(float)).array.shape == (2, 6)
     assert check_program(program).equal
 
 

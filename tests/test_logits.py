@@ -13,7 +13,9 @@ import pytest
 from model_cases import CONFIGS, Saved, saved_model
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
+from primepar.plan import ready_plan
 from primepar.reference.layers import Array, Tokens
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 
 pytest.importorskip("transformers")
@@ -55,8 +57,20 @@ def their_step(saved: Saved, tokens_BT: Tokens) -> tuple[Array, float]:
 def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)
     config = load_config(tmp_path)
-    ours = Transformer.dense(config, parameters(saved)).logits(batch(config))
+    ours = Transformer(config, parameters(saved)).logits(batch(config))
     theirs, _ = their_step(saved, batch(config))
+    assert ours.dtype == theirs.dtype == np.float32
+    assert difference(ours, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_emulated_devices_have_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
+    saved = saved_model(name, tmp_path)
+    config = load_config(tmp_path)
+    plan = ready_plan("primepar" if config.kv_heads > 1 else "data", config, 4)
+    tokens = np.concatenate([batch(config), batch(config)[:1]])
+    ours = EmulatedModel(config, plan, parameters(saved)).logits(tokens)
+    theirs, _ = their_step(saved, tokens)
     assert ours.dtype == theirs.dtype == np.float32
     assert difference(ours, theirs) < 1e-5
 
@@ -65,7 +79,7 @@ def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path)
 def test_loss_and_gradients_in_float64_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path / "weights", "float64")
     tokens, config = batch(saved.config), saved.config
-    model = Transformer.dense(config, parameters(saved))
+    model = Transformer(config, parameters(saved))
     loss, gradients = model.loss_and_gradients(tokens, np.roll(tokens, 3))
     _, their_loss = their_step(saved, tokens)
     tolerance = TOLERANCES[config.family]
@@ -91,5 +105,5 @@ def test_weights_that_are_written_and_read_give_the_same_logits(tmp_path: Path) 
     write_weights(tmp_path / "model.safetensors", config, model.parameters)
     file = WeightFile(tmp_path / "model.safetensors", config)
     again = {name: file.read_block(name) for name in config.parameter_shapes}
-    logits = Transformer.dense(config, again).logits(batch(config))
+    logits = Transformer(config, again).logits(batch(config))
     assert np.array_equal(logits, model.logits(batch(config)))

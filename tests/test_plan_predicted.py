@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_cases import TWO_LEVELS, cluster
-from step_cases import calls_of_step, held_by, sent_by
+from step_cases import as_planned, calls_of_step, held_by, sent_by
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
-from primepar.operators import lower_step
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.traffic import Traffic, traffic
@@ -61,7 +60,7 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
     def counts(found: Found) -> None:
         training = found.planner.training
         step = found.plan, training.batch, training.positions
-        program = lower_step(*step)
+        program = as_planned(*step)
         assert list(traffic(*step).total) == sent_by(calls_of_step(program))
         assert peak(*step).tolist() == held_by(program)
 
@@ -75,7 +74,7 @@ def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> Non
     """Of 6 layers, 4 of which stand for all."""
     model = replace(PUBLISHED[name], layers=6)
     found = Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper").search()
-    program = lower_step(found.plan, 8, model.context)
+    program = as_planned(found.plan, 8, model.context)
     assert list(traffic(found.plan, 8, model.context).total) == sent_by(calls_of_step(program))
     assert peak(found.plan, 8, model.context).tolist() == held_by(program)
 
@@ -90,7 +89,7 @@ def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
     for sequences in (plan.sequences, mixed):
         plan = Plan(model=model, ranks=2, sequences=sequences)
         for batch, positions in ((2, 1), (4, 512)):
-            program = lower_step(plan, batch, positions)
+            program = as_planned(plan, batch, positions)
             assert peak(plan, batch, positions).tolist() == held_by(program)
 
 
@@ -124,7 +123,7 @@ def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
 
 def test_emulated_devices_send_and_hold_it() -> None:
     plan = ready_plan("primepar", MODELS["llama"], 4)
-    program = lower_step(plan, 2, 4)
+    program = as_planned(plan, 2, 4)
     emulated = emulate(program, memories(program))
     assert list(traffic(plan, 2, 4).total) == emulated.sent
     assert peak(plan, 2, 4).tolist() == emulated.peak

@@ -205,12 +205,12 @@ def test_show_refuses_in_one_line_and_writes_nothing(
 
 
 def test_a_plan_is_no_target_of_a_command_for_one_operator(plan: str) -> None:
-    done = run("check", plan)
+    done = run("explore", plan)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"primepar: error: {plan}: expected a primitive, a sequence or a program, got a plan: "
-        "only `primepar show`, `primepar verify`, `primepar simulate` and `primepar train --plan` "
-        "take one\n"
+        "only `primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
+        "`primepar train --plan` take one\n"
     )
 
 

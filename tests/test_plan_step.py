@@ -10,14 +10,14 @@ from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.errors import PlanError
 from primepar.operators import lower_step
-from primepar.operators.blocks import blocks_of, freed
 from primepar.operators.builder import ProgramBuilder, View, even
 from primepar.operators.moves import moved, reblocked
 from primepar.plan import padded_vocabulary, parameter_places, ready_plan
 from primepar.plan.layouts import Way
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.meaning import Meaning, Place
-from primepar.schedule.program import Compute, Cut, Free, Instruction, IRecv, Join, Wait
+from primepar.schedule.program import Compute, Cut, Free, Join
+from primepar.schedule.program_uses import writes
 from primepar.verify import verify_program
 
 ON_FOUR = [name for name, ranks in READY_PLANS if ranks == 4]
@@ -159,25 +159,14 @@ def test_a_step_is_a_program_file(tmp_path: Path) -> None:
 def test_at_the_end_a_rank_has_what_it_must_and_nothing_else(name: str) -> None:
     program = lowered(name, 4, "gpt2")
     ends = zip(program.initial or (), program.programs, program.final or (), strict=True)
-    for before, instructions, after in ends:
+    for rank, (before, instructions, after) in enumerate(ends):
         alive = set(before)
         for node in instructions:
             if isinstance(node, Free):
                 alive.remove(node.block)
             else:
-                alive.update(blocks_of(node))
+                alive.update(writes(node, rank))
         assert alive == set(after)
-
-
-def test_a_block_is_freed_after_its_last_use_or_its_wait() -> None:
-    steps: list[Instruction] = [
-        Compute(("x",), "y"),
-        IRecv(1, "z", request="r"),
-        Compute(("y",), "w"),
-        Wait("r"),
-        Free("x"),
-    ]
-    assert freed(steps, ["w"]) == [*steps[:3], Free("y"), Wait("r"), Free("z"), Free("x")]
 
 
 # Blocks

@@ -13,6 +13,7 @@ from step_cases import SMALL, place, spoilt
 from primepar.commands.plan import TrainingStep
 from primepar.operators import lower_step
 from primepar.plan import ready_plan, save_plan
+from primepar.reference.kernels import KERNELS
 from primepar.schedule import load_program, program_text
 from primepar.schedule.program import Instruction
 
@@ -45,6 +46,29 @@ def test_verify_proves_the_step_of_a_plan_and_says_of_which_sizes(plan: str) -> 
     first, *rest = done.out.splitlines()
     assert first == f"{plan}: proved for a step of 1 sequence of 4 tokens"
     assert [line.split()[:2] for line in rest] == [[name, "proved"] for name in PROPERTIES]
+
+
+def test_check_runs_the_step_by_stand_ins_and_on_real_numbers(plan: str) -> None:
+    done = run("check", plan, "--batch", "2")
+    assert (done.code, done.err) == (0, "")
+    *_, stand_ins, real = done.out.splitlines()
+    assert stand_ins.startswith("  by stand-ins for what the phases compute: ")
+    assert real == (
+        "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"
+    )
+    report = json.loads(run("check", plan, "--json").out)
+    assert report["equal"]
+    assert 0 < report["difference"] < 1e-13
+
+
+def test_check_ends_with_1_where_the_step_is_not_that_of_the_dense_transformer(plan: str) -> None:
+    kernel = KERNELS["norm.gradient"]
+    with patch.dict(KERNELS, {"norm.gradient": lambda *of: kernel(*of) * (1 + 1e-9)}):
+        done = run("check", plan)
+    assert (done.code, done.err) == (1, "")
+    assert done.out.splitlines()[-1].endswith(
+        ".grad within 1e-10 of the dense transformer's, got 1.0e-09 off"
+    )
 
 
 def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:

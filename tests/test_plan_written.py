@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from partitioned_cases import SHAPES, difference
+from partitioned_cases import SHAPES, difference, step
 from planner_cases import TWO_LEVELS, cluster
-from step_cases import BATCH, SMALL, calls_of_step, sent_by
+from step_cases import BATCH, SMALL
 
-from primepar.operators import lower_step
 from primepar.plan import load_plan, save_plan
 from primepar.plan.cluster import Link
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.space import SpaceName
 from primepar.plan.search.tradeoff import Tradeoff
@@ -42,8 +40,6 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
     found = Planner.of(model, a_second, 4, BATCH, None, "paper").search()
     assert sum(found.planner.between(name, found.choices) for name in found.choices) == 0
-    counted = sent_by(calls_of_step(lower_step(found.plan, BATCH, model.context)))
-    norm = traffic(found.plan, BATCH, model.context).norm
-    sent = [each - few for each, few in zip(counted, norm, strict=True)]
+    sent = step(found.plan, BATCH, model.context).sent
     assert found.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)
     assert len(set(sent)) == 1

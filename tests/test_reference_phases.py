@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phase_programs import RIGHT, Json, between, built, compute, heads, norm, program
 
 from primepar.errors import ProgramError, ShapeError
-from primepar.reference import check_program, combine, emulate, executor, products
+from primepar.reference import arithmetic, check_program, combine, emulate, executor
 from primepar.reference.block import Array
 from primepar.reference.check import memories
 from primepar.reference.contents import Contents
@@ -164,7 +164,7 @@ def test_a_product_that_is_not_that_of_one_device_is_found(
     def wrong(*arguments: Any) -> Array:
         return stand_in(*arguments) + 1
 
-    monkeypatch.setattr(products, "stand_in", wrong)
+    monkeypatch.setattr(arithmetic, "stand_in", wrong)
     report = check_program(built(norm()))
     assert (report.equal, set(report.outputs.values())) == (False, {False})
     assert report.message == "expected norm.sum[0] as one device computes it, got another on " \

@@ -13,12 +13,13 @@ from hypothesis import given
 from layout_cases import pairs
 
 from primepar.partition import parse_sequence
+from primepar.reference import emulate
+from primepar.reference.blocks import Memory
 from primepar.reference.layers import Array
-from primepar.reference.partitioned_devices import Devices, spread
 from primepar.schedule import Movement, Program, redistribution
 from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import layout
-from primepar.schedule.operators import Index, parse_block
+from primepar.schedule.operators import Index, block_name, parse_block
 from primepar.schedule.program import IRecv, ISend
 from primepar.schedule.redistribute import moved
 
@@ -42,13 +43,28 @@ def numbered(one: Layout, other: Layout) -> Array:
     return np.arange(float(np.prod(shape))).reshape(shape)
 
 
+def cells(one: Layout, other: Layout) -> tuple[list[Memory], list[Memory]]:
+    """What every rank holds in one layout and in the other."""
+    whole, common = numbered(one, other), Cells.of(one, other)
+    before, after = (
+        [
+            {block_name("O", index): whole[piece.whole]
+             for index, piece in common.pieces(layout, rank, whole.shape).items()}
+            for rank in range(layout.ranks)
+        ]
+        for layout in (one, other)
+    )  # fmt: skip
+    return before, after
+
+
 def redistribute(one: Layout, other: Layout) -> tuple[list[Fraction], Array]:
     """Elements that every rank sends; every rank must end with its block."""
-    devices, whole = Devices(one.ranks), numbered(one, other)
-    got = devices.redistributed(spread(whole, one), one, other)
-    for block, expected in zip(got, spread(whole, other), strict=True):
-        assert np.array_equal(block, expected)
-    return devices.sent, whole
+    before, after = cells(one, other)
+    run = emulate(redistribution(one, other), before)
+    for got, expected in zip(run.memories, after, strict=True):
+        assert got.keys() == expected.keys()
+        assert all(np.array_equal(got[name], block) for name, block in expected.items())
+    return run.sent, numbered(one, other)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +92,12 @@ def test_between_two_primepar_operators_all_but_one_block_in_each_row_moves(side
 
 def missing(one: Layout, other: Layout) -> int:
     """Elements that ranks lack, counted element by element."""
-    whole = numbered(one, other)
-    blocks = zip(spread(whole, one), spread(whole, other), strict=True)
-    return sum(np.setdiff1d(after, before).size for before, after in blocks)
+    ranks = zip(*cells(one, other), strict=True)
+    return sum(np.setdiff1d(_elements(after), _elements(before)).size for before, after in ranks)
+
+
+def _elements(memory: Memory) -> Array:
+    return np.concatenate([block.reshape(-1) for block in memory.values()])
 
 
 def check_way(one: Layout, other: Layout) -> Program:

@@ -26,7 +26,7 @@ def drawn_model(config: GPTConfig = CONFIG, seed: int = 0) -> Transformer:
         name: generator.normal(float("norm" in name), 0.3, shape)
         for name, shape in config.parameter_shapes.items()
     }
-    return Transformer(config, parameters, Transformer.initial(config).linears)
+    return Transformer(config, parameters)
 
 
 def drawn_batch(config: GPTConfig = CONFIG, batch: int = 2) -> tuple[Tokens, Tokens]:
@@ -47,7 +47,7 @@ def slope(model: Transformer, name: str, direction: Array) -> float:
     step, losses = 1e-5, []
     for sign in (1, -1):
         moved = {**model.parameters, name: model.parameters[name] + sign * step * direction}
-        losses.append(Transformer(model.config, moved, model.linears).loss(*drawn_batch()))
+        losses.append(Transformer(model.config, moved).loss(*drawn_batch()))
     return (losses[0] - losses[1]) / (2 * step)
 
 
@@ -218,21 +218,21 @@ def test_a_missing_parameter_is_refused() -> None:
     parameters = dict(drawn_model().parameters)
     del parameters["norm.bias"]
     with pytest.raises(ConfigError) as error:
-        Transformer(CONFIG, parameters, {})
+        Transformer(CONFIG, parameters)
     assert str(error.value) == "norm.bias: expected shape (12,), got no such parameter"
 
 
 def test_a_parameter_of_another_shape_is_refused() -> None:
     parameters = {**drawn_model().parameters, "head.weight": np.zeros((20, 12))}
     with pytest.raises(ConfigError) as error:
-        Transformer(CONFIG, parameters, {})
+        Transformer(CONFIG, parameters)
     assert str(error.value) == "head.weight: expected shape (12, 20), got (20, 12)"
 
 
 def test_an_unknown_parameter_is_refused() -> None:
     parameters = {**drawn_model().parameters, "head.bias": np.zeros(20)}
     with pytest.raises(ConfigError) as error:
-        Transformer(CONFIG, parameters, {})
+        Transformer(CONFIG, parameters)
     expected = (
         "parameters: expected names of GPTConfig(layers=2, hidden=12, heads=3, context=6, "
         "vocabulary=20).parameter_shapes, got 'head.bias'"

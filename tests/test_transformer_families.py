@@ -31,7 +31,7 @@ def drawn_model(config: ModelConfig) -> Transformer:
         name: generator.normal(float("norm" in name and "bias" not in name), 0.3, shape)
         for name, shape in config.parameter_shapes.items()
     }
-    return Transformer.dense(config, parameters)
+    return Transformer(config, parameters)
 
 
 def drawn_batch(config: ModelConfig) -> tuple[Tokens, Tokens]:
@@ -45,7 +45,7 @@ def slope(model: Transformer, name: str, direction: Array) -> float:
     step, losses = 1e-5, []
     for sign in (1, -1):
         moved = {**model.parameters, name: model.parameters[name] + sign * step * direction}
-        other = Transformer.dense(model.config, moved)
+        other = Transformer(model.config, moved)
         losses.append(other.loss(*drawn_batch(model.config), DRAW))
     return (losses[0] - losses[1]) / (2 * step)
 

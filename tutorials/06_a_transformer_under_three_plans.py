@@ -18,8 +18,8 @@ from primepar.models import GPTConfig
 from primepar.plan import Plan, edges, parameter_places, ready_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
-from primepar.reference.optimizers import AdamW
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.model import EmulatedModel
+from primepar.reference.optimizers import AdamW, linear_weights
 from primepar.reference.train import windows
 from primepar.reference.transformer import Transformer
 
@@ -144,12 +144,13 @@ for name, plan in PLANS.items():
 #
 # Partitioning is not allowed to change what a model computes. So we train: on one device, and
 # under each plan on four emulated ones, that have a memory of their own each, from the same
-# weights and on the same batches. Every operator works on the blocks of its device; all that goes
-# from one device to another goes by programs. (Only the update is done on one device here, and
-# the new parameters are cut up again.)
+# weights and on the same batches. Under a plan a step is one program: every device has a list of
+# instructions, from looking up its tokens to the update of its blocks. Each phase of an operator is
+# computed by a kernel, a function of blocks that knows no device; all that goes from one device to
+# another goes by the program.
 
 # %%
-STEPS = 4
+STEPS, RATE = 4, 0.01
 text = Path(json.__file__).read_bytes()
 batches = list(islice(windows(text, BATCH, model.context), STEPS))
 start = Transformer.initial(model).parameters
@@ -157,7 +158,8 @@ start = Transformer.initial(model).parameters
 
 def on_one_device():
     dense = Transformer.initial(model)
-    optimizer, losses = AdamW(0.01), []
+    optimizer = AdamW(RATE, weight_decay=0.1, decayed=linear_weights(model))
+    losses = []
     for tokens_BT, targets_BT in batches:
         loss, gradients = dense.loss_and_gradients(tokens_BT, targets_BT)
         dense.parameters = optimizer.step(dense.parameters, gradients)
@@ -167,13 +169,11 @@ def on_one_device():
 
 def under(plan):
     """Losses, and the elements that each device sent in a step."""
-    parameters, optimizer, losses = start, AdamW(0.01), []
+    emulated, losses = EmulatedModel(model, plan, start), []
     for tokens_BT, targets_BT in batches:
-        emulated = EmulatedModel(model, plan, parameters)
-        loss, gradients, sent = emulated.loss_and_gradients(tokens_BT, targets_BT)
-        parameters = optimizer.step(parameters, gradients)
-        losses.append(loss)
-    return losses, sent
+        step = emulated.update(tokens_BT, targets_BT, RATE)
+        losses.append(step.loss)
+    return losses, step.sent
 
 
 expected = on_one_device()

@@ -94,8 +94,8 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
     if isinstance(target, Plan):
         raise TargetError(
             f"{name}: expected a primitive, a sequence or a program, got a plan: only "
-            "`primepar show`, `primepar verify`, `primepar simulate` and `primepar train --plan` "
-            "take one"
+            "`primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
+            "`primepar train --plan` take one"
         )
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from primepar.distributed.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.computes import Computes, together
@@ -38,6 +38,9 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
 
+if TYPE_CHECKING:
+    from primepar.distributed.conform import Watch
+
 
 class Step(NamedTuple):
     """One closure, and the instructions that it executes.
@@ -54,7 +57,12 @@ class Compiler:
     """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
 
     def __init__(
-        self, mesh: Mesh, program: Program, shapes: Shapes, settings: StepSettings | None
+        self,
+        mesh: Mesh,
+        program: Program,
+        shapes: Shapes,
+        settings: StepSettings | None,
+        watch: Watch | None = None,
     ) -> None:
         self.mesh, self.shapes = mesh, shapes
         self.instructions = program.programs[mesh.rank]
@@ -62,9 +70,9 @@ class Compiler:
         plans = plans_of(self.instructions, mesh.rank, given, shapes)
         self.places = Places(shapes, (mesh.pool, mesh.wide_pool), self.instructions, plans)
         self.places.begin(given)
-        self.computes = Computes(shapes, self.places, settings)
+        self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
-        self._sent: dict[tuple[bool, bool], Fraction] = {}
+        self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted: set[str] = set()
 
     def steps(self) -> Iterator[Step]:
@@ -164,17 +172,14 @@ class Compiler:
         return staged(start, given, gotten) if given or gotten else start
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
-        """Add what this rank sends to what it sends of the same kind and dtype."""
-        key = self.labels.is_linear(node, block), self.shapes.wide(block)
+        """Add what this rank sends to what it sends of the same kind and size of elements."""
+        key = self.labels.is_linear(node, block), self.places.pool(block).dtype.itemsize
         self._sent[key] = self._sent.get(key, Fraction(0)) + elements
 
     def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
         """Kind, elements and bytes of each of what a run sends; `kind` is what is not linear."""
-        pools = self.places.pools
-        return [
-            ("linear" if linear else kind, elements, pools[wide].dtype.itemsize)
-            for (linear, wide), elements in self._sent.items()
-        ]
+        pairs = self._sent.items()
+        return [("linear" if linear else kind, sent, each) for (linear, each), sent in pairs]
 
     # Collectives
 

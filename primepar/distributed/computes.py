@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,9 @@ from primepar.errors import ProgramError
 from primepar.operators import Site, StepInputs, StepSettings, site_of
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
+
+if TYPE_CHECKING:
+    from primepar.distributed.conform import Watch
 
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 COMBINE: dict[str, Combine] = {
@@ -42,8 +46,11 @@ def together(actions: list[Action]) -> Action:
 class Computes:
     """Makes the closures of one program's computes."""
 
-    def __init__(self, shapes: Shapes, places: Places, settings: StepSettings | None) -> None:
+    def __init__(
+        self, shapes: Shapes, places: Places, settings: StepSettings | None, watch: Watch | None
+    ) -> None:
         self.shapes, self.places, self.settings = shapes, places, settings
+        self._watch = watch
 
     def actions(self, node: Compute, at: str) -> tuple[Action, Action]:
         """What runs a compute, and what runs it with its result checked.
@@ -78,6 +85,8 @@ class Computes:
 
     def _product(self, node: Compute, site: Site) -> Action:
         multiply, name, begun = product(site), node.accumulates, self._begun(node)
+        if self._watch is not None:
+            multiply = self._watch.product(site, multiply)
         first, second = node.reads
         actions = self.places.room(name, keep=begun)
 
@@ -92,6 +101,8 @@ class Computes:
 
     def _kernel(self, node: Compute, phase: Phase, site: Site, at: str) -> tuple[Action, Action]:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
+        if self._watch is not None:
+            kernel = self._watch.kernel(kernel)
         if self._begun(node):
             before, combine = self.places.room(name, keep=True), COMBINE[phase.reduction]
         else:
@@ -104,18 +115,23 @@ class Computes:
         return run, first
 
     def _checked(self, kernel: Kernel, node: Compute, at: str) -> Kernel:
-        """The kernel, which must give what the block is, or as a wide one what is rounded to it."""
+        """The kernel, which must give a new block: the phase's own, or a wide one to be rounded."""
         shape, pool = self.shapes.shape(node.accumulates), self.places.pool(node.accumulates)
-        expected, wide = (shape, pool.dtype), (shape, self.places.pools[1].dtype)
+        dtypes = pool.dtype, self.places.pools[1].dtype
         slices = ", ".join(f"{dim}={at}" for dim, at in (node.sub_operator or {}).items())
 
         def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
             result = kernel(site, inputs, *blocks)
-            got = tuple(result.shape), result.dtype
-            if got not in (expected, wide):
+            phase, got = site.phase, ""
+            if tuple(result.shape) != shape or result.dtype not in dtypes:
+                got = _text(tuple(result.shape), result.dtype)
+            for name, block in zip(node.reads, blocks, strict=True):
+                if result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
+                    got = f"the memory of {name}"
+            if got:
                 raise ProgramError(
-                    f"{at}: expected {_text(*expected)} from the kernel {site.phase.kernel} of "
-                    f"phase {site.phase.name} at {slices}, got {_text(*got)}"
+                    f"{at}: expected a new block of {_text(shape, pool.dtype)} from the kernel "
+                    f"{phase.kernel} of phase {phase.name} at {slices}, got {got}"
                 )
             return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from primepar.distributed.compiler import Compiler
+from primepar.distributed.conform import Watch
 from primepar.distributed.mesh import Mesh, Ranks
 from primepar.distributed.messages import Frame
 from primepar.distributed.recorder import Recorder
@@ -39,6 +40,7 @@ class Executor:
     Made by all ranks together: process groups are made here. What linear operators send is counted
     as "linear", all else as `kind`. Phases but those of linear operators need `settings`. Where the
     backend batches messages (NCCL), a wait may wait for the messages posted beside its own too.
+    With a `proved` program every run is watched, and must do what that says.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
     without a kernel, a block without a size, or one that is used before it is there.
     """
@@ -49,6 +51,7 @@ class Executor:
         program: Program,
         settings: StepSettings | None = None,
         kind: str = "other",
+        proved: Program | None = None,
     ) -> None:
         if program.ranks != mesh.ranks:
             raise MeshError(
@@ -58,7 +61,8 @@ class Executor:
         mesh.ensure_groups(groups_of(program))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
-        compiler = Compiler(mesh, program, self.shapes, settings)
+        self.watch = None if proved is None else Watch(proved, mesh.rank, Shapes(proved))
+        compiler = Compiler(mesh, program, self.shapes, settings, self.watch)
         self._steps = list(compiler.steps())
         self._runs = [step.run for step in self._steps]
         self._names, self._checked = frozenset(self.initial), False
@@ -85,7 +89,9 @@ class Executor:
             self._check_shapes(blocks)
         frame = Frame(blocks, inputs)
         with torch.no_grad():
-            if self.mesh.events is not None:
+            if self.watch is not None:
+                self.watch.run(self._steps, frame)
+            elif self.mesh.events is not None:
                 recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
                 recorder.run(self._steps, frame, first=not self._checked)
             else:

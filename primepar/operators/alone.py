@@ -7,10 +7,10 @@ from itertools import product
 from typing import NamedTuple
 
 from primepar.errors import SequenceError, ShapeError
-from primepar.operators.blocks import freed
 from primepar.operators.builder import Cuts, ProgramBuilder, View, even
 from primepar.operators.linear import Products
 from primepar.operators.moves import held_after, indices, moved, reblocked
+from primepar.passes import apply
 from primepar.plan.layouts import Way
 from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import layout
@@ -69,7 +69,7 @@ def lower_move(
     view = _begun(builder, name, source, shape, wide)
     there = moved(builder, view, Way(source, target), even(shape, target.grid), f"{name}.moved")
     builder.end_with(there)
-    return _program(builder)
+    return apply(builder.program())
 
 
 class LinearPrograms(NamedTuple):
@@ -103,7 +103,7 @@ def lower_linear(sequence: Sequence, operator: Linear, source: Layout) -> Linear
     names = (
         tuple(name for view in kept for name in view.blocks(rank)) for rank in range(source.ranks)
     )
-    programs = _program(ahead.builder), _program(back.builder)
+    programs = apply(ahead.builder.program()), apply(back.builder.program())
     return LinearPrograms(*programs, tuple(names), y.name, dx.name, dw.name)
 
 
@@ -182,18 +182,3 @@ def _begun(
     view = builder.new(name, even(shape, layout.grid), layout.held, ("R", "C"), wide)
     builder.begin_with(view)
     return view
-
-
-def _program(builder: ProgramBuilder) -> Program:
-    pairs = zip(builder.programs, builder.final, strict=True)
-    return Program(
-        format="primepar-program",
-        version=1,
-        ranks=builder.ranks,
-        programs=tuple(tuple(freed(instructions, final)) for instructions, final in pairs),
-        grid=builder.grid,
-        initial=tuple(map(tuple, builder.initial)),
-        final=tuple(map(tuple, builder.final)),
-        phases=builder.phases,
-        tensors=builder.tensors,
-    )

@@ -14,7 +14,7 @@ from itertools import chain
 
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
-from primepar.schedule.program import AllReduce, Compute, Instruction
+from primepar.schedule.program import AllReduce, Compute, Instruction, Program
 from primepar.schedule.signature import Reduction, Signature, Template, Tensor
 
 Cuts = tuple[tuple[int, ...], ...]
@@ -106,6 +106,20 @@ class ProgramBuilder:
         self.programs = [[] for _ in range(self.ranks)]
         self.initial = [[] for _ in range(self.ranks)]
         self.final = [[] for _ in range(self.ranks)]
+
+    def program(self) -> Program:
+        """What has been made."""
+        return Program(
+            format="primepar-program",
+            version=1,
+            ranks=self.ranks,
+            programs=tuple(map(tuple, self.programs)),
+            grid=self.grid,
+            initial=tuple(map(tuple, self.initial)),
+            final=tuple(map(tuple, self.final)),
+            phases=self.phases,
+            tensors=self.tensors,
+        )
 
     def new(
         self,

@@ -77,7 +77,12 @@ class Site:
 
     @property
     def operator(self) -> Operator:
-        """The operator that the phase is of."""
+        """The operator that the phase is of. Raises `ProgramError` where the model has none."""
+        if self.name not in self.step.operators:
+            raise ProgramError(
+                f"phase {self.phase.name}: expected an operator of the model, got {self.name}: "
+                "run the program with the settings of the model that its plan is for"
+            )
         return self.step.operators[self.name]
 
 

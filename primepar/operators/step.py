@@ -7,7 +7,7 @@ where the plan's layouts say and moves as they say; no method is known here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from primepar.errors import PlanError
@@ -15,7 +15,6 @@ from primepar.models.graph import Operator
 from primepar.operators.activation import ActivationLowering
 from primepar.operators.addition import AdditionLowering
 from primepar.operators.attention import AttentionLowering
-from primepar.operators.blocks import freed
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.context import OperatorLowering, StepContext
 from primepar.operators.embedding import EmbeddingLowering
@@ -24,6 +23,7 @@ from primepar.operators.loss import LossLowering
 from primepar.operators.moves import moved
 from primepar.operators.norm import NormLowering
 from primepar.operators.update import lower_gradient_norm, lower_update
+from primepar.passes import PASSES, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
 from primepar.plan.rows import row_cuts
@@ -45,7 +45,12 @@ Until = Literal["logits", "loss", "gradients", "update"]
 
 
 def lower_step(
-    plan: Plan, batch: int, positions: int, until: Until = "update", clip: bool = False
+    plan: Plan,
+    batch: int,
+    positions: int,
+    until: Until = "update",
+    clip: bool = False,
+    passes: Iterable[str] = tuple(PASSES),
 ) -> Program:
     """The program of one training step of `batch` sequences of `positions` tokens.
 
@@ -53,7 +58,8 @@ def lower_step(
     targets, and ends with the new parameters and moments where the old ones were, the loss and the
     norm of the gradient. With `clip` AdamW takes the gradient clipped by its norm. A program that
     ends earlier leaves the parameters as they were: `until` the "gradients" with these beside
-    them, until the "loss" or the "logits" with nothing else.
+    them, until the "loss" or the "logits" with nothing else. `passes` are applied to it, in the
+    order of `PASSES`; without them blocks stay where they are to the end.
     Raises `PlanError` for a batch that the plan does not divide, or positions that the model lacks.
     """
     if not 1 <= positions <= plan.model.context:
@@ -75,18 +81,7 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    pairs = zip(builder.programs, builder.final, strict=True)
-    return Program(
-        format="primepar-program",
-        version=1,
-        ranks=plan.ranks,
-        programs=tuple(tuple(freed(instructions, final)) for instructions, final in pairs),
-        grid=builder.grid,
-        initial=tuple(map(tuple, builder.initial)),
-        final=tuple(map(tuple, builder.final)),
-        phases=builder.phases,
-        tensors=builder.tensors,
-    )
+    return apply(builder.program(), passes)
 
 
 def parameter_views(plan: Plan) -> dict[str, View]:

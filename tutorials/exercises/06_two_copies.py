@@ -18,7 +18,7 @@ import numpy as np
 from primepar.errors import PlanError, SequenceError
 from primepar.models import GPTConfig, operators
 from primepar.plan import Plan, edges, ends, lookup, part, weight_layout
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
 
 

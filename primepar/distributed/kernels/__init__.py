@@ -1,9 +1,10 @@
 """Torch kernels: for each phase of a training step a pure, dense function from blocks to a block.
 
 A kernel `kernel(site, inputs, *blocks)` gives a new tensor and leaves its blocks as they are. It
-knows no rank, mesh or message, and does not wait for the device. Its result has the type of the
-blocks, or for a `wide` tensor float32 at least; `loss.backward` alone, which reads wide blocks
-only, has their type too where the logits are in half precision.
+knows no rank, mesh or message, and never waits for the device. Its result has the type of the
+blocks that it reads, or float32 at least where the tensor is `wide`. One differs: `loss.backward`
+reads wide blocks alone, so in half precision it gives float32, which the executor makes narrow.
+`product` is the kernel of linear operators in a form that sums into a block.
 """
 
 from primepar.distributed.kernels import (
@@ -16,6 +17,7 @@ from primepar.distributed.kernels import (
     update,
 )
 from primepar.distributed.kernels.common import Kernel
+from primepar.distributed.kernels.linear import product
 
 KERNELS: dict[str, Kernel] = {
     "linear.forward": linear.multiply,
@@ -58,4 +60,4 @@ KERNELS: dict[str, Kernel] = {
 }
 """`Signature.kernel` -> the function that computes the phase."""
 
-__all__ = ["KERNELS", "Kernel"]
+__all__ = ["KERNELS", "Kernel", "product"]

@@ -21,7 +21,8 @@ from primepar.operators import Site, StepInputs
 def keys(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
     """Keys and values of the block's rows, `[R, G 2 D]`."""
     part = Part.of(site)
-    return part.turned(x_RC)[:, :, :, part.queries :].reshape(len(x_RC), -1)
+    kv_BTG2D = part.turned(x_RC)[:, :, :, part.queries :]
+    return kv_BTG2D.clone(memory_format=torch.contiguous_format).view(len(x_RC), -1)
 
 
 def forward(

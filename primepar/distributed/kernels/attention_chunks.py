@@ -1,7 +1,8 @@
-"""Attention by matrix products, some queries at a time, each with the keys up to the last of them.
+"""Attention by matrix products: some groups and queries at a time, with the keys that these see.
 
-So keys of the future cost nothing, and no `[T, S]` matrix of all shares is there at once. Backward
-computes the shares of each chunk again. In half precision all is in float32.
+So keys of the future cost little, no `[T, S]` matrix of all shares is there at once, and that of a
+chunk stays in a CPU's cache. Backward computes the shares of each chunk again. In half precision
+all is in float32.
 Legend: N = B G groups of all sequences, Q query heads of each, T positions of queries, S of the
 keys that a chunk sees, D elements of one head; R = Q T rows of a chunk.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -18,20 +19,20 @@ from primepar.distributed.kernels.attention_part import Part, Three
 from primepar.distributed.kernels.common import Line, counted, kept_elements, widened
 from primepar.models.dropout import Draw
 
-CHUNK = {"cpu": 64}
-"""Type of device -> queries of a chunk; elsewhere 1024."""
+_SCORES = {"cpu": 1 << 17}
+"""Type of device -> scores of a chunk of several groups at most."""
 
 
 def attend_in_chunks(part: Part, draw: Draw | None, operands: Three) -> torch.Tensor:
     """The heads of all queries, `[B, A, T, D]`."""
     attention = _Attention.of(part, draw, operands)
     o_NQTD = torch.empty_like(attention.q)
-    for first, end in attention.chunks:
-        p_NRS, kept_NRS = attention.shares(first, end)
+    for chunk in attention.chunks:
+        p_NRS, kept_NRS = attention.shares(chunk)
         if kept_NRS is not None:
             p_NRS *= kept_NRS
-        o_NRD = torch.bmm(p_NRS, attention.v[:, : p_NRS.shape[2]])
-        o_NQTD[:, :, first:end] = o_NRD.view_as(o_NQTD[:, :, first:end])
+        into = chunk.queries(o_NQTD)
+        into.copy_(torch.bmm(p_NRS, chunk.keys(attention.v)).view_as(into))
     if attention.dropped:
         o_NQTD /= 1 - attention.dropped
     return o_NQTD.view(operands[0].shape).to(operands[0].dtype)
@@ -47,30 +48,51 @@ def gradients_in_chunks(
         do_NQTD = do_NQTD / (1 - attention.dropped)
     dq_NQTD = torch.empty_like(attention.q)
     dk_NSD, dv_NSD = torch.zeros_like(attention.k), torch.zeros_like(attention.v)
-    for first, end in attention.chunks:
-        do_NRD = do_NQTD[:, :, first:end].reshape(len(do_NQTD), -1, do_NQTD.shape[3])
-        ds_NRS = attention.score_gradients(first, end, do_NRD, dv_NSD)
-        seen = ds_NRS.shape[2]
-        dq_NRD = torch.bmm(ds_NRS, attention.k[:, :seen])
-        dq_NQTD[:, :, first:end] = dq_NRD.view_as(dq_NQTD[:, :, first:end])
-        dk_NSD[:, :seen].baddbmm_(ds_NRS.transpose(1, 2), attention.rows(first, end))
+    for chunk in attention.chunks:
+        do_NRD, q_NRD = chunk.rows(do_NQTD), chunk.rows(attention.q)
+        ds_NRS = attention.score_gradients(chunk, do_NRD, chunk.keys(dv_NSD))
+        into = chunk.queries(dq_NQTD)
+        into.copy_(torch.bmm(ds_NRS, chunk.keys(attention.k)).view_as(into))
+        chunk.keys(dk_NSD).baddbmm_(ds_NRS.transpose(1, 2), q_NRD)
     dq_NQTD *= attention.scale
     dq, dk, dv = (
-        d.view(x.shape).to(x.dtype)
-        for d, x in zip((dq_NQTD, dk_NSD, dv_NSD), operands, strict=True)
+        gradient.view(x.shape).to(x.dtype)
+        for gradient, x in zip((dq_NQTD, dk_NSD, dv_NSD), operands, strict=True)
     )
     return dq, dk, dv
 
 
 @dataclass(frozen=True)
+class _Chunk:
+    """Some groups and queries, and the keys that the last of the queries sees."""
+
+    groups: slice
+    first: int
+    end: int
+    seen: int
+
+    def queries(self, x_NQTD: torch.Tensor) -> torch.Tensor:
+        return x_NQTD[self.groups, :, self.first : self.end]
+
+    def rows(self, x_NQTD: torch.Tensor) -> torch.Tensor:
+        """The queries of each group as the rows of a matrix, `[N, R, D]`."""
+        return self.queries(x_NQTD).flatten(1, 2)
+
+    def keys(self, x_NSD: torch.Tensor) -> torch.Tensor:
+        return x_NSD[self.groups, : self.seen]
+
+
+@dataclass(frozen=True)
 class _Attention:
-    """Operands by groups, of which the queries `q` are times `scale`."""
+    """Operands by groups, of which the queries `q` are times `scale`; room for a chunk's scores."""
 
     part: Part
+    dropped: float
     draw: Draw | None
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
+    scale: float
 
     @classmethod
     def of(cls, part: Part, draw: Draw | None, operands: Three) -> _Attention:
@@ -79,67 +101,95 @@ class _Attention:
         q_NQTD = q_BATD.new_empty(B * G, part.queries, q_BATD.shape[2], D)
         torch.mul(q_BATD, D**-0.5, out=q_NQTD.view(q_BATD.shape))
         k_NSD, v_NSD = (each.reshape(B * G, S, D) for each in (k_BGSD, v_BGSD))
-        return cls(part, draw, q_NQTD, k_NSD, v_NSD)
+        dropped = 0.0 if draw is None else part.config.attention_dropout
+        return cls(part, dropped, draw, q_NQTD, k_NSD, v_NSD, D**-0.5)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """Groups and queries of a chunk."""
+        _, Q, T, _ = self.q.shape
+        scores = _SCORES.get(self.q.device.type, 1 << 26)
+        queries = min(T, max(64, min(256, T // 8)))
+        groups = scores // (Q * queries * self.k.shape[1])
+        return max(1, min(len(self.q), groups)), queries
+
+    @cached_property
+    def _room(self) -> list[torch.Tensor]:
+        """What the scores of every chunk are computed in."""
+        groups, queries = self._sizes
+        size = groups * self.part.queries * queries * self.k.shape[1]
+        return [self.q.new_empty(size) for _ in range(3)]
 
     @property
-    def scale(self) -> float:
-        return float(self.q.shape[3] ** -0.5)
+    def chunks(self) -> Iterator[_Chunk]:
+        (groups, queries), (N, _, T, _) = self._sizes, self.q.shape
+        for group in range(0, N, groups):
+            for first in range(0, T, queries):
+                end = min(first + queries, T)
+                seen = self.part.at[0] + end
+                yield _Chunk(slice(group, min(group + groups, N)), first, end, seen)
 
-    @property
-    def dropped(self) -> float:
-        """Probability of dropout."""
-        return 0.0 if self.draw is None else self.part.config.attention_dropout
-
-    @property
-    def chunks(self) -> Iterator[Line]:
-        """First query and end of every chunk."""
-        queries, size = self.q.shape[2], CHUNK.get(self.q.device.type, 1024)
-        for first in range(0, queries, size):
-            yield first, min(first + size, queries)
-
-    def rows(self, first: int, end: int) -> torch.Tensor:
-        """Queries of a chunk, `[N, R, D]`."""
-        return self.q[:, :, first:end].reshape(len(self.q), -1, self.q.shape[3])
-
-    def shares(self, first: int, end: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def shares(self, chunk: _Chunk) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The softmax of a chunk's scores, `[N, R, S]`, and what dropout keeps of it."""
-        part, queries, device = self.part, end - first, self.q.device
-        seen = part.at[0] + end
-        s_NRS = torch.bmm(self.rows(first, end), self.k[:, :seen].transpose(1, 2))
-        s_BGQTS = s_NRS.view(-1, part.groups, part.queries, queries, seen)
-        if part.config.positions == "alibi":
-            bias_AS = distances(part.config.heads, part.head_numbers, seen, s_NRS.dtype, device)
-            s_BGQTS += bias_AS.view(part.groups, part.queries, 1, seen)
-        s_BGQTS[..., seen - queries :] += future(queries, s_NRS.dtype, device)
-        return s_NRS.softmax(2), self._kept(first, end, s_NRS)
-
-    def _kept(self, first: int, end: int, like_NRS: torch.Tensor) -> torch.Tensor | None:
-        part = self.part
-        if self.draw is None or not self.dropped:
-            return None
-        sequence = part.rows[0] // part.positions
-        b_B = counted((sequence, sequence + len(self.q) // part.groups), self.q.device)
-        line_BA = b_B[:, None] * part.config.heads + counted(part.head_numbers, self.q.device)
-        at_T = counted((part.at[0] + first, part.at[0] + end), self.q.device)
-        line_BAT = (line_BA[:, :, None] * part.positions + at_T) * part.positions
-        at_S = counted((0, part.at[0] + end), self.q.device)
-        kept = kept_elements(self.draw, self.dropped, part.name, line_BAT.flatten(), at_S)
-        return kept.view_as(like_NRS)
+        q_NRD, k_NSD, T = chunk.rows(self.q), chunk.keys(self.k), chunk.end - chunk.first
+        s_NRS, p_NRS, _ = self._rooms(chunk, q_NRD)
+        torch.bmm(q_NRD, k_NSD.transpose(1, 2), out=s_NRS)
+        s_NQTS = s_NRS.view(len(q_NRD), -1, T, chunk.seen)
+        if self.part.config.positions == "alibi":
+            # The distance from the last query: the softmax cancels what a whole row has more.
+            ago_S = counted((1 - chunk.seen, 1), s_NRS.device).to(s_NRS.dtype)
+            s_NQTS.addcmul_(self._slopes[chunk.groups], ago_S)
+        s_NQTS[..., chunk.seen - T :] += future(T, s_NRS.dtype, s_NRS.device)
+        torch.softmax(s_NRS, 2, out=p_NRS)
+        return p_NRS, self._kept(chunk, p_NRS) if self.dropped else None
 
     def score_gradients(
-        self, first: int, end: int, do_NRD: torch.Tensor, dv_NSD: torch.Tensor
+        self, chunk: _Chunk, do_NRD: torch.Tensor, dv_NSD: torch.Tensor
     ) -> torch.Tensor:
         """Gradient of a chunk's scores, `[N, R, S]`; that of its values is added to `dv_NSD`."""
-        p_NRS, kept_NRS = self.shares(first, end)
-        seen = p_NRS.shape[2]
-        dp_NRS = torch.bmm(do_NRD, self.v[:, :seen].transpose(1, 2))
-        used_NRS = p_NRS
+        p_NRS, kept_NRS = self.shares(chunk)
+        used_NRS, _, dp_NRS = self._rooms(chunk, do_NRD)
+        torch.bmm(do_NRD, chunk.keys(self.v).transpose(1, 2), out=dp_NRS)
         if kept_NRS is not None:
-            used_NRS = p_NRS * kept_NRS
+            torch.mul(p_NRS, kept_NRS, out=used_NRS)
             dp_NRS *= kept_NRS
-        dv_NSD[:, :seen].baddbmm_(used_NRS.transpose(1, 2), do_NRD)
-        along_NR1 = (dp_NRS * p_NRS).sum(2, keepdim=True)
+        dv_NSD.baddbmm_((p_NRS if kept_NRS is None else used_NRS).transpose(1, 2), do_NRD)
+        along_NR1 = torch.mul(dp_NRS, p_NRS, out=used_NRS).sum(2, keepdim=True)
         return dp_NRS.sub_(along_NR1).mul_(p_NRS)
+
+    def _rooms(self, chunk: _Chunk, rows_NRD: torch.Tensor) -> list[torch.Tensor]:
+        shape = len(rows_NRD), rows_NRD.shape[1], chunk.seen
+        return [room[: shape[0] * shape[1] * shape[2]].view(shape) for room in self._room]
+
+    @cached_property
+    def _slopes(self) -> torch.Tensor:
+        """Of ALiBi, `[N, Q, 1, 1]`."""
+        part, like = self.part, self.q
+        slope_A = slopes(part.config.heads, part.head_numbers, like.dtype, like.device)
+        return slope_A.repeat(len(like) // part.groups).view(len(like), -1, 1, 1)
+
+    @cached_property
+    def _lines(self) -> torch.Tensor:
+        """Heads of all sequences by their numbers in the step, `[N, Q, 1]`."""
+        part, device = self.part, self.q.device
+        sequence = part.rows[0] // part.positions
+        b_B = counted((sequence, sequence + len(self.q) // part.groups), device)
+        line_BA = b_B[:, None] * part.config.heads + counted(part.head_numbers, device)
+        return line_BA.view(len(self.q), -1, 1)
+
+    def _kept(self, chunk: _Chunk, like_NRS: torch.Tensor) -> torch.Tensor:
+        assert self.draw is not None
+        part, device, first = self.part, self.q.device, self.part.at[0]
+        at_T = counted((first + chunk.first, first + chunk.end), device)
+        row_NQT = self._lines[chunk.groups] * part.positions + at_T
+        kept = kept_elements(
+            self.draw,
+            self.dropped,
+            part.name,
+            row_NQT.flatten() * part.positions,
+            counted((0, chunk.seen), device),
+        )
+        return kept.view_as(like_NRS)
 
 
 @lru_cache(maxsize=64)
@@ -148,20 +198,12 @@ def future(queries: int, dtype: torch.dtype, device: torch.device) -> torch.Tens
     return torch.full((queries, queries), -torch.inf, dtype=dtype, device=device).triu_(1)
 
 
-@lru_cache(maxsize=256)
-def distances(
-    heads: int, mine: Line, keys: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """ALiBi of some of so many heads, for the query at the last of the keys: `[A, S]`.
-
-    Any other query has the same up to a number for the whole row, which the softmax cancels.
-    """
-    slopes = torch.tensor(alibi_slopes(heads)[slice(*mine)], dtype=torch.float64, device=device)
-    ago_S = counted((0, keys), device) - (keys - 1)
-    return (slopes[:, None] * ago_S).to(dtype)
+@lru_cache(maxsize=64)
+def slopes(heads: int, mine: Line, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Slopes of some of so many heads, `[A]`."""
+    return torch.tensor(alibi_slopes(heads)[slice(*mine)], dtype=dtype, device=device)
 
 
-@lru_cache(maxsize=8)
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """Slope of every head (Press et al., arXiv 2108.12409), as BLOOM was trained with.
 

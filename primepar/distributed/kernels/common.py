@@ -34,7 +34,7 @@ def counted(line: Line, device: torch.device) -> torch.Tensor:
 
 
 PIECE = {"cpu": 1 << 15}
-"""Type of device -> elements whose counters are mixed at a time, to stay in its cache."""
+"""Type of device -> elements that several operations go over at a time, to stay in its cache."""
 
 
 def kept_elements(

@@ -35,8 +35,8 @@ def activate(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor
     act, _ = ACTIVATIONS[model.activation]
     if not model.gated:
         return act(x_RC)
-    gate_RF, up_RF = x_RC.view(len(x_RC), -1, 2).unbind(2)
-    return act(gate_RF).mul_(up_RF)
+    gate_RF, up_RF = x_RC.reshape(len(x_RC), -1, 2).unbind(2)
+    return act(gate_RF.contiguous()).mul_(up_RF)
 
 
 def activate_backward(
@@ -47,9 +47,14 @@ def activate_backward(
     act, act_backward = ACTIVATIONS[model.activation]
     if not model.gated:
         return act_backward(dy_RF, x_RC)
-    gate_RF, up_RF = x_RC.view(len(x_RC), -1, 2).unbind(2)
-    dgate_RF, dup_RF = act_backward(dy_RF * up_RF, gate_RF), act(gate_RF).mul_(dy_RF)
-    return torch.stack([dgate_RF, dup_RF], dim=2).flatten(1)
+    # Copies side by side: torch takes several times longer on every other element.
+    gate_RF, up_RF = (
+        x_RC.reshape(len(x_RC), -1, 2).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
+    )
+    dx_RF2 = x_RC.new_empty(*dy_RF.shape, 2)
+    dx_RF2[:, :, 0] = act_backward(up_RF.mul_(dy_RF), gate_RF)
+    torch.mul(act(gate_RF), dy_RF, out=dx_RF2[:, :, 1])
+    return dx_RF2.view(x_RC.shape)
 
 
 def add(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from primepar.distributed.kernels.common import Line, widened
+from primepar.distributed.kernels.common import PIECE, Line, widened
 from primepar.operators import Site, StepInputs
 
 
@@ -34,11 +34,17 @@ def sums(
     """
     columns = site.reads[0][1]
     sums_2R = largest_R.new_zeros(2, len(x_RC))
-    if known := _known(site, columns):
-        shifted_RN = x_RC[:, :known] - largest_R[:, None]
-        column_R1, mine_R1 = _targets(target_R, columns, known)
-        torch.mul(shifted_RN.gather(1, column_R1), mine_R1, out=sums_2R[1, :, None])
-        torch.sum(shifted_RN.exp_(), 1, out=sums_2R[0])
+    if not (known := _known(site, columns)):
+        return sums_2R
+    rows = max(1, PIECE.get(x_RC.device.type, 1 << 62) // known)
+    column_R1, mine_R1 = _targets(target_R, columns, known)
+    given = x_RC[:, :known], largest_R[:, None], column_R1, mine_R1, sums_2R.t()
+    for x_RN, largest_R1, at_R1, here_R1, sums_R2 in zip(
+        *(torch.split(each, rows) for each in given), strict=True
+    ):
+        shifted_RN = x_RN - largest_R1
+        torch.mul(shifted_RN.gather(1, at_R1), here_R1, out=sums_R2[:, 1:])
+        torch.sum(shifted_RN.exp_(), 1, out=sums_R2[:, 0])
     return sums_2R
 
 

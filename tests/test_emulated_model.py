@@ -6,10 +6,12 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from partitioned_cases import (
+    DRAW,
     READY_PLANS,
     SHAPES,
     difference,
@@ -19,12 +21,19 @@ from partitioned_cases import (
     planned_steps,
     step,
 )
+from step_cases import SMALL
 
-from primepar.errors import ConfigError, PlanError, WrongDataError
+from primepar.errors import ConfigError, IncompleteError, PlanError
+from primepar.operators import StepSettings, lower_step
 from primepar.plan import Plan, ends, ready_plan
-from primepar.reference import partitioned_devices
-from primepar.reference.partitioned import EmulatedModel
+from primepar.reference import emulate
+from primepar.reference import model as emulated
+from primepar.reference.model import EmulatedModel
 from primepar.reference.transformer import Transformer
+from primepar.reference.whole import gather_tensors, spread_tensors
+from primepar.schedule import Program
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import AllReduce, Instruction
 
 RANDOM_PLANS = 100
 
@@ -34,7 +43,7 @@ RANDOM_PLANS = 100
 def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
     family: str, name: str, ranks: int
 ) -> None:
-    assert difference(ready_plan(name, SHAPES[family], ranks), 8, 4) < 1e-10
+    assert difference(ready_plan(name, SMALL[family], ranks), 8, 4) < 1e-10
 
 
 @pytest.mark.parametrize(("family", "ranks"), [*product(SHAPES, (4, 8)), ("gpt2", 16)])
@@ -84,46 +93,78 @@ def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> Non
 @pytest.mark.parametrize("tied", [True, False])
 def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) -> None:
     config = replace(SHAPES["gpt2"], tied=tied)
-    model = EmulatedModel(config, ready_plan(name, config, 4), drawn_parameters(config))
-    batch = drawn_batch(config, 4, 4)
-    expected = model.loss_and_gradients(*batch)
-    parameter, dim = ("embedding.token", 0) if tied else ("head.weight", 1)
-    layout, blocks = model.places[parameter].layout, model.parameters[parameter]
-    whole = partitioned_devices.whole(blocks, layout)
-    padding = np.arange(whole.shape[dim]) >= config.vocabulary
-    assert padding.any()
-    whole[(padding,) if dim == 0 else (slice(None), padding)] = 50.0
-    model.parameters[parameter] = partitioned_devices.spread(whole, layout)
-    got = model.loss_and_gradients(*batch)
-    assert got.loss == expected.loss
-    for each, gradient in expected.gradients.items():
-        assert np.array_equal(got.gradients[each], gradient), each
+    meaning = Meaning(lower_step(ready_plan(name, config, 4), 4, 4, "gradients"))
+    tokens, targets = (each.reshape(-1) for each in drawn_batch(config, 4, 4))
+    parameters = {**drawn_parameters(config), "tokens": tokens, "targets": targets}
+    padded, dim = ("embedding.token", 0) if tied else ("head.weight", 1)
+    size = (meaning.program.tensors or {})[padded].cuts[dim][-1]
+    assert size > config.vocabulary
+    ends = {f"{each}.grad": shape for each, shape in config.parameter_shapes.items()}
+    found = []
+    for filling in (0.0, 50.0):
+        width = [(0, 0), (0, 0)]
+        width[dim] = 0, size - config.vocabulary
+        own = {padded: np.pad(parameters[padded], width, constant_values=filling)}
+        memories = spread_tensors(meaning, parameters | own)
+        run = emulate(meaning.program, memories, settings=StepSettings(config, 4, 4))
+        found.append(gather_tensors(meaning, run.memories, {"loss": (1,), **ends}))
+    for each, array in found[0].items():
+        assert np.array_equal(found[1][each], array), each
 
 
-def unsummed(model: EmulatedModel, name: str) -> None:
+def unsummed(program: Program, name: str) -> Program:
     """Forget to sum one parameter's gradient over the ranks that hold other rows."""
-    assert model.places[name].summed
-    model.places[name] = replace(model.places[name], summed=())
+
+    def sums(node: Instruction) -> bool:
+        return isinstance(node, AllReduce) and node.block.startswith(f"{name}.grad[")
+
+    assert all(any(map(sums, nodes)) for nodes in program.programs)
+    kept = tuple(tuple(node for node in nodes if not sums(node)) for nodes in program.programs)
+    return msgspec.structs.replace(program, programs=kept)
 
 
 @pytest.mark.parametrize("name", ["norm.weight", "blocks.1.proj.bias", "embedding.position"])
-def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(name: str) -> None:
+def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = ready_plan("data", SHAPES["gpt2"], 4)
-    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
-    unsummed(model, name)
-    with pytest.raises(WrongDataError) as error:
-        model.loss_and_gradients(*drawn_batch(plan.model, 4, 4))
-    assert str(error.value) == f"{name}: expected equal replicas of a block, got another on rank 1"
+    monkeypatch.setattr(emulated, "lower_step", lambda *of: unsummed(lower_step(*of), name))
+    with pytest.raises(IncompleteError) as error:
+        step(plan, 4, 4)
+    assert str(error.value).startswith(
+        f"device 0: at the end expected the 4 terms of {name}.grad[0"
+    )
+
+
+@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("megatron", 4), ("summa", 4), ("primepar", 4), ("3d", 8)]
+)
+def test_a_program_without_backward_has_the_logits_and_the_loss_of_one_device(
+    family: str, name: str, ranks: int
+) -> None:
+    config = SMALL[family]
+    parameters, (tokens, targets) = drawn_parameters(config), drawn_batch(config, 8, 4)
+    model = EmulatedModel(config, ready_plan(name, config, ranks), parameters)
+    one = Transformer(config, parameters)
+    expected = one.logits(tokens)
+    assert np.abs(model.logits(tokens) - expected).max() / np.abs(expected).max() < 1e-12
+    for draw in (None, DRAW):
+        expected_loss = one.loss(tokens, targets, draw)
+        assert model.loss(tokens, targets, draw) == pytest.approx(expected_loss, rel=1e-12)
 
 
 def test_a_float32_model_stays_there_on_emulated_devices() -> None:
     config = SHAPES["llama"]
     parameters = {name: each.astype(np.float32) for name, each in drawn_parameters(config).items()}
     model = EmulatedModel(config, ready_plan("stationary", config, 4), parameters)
-    loss, gradients, _ = model.loss_and_gradients(*drawn_batch(config, 4, 4))
-    assert {gradient.dtype for gradient in gradients.values()} == {np.dtype(np.float32)}
-    expected = Transformer.dense(config, parameters).loss(*drawn_batch(config, 4, 4))
-    assert loss == pytest.approx(expected, rel=1e-5)
+    step = model.loss_and_gradients(*drawn_batch(config, 4, 4))
+    assert {gradient.dtype for gradient in step.gradients.values()} == {np.dtype(np.float32)}
+    expected = Transformer(config, parameters).loss(*drawn_batch(config, 4, 4))
+    assert step.loss == pytest.approx(expected, rel=1e-5)
+    model.update(*drawn_batch(config, 4, 4), 0.01, DRAW, clip=0.1)
+    left = {**model.parameters, **model.moments}
+    assert {array.dtype for array in left.values()} == {np.dtype(np.float32)}
 
 
 def test_a_plan_for_another_model_is_refused() -> None:

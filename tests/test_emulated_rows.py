@@ -6,16 +6,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from partitioned_cases import DRAW, SHAPES, difference
+from operator_cases import Alone, without
+from partitioned_cases import DRAW, SHAPES, difference, farthest
 
+from primepar.errors import IncompleteError, MissingBlockError
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, ready_plan
 from primepar.reference.layers import Array
 from primepar.reference.layers_attention import Part, attend, attend_backward
-from primepar.reference.partitioned_attention import PartitionedAttention
-from primepar.reference.partitioned_devices import Blocks, Devices, Groups, spread, whole
-from primepar.reference.partitioned_step import Step
+from primepar.schedule.program import AllGather, ReduceScatter
 
 NAME = "blocks.0.attention"
 T = 8
@@ -42,39 +42,26 @@ def with_attention(model: ModelConfig, text: str) -> Plan:
     return Plan(model=model, ranks=plan.ranks, sequences=plan.sequences | own)
 
 
-class Alone:
+class Attention:
     """One attention on emulated devices and on one, on the same columns and gradients."""
 
     def __init__(self, family: str, text: str, batch: int) -> None:
         model = SHAPES[family]
-        plan = with_attention(model, text)
-        operator, rows = plan.operator(NAME), np.zeros(batch * T, dtype=np.int64)
-        self.step = Step(plan, Devices(plan.ranks), {}, {}, rows, rows, T, DRAW)
-        self.layout = self.step.ends(NAME).output
-        generator = np.random.default_rng(2)
+        self.alone = Alone(with_attention(model, text), NAME, batch, T)
+        operator, generator = self.alone.operator, np.random.default_rng(2)
         qkv_BTC = generator.normal(size=(batch, T, operator.N))
         do_BTH = generator.normal(size=(batch, T, operator.K))
-        self.given = qkv_BTC, do_BTH
-        self.expected = (
-            attend(Part.every(model), qkv_BTC, DRAW, NAME),
-            attend_backward(Part.every(model), qkv_BTC, do_BTH, DRAW, NAME),
-        )
-        self.attention = PartitionedAttention(self.step, operator)
+        self.given: dict[str, Array] = {
+            "x": qkv_BTC.reshape(-1, operator.N), "dy": do_BTH.reshape(-1, operator.K)
+        }  # fmt: skip
+        part = Part.every(model)
+        self.y = attend(part, qkv_BTC, DRAW, NAME).reshape(-1, operator.K)
+        dx_BTC = attend_backward(part, qkv_BTC, do_BTH, DRAW, NAME)
+        self.dx = dx_BTC.reshape(-1, operator.N)
 
-    def forward(self) -> Array:
-        """Output of all devices together."""
-        return self._whole(self.attention.forward(self._spread(self.given[0])))
-
-    def backward(self) -> Array:
-        """Gradient of the columns, of all devices together."""
-        return self._whole(self.attention.backward(self._spread(self.given[1]))[0])
-
-    def _spread(self, x_BTC: Array) -> Blocks:
-        return spread(x_BTC.reshape(-1, x_BTC.shape[-1]), self.layout)
-
-    def _whole(self, blocks: Blocks) -> Array:
-        found = whole(blocks, self.layout)
-        return found.reshape(-1, T, found.shape[-1])
+    def sent(self, backward: bool) -> list[Fraction]:
+        """Elements that leave every rank."""
+        return self.alone.run(self.given, backward).sent
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
@@ -82,55 +69,43 @@ class Alone:
 def test_attention_on_parts_of_a_sequence_is_that_of_one_device(
     family: str, text: str, batch: int
 ) -> None:
-    alone = Alone(family, text, batch)
-    for got, expected in zip((alone.forward(), alone.backward()), alone.expected, strict=True):
-        assert np.abs(got - expected).max() / np.abs(expected).max() < 1e-12
+    attention = Attention(family, text, batch)
+    y, dx, _ = attention.alone.run(attention.given)
+    assert dx is not None
+    assert farthest({"y": y, "dx": dx}, {"y": attention.y, "dx": attention.dx}) < 1e-12
 
 
 @pytest.mark.parametrize(("text", "batch", "parts", "slices"), PARTS)
 def test_attention_sends_the_keys_and_values_of_a_sequence_once_around_the_ring(
     text: str, batch: int, parts: int, slices: int
 ) -> None:
-    alone, model = Alone("llama", text, batch), SHAPES["llama"]
+    attention, model = Attention("llama", text, batch), SHAPES["llama"]
     around = Fraction(parts - 1, parts) * T * 2 * model.kv_heads * model.head_dim / slices
-    alone.forward()
-    assert alone.step.devices.sent == [around] * alone.layout.ranks
-    alone.backward()
-    assert alone.step.devices.sent == [2 * around] * alone.layout.ranks
+    ranks = attention.alone.plan.ranks
+    assert attention.sent(backward=False) == [around] * ranks
+    assert attention.sent(backward=True) == [2 * around] * ranks
 
 
 @pytest.mark.parametrize(("text", "batch"), [("M4", 4), ("M2,K2", 2), ("K4", 3), ("R2,M2", 6)])
 def test_attention_on_whole_sequences_sends_nothing(text: str, batch: int) -> None:
-    alone = Alone("llama", text, batch)
-    assert np.array_equal(alone.forward(), alone.expected[0])
-    assert np.abs(alone.backward() - alone.expected[1]).max() < 1e-12
-    assert alone.step.devices.sent == [0] * alone.layout.ranks
+    attention = Attention("llama", text, batch)
+    y, dx, sent = attention.alone.run(attention.given)
+    assert np.array_equal(y, attention.y)
+    assert dx is not None
+    assert np.abs(dx - attention.dx).max() < 1e-12
+    assert sent == [0] * attention.alone.plan.ranks
 
 
-def own_rows_again(self: Devices, blocks: Blocks, lines: Groups) -> Blocks:
-    """A gather that forgets the others."""
-    return [np.concatenate([block] * len(lines[0])) for block in blocks]
+def test_keys_that_are_not_gathered_are_refused_where_they_are_read() -> None:
+    attention = Attention("gpt2", "M2", 1)
+    with pytest.raises(MissingBlockError, match="programs"):
+        attention.alone.run(attention.given, backward=False, change=without(AllGather))
 
 
-def own_part_alone(self: Devices, blocks: Blocks, groups: Groups, parts: list[int]) -> Blocks:
-    """A sum that forgets the others."""
-    return [
-        np.split(block, len(groups[0]))[part] for block, part in zip(blocks, parts, strict=True)
-    ]
-
-
-def test_keys_that_are_not_gathered_and_gradients_that_are_not_summed_are_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    alone = Alone("gpt2", "M2", 1)
-    right = alone.forward()
-    with monkeypatch.context() as patched:
-        patched.setattr(Devices, "gathered", own_rows_again)
-        assert np.abs(alone.forward() - right).max() > 0.1
-    alone.forward()
-    with monkeypatch.context() as patched:
-        patched.setattr(Devices, "summed_in_parts", own_part_alone)
-        assert np.abs(alone.backward() - alone.expected[1]).max() > 0.1
+def test_gradients_of_keys_that_are_not_summed_are_refused_where_they_are_read() -> None:
+    attention = Attention("gpt2", "M2", 1)
+    with pytest.raises(IncompleteError, match=r"attention\.backward"):
+        attention.alone.run(attention.given, change=without(ReduceScatter))
 
 
 @pytest.mark.parametrize("family", SHAPES)

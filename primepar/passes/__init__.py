@@ -1,0 +1,34 @@
+"""Passes: program in, program out, before proof, emulation, simulation and execution alike.
+
+So all readers see one list. What a pass makes is proved as any program is: one that breaks a
+program is refuted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from primepar.passes.free_early import free_early
+from primepar.passes.merge_collectives import merge_collectives
+from primepar.passes.merge_products import merge_products
+from primepar.passes.overlap import overlap
+from primepar.schedule.program import Program
+
+PASSES: Mapping[str, Callable[[Program], Program]] = {
+    "free-early": free_early,
+    "merge-products": merge_products,
+    "merge-collectives": merge_collectives,
+    "overlap": overlap,
+}
+"""Name -> pass, in the order in which they are applied."""
+
+
+def apply(program: Program, names: Iterable[str] = tuple(PASSES)) -> Program:
+    """The program after some passes, in the order of `PASSES`. Names are some of its keys."""
+    asked = set(names)
+    for name, run in PASSES.items():
+        program = run(program) if name in asked else program
+    return program
+
+
+__all__ = ["PASSES", "apply", "free_early", "merge_collectives", "merge_products", "overlap"]

@@ -1,0 +1,37 @@
+"""The NumPy kernels: one pure function for each phase of a training step.
+
+A kernel is `kernel(site, inputs, *blocks) -> block`. It is dense: the site gives the extents of its
+blocks in the whole tensors, and no rank, mesh or message. A sum over columns, rows or the
+vocabulary is that of its blocks alone; the program reduces it over the ranks. Blocks that are read
+are never changed.
+
+Legend: M rows, N input and K output columns of a linear operator, H hidden columns, C columns of
+qkv, V vocabulary, S positions that keys and values are of, G key/value groups. A leading `d` is the
+gradient of the loss by that array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from primepar.reference.kernels.attention import ATTENTION
+from primepar.reference.kernels.elementwise import ELEMENTWISE
+from primepar.reference.kernels.embedding import EMBEDDING
+from primepar.reference.kernels.extents import Kernel
+from primepar.reference.kernels.linear import LINEAR
+from primepar.reference.kernels.loss import LOSS
+from primepar.reference.kernels.norm import NORM
+from primepar.reference.kernels.update import UPDATE
+
+KERNELS: Mapping[str, Kernel] = {
+    **LINEAR,
+    **NORM,
+    **ATTENTION,
+    **ELEMENTWISE,
+    **EMBEDDING,
+    **LOSS,
+    **UPDATE,
+}
+"""`Signature.kernel` -> the function that computes it."""
+
+__all__ = ["KERNELS", "Kernel"]

@@ -1,0 +1,57 @@
+"""The byte-level GPT, its linear operators partitioned by one sequence, beside one device."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from partitioned_cases import READY_PLANS, difference
+
+from primepar.models import GPTConfig, operators
+from primepar.partition import parse_sequence
+from primepar.plan import Plan, ready_plan
+from primepar.reference.model import EmulatedModel
+from primepar.reference.optimizers import AdamW, linear_weights
+from primepar.reference.train import train, windows
+from primepar.reference.transformer import Transformer
+
+CONFIG = GPTConfig(layers=2, hidden=12, heads=2, context=6, vocabulary=24)
+BATCH = 2
+SEQUENCES = ["", "M2", "N2", "K2", "P1x1", "P2x2", "P3x3", "K2,P2x2", "M2,P2x2"]
+
+
+def plan_of(text: str) -> Plan:
+    """Every linear operator by a sequence, all else on every device."""
+    ranks = parse_sequence(text).ranks
+    sequences = {
+        each.name: text if each.kind == "linear" else f"R{ranks}" * (ranks > 1)
+        for each in operators(CONFIG)
+    }
+    return Plan(model=CONFIG, ranks=ranks, sequences=sequences)
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_linear_operators_of_a_sequence_give_what_one_device_gives(text: str) -> None:
+    assert difference(plan_of(text), BATCH, CONFIG.context) < 1e-12
+
+
+@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+def test_under_a_ready_plan_a_gpt_of_bytes_has_the_gradients_of_one_device(
+    name: str, ranks: int
+) -> None:
+    config = GPTConfig(layers=1, hidden=16, heads=8, context=4, vocabulary=256)
+    assert difference(ready_plan(name, config, ranks), 8, 4) < 1e-10
+
+
+def test_a_gpt_of_bytes_trains_as_on_one_device() -> None:
+    text = bytes(range(CONFIG.vocabulary))
+    batches = list(itertools.islice(windows(text, BATCH, CONFIG.context), 4))
+    model = Transformer.initial(CONFIG)
+    emulated = EmulatedModel(CONFIG, plan_of("P2x2"), model.parameters)
+    optimizer = AdamW(0.01, weight_decay=0.1, decayed=linear_weights(CONFIG))
+    expected = train(model, optimizer, batches)
+    assert [emulated.update(*batch, 0.01).loss for batch in batches] == pytest.approx(
+        expected, rel=1e-12
+    )
+    assert np.ptp(expected) > 0.01

@@ -1,0 +1,114 @@
+"""Steps with AdamW on emulated devices, parameters, moments and all, beside one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from partitioned_cases import drawn_batch, drawn_parameters, farthest, plan_apart
+from step_cases import SMALL
+
+from primepar.models import ModelConfig
+from primepar.models.dropout import Draw
+from primepar.plan import Plan, ready_plan
+from primepar.reference.kernels import KERNELS
+from primepar.reference.layers import Array
+from primepar.reference.model import EmulatedModel
+from primepar.reference.optimizers import AdamW, linear_weights
+from primepar.reference.transformer import Transformer
+
+STEPS, RATE, CLIP = 3, 1e-3, 0.5
+EACH = [
+    ("megatron", 4, "gpt2"), ("megatron-sp", 4, "opt"), ("summa", 4, "llama"),
+    ("tesseract", 4, "bloom"), ("primepar", 4, "gpt2"), ("stationary", 4, "opt"),
+    ("data", 4, "llama"), ("3d", 8, "bloom"), ("M2,megatron", 8, "llama"),
+]  # fmt: skip
+"""Every ready plan and every family."""
+UNSEEN = {"loss.largest"}
+"""Kernels whose result may be any number that is near."""
+
+
+class OneDevice:
+    """A model on one device, updated by the oracle."""
+
+    def __init__(self, config: ModelConfig, clip: float | None) -> None:
+        self.model, self.clip = Transformer(config, drawn_parameters(config)), clip
+        self.optimizer = AdamW(RATE, weight_decay=0.1, decayed=linear_weights(config))
+        self.moments: dict[str, Array] = {}
+
+    def update(self, draw: Draw) -> tuple[float, float]:
+        """Give the loss and the norm of the gradient."""
+        batch = drawn_batch(self.model.config, 8, 4)
+        loss, gradients = self.model.loss_and_gradients(*batch, draw)
+        norm = float(np.sqrt(sum(np.sum(each**2) for each in gradients.values())))
+        factor = 1.0 if self.clip is None else min(1.0, self.clip / norm)
+        clipped: dict[str, Array] = {name: each * factor for name, each in gradients.items()}
+        for name, each in clipped.items():
+            for own, beta, grown in (("m", 0.9, each), ("v", 0.95, each**2)):
+                before = self.moments.get(f"{name}.{own}", 0.0)
+                self.moments[f"{name}.{own}"] = beta * before + (1 - beta) * grown
+        self.model.parameters = self.optimizer.step(self.model.parameters, clipped)
+        return loss, norm
+
+
+def assert_trains_alike(plan: Plan, clip: float | None) -> None:
+    """Loss, norm, parameters and moments of some steps are those of one device."""
+    one, emulated = (
+        OneDevice(plan.model, clip),
+        EmulatedModel(plan.model, plan, drawn_parameters(plan.model)),
+    )
+    for number in range(STEPS):
+        draw = Draw(seed=3, step=number)
+        step = emulated.update(*drawn_batch(plan.model, 8, 4), RATE, draw, clip)
+        loss, norm = one.update(draw)
+        assert step.loss == pytest.approx(loss, rel=1e-10)
+        assert step.norm == pytest.approx(norm, rel=1e-10)
+        assert farthest(emulated.parameters, one.model.parameters) < 1e-10
+        assert farthest(emulated.moments, one.moments) < 1e-10
+    assert clip is None or norm > clip
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
+@pytest.mark.parametrize(("name", "ranks", "family"), EACH)
+def test_under_a_ready_plan_adamw_gives_the_parameters_of_one_device(
+    name: str, ranks: int, family: str, clip: float | None
+) -> None:
+    assert_trains_alike(ready_plan(name, SMALL[family], ranks), clip)
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
+def test_several_blocks_of_a_weight_on_a_device_are_updated_too(clip: float | None) -> None:
+    assert_trains_alike(plan_apart(SMALL["opt"], 4), clip)
+
+
+def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
+    found = []
+    for clip in (None, 1e6):
+        plan = ready_plan("data", SMALL["gpt2"], 2)
+        model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+        model.update(*drawn_batch(plan.model, 8, 4), RATE, clip=clip)
+        found.append({**model.parameters, **model.moments})
+    assert all(np.array_equal(found[1][name], array) for name, array in found[0].items())
+
+
+def updated() -> dict[str, Array]:
+    """What a step leaves in which every kernel is used: parts of sequences, clipped."""
+    config = SMALL["gpt2"]
+    model = EmulatedModel(config, ready_plan("data", config, 4), drawn_parameters(config))
+    step = model.update(*drawn_batch(config, 2, 4), RATE, Draw(seed=3, step=5), clip=CLIP)
+    numbers = {"loss": np.array([step.loss]), "norm": np.array([step.norm])}
+    return {**model.parameters, **model.moments, **numbers}
+
+
+@pytest.mark.parametrize("name", KERNELS.keys() - UNSEEN)
+def test_a_wrong_kernel_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, kernel, calls = updated(), KERNELS[name], []
+
+    def wrong(*arguments: Any) -> Array:
+        calls.append(name)
+        return kernel(*arguments) * (1 + 1e-6)
+
+    monkeypatch.setitem(KERNELS, name, wrong)
+    assert farthest(updated(), right) > 1e-8
+    assert calls
