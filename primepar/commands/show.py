@@ -42,6 +42,12 @@ def show(
     program: Annotated[
         bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
     ] = False,
+    passes: Annotated[
+        bool,
+        typer.Option(
+            "--passes", help="What each pass makes of the program of a plan's training step."
+        ),
+    ] = False,
     model: ModelOption = None,
     ranks: RanksOption = None,
     batch: BatchOption = None,
@@ -63,18 +69,25 @@ def show(
 
     `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run. A plan is
     told operator by operator: its sequence, where its input and output lie, and what moves between;
-    its program is that of a whole training step.
+    its program is that of a whole training step, after the passes that `--passes` lists.
     """
     making = Making(model, ranks, batch, depth, positions)
-    found = making.resolved(target, step=program)
+    found = making.resolved(target, step=program or passes)
     if isinstance(found, Plan):
         refuse_for_plan(target, {"--side": side, "--phase": phase})
-        if program:
+        if passes:
+            _show_passes(target, making.step(found), output, program, json)
+        elif program:
             _check_output(output, program)
             _show_step(making.step(found), output, json)
         else:
             show_plan(found, output, json)
         return
+    if passes:
+        raise TargetError(
+            f"{target}: expected a plan with --passes, as they are of the program of a training "
+            "step, got no plan: name one, such as megatron-sp with --model and --ranks"
+        )
     _check_output(output, program)
     placed = on_mesh(target, found, side)
     lowered = _lowered(target, placed, phase)
@@ -89,6 +102,22 @@ def show(
         write_text(output, json_text(_trace(placed, lowered)))
     if output is not None:
         typer.echo(f"wrote {output}")
+
+
+def _show_passes(
+    target: str, step: TrainingStep, output: Path | None, program: bool, json: bool
+) -> None:
+    """What each pass changes, as a table or as JSON."""
+    if output is not None or program:
+        option = "--program" if program else f"--output {output}"
+        raise TargetError(
+            f"{target}: expected --passes alone, which prints a table, or with --json, got {option}"
+            ": leave it out"
+        )
+    from primepar.commands.show_passes import passes_text, stages
+
+    found = stages(step)
+    typer.echo(json_text(found) if json else passes_text(f"{target}, {step}", found), nl=False)
 
 
 def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:

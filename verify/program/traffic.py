@@ -43,8 +43,12 @@ def unequal(meaning: Meaning, flow: Flow) -> str | None:
 
 def sent(meaning: Meaning, flow: Flow) -> Fraction:
     """Elements that leave all ranks. Raises `UndecidedError` where a size is not known."""
-    ranks = range(meaning.program.ranks)
-    return sum((count for rank in ranks for count, _ in _sent(meaning, flow, rank)), Fraction(0))
+    return sum((sent_by(meaning, flow, r) for r in range(meaning.program.ranks)), Fraction(0))
+
+
+def sent_by(meaning: Meaning, flow: Flow, rank: int) -> Fraction:
+    """Elements that leave a rank. Raises `UndecidedError` where a size is not known."""
+    return sum((count for count, _ in _sent(meaning, flow, rank)), Fraction(0))
 
 
 def _largest(parts: list[tuple[Fraction, Operation]]) -> str:

@@ -1,0 +1,74 @@
+"""`primepar show PLAN --passes`: what every pass made of the program of a training step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from primepar.commands.plan import TrainingStep
+from primepar.operators import lower_step
+from primepar.passes import PASSES, apply
+from primepar.passes.alive import peaks
+from primepar.schedule import Program
+from primepar.schedule.meaning import Meaning
+from primepar.verify.program.flow import Flow
+from primepar.verify.program.traffic import sent_by
+
+BEFORE = "lowered"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The program after a pass: instructions of all ranks by kind, elements of every rank."""
+
+    name: str
+    instructions: dict[str, int]
+    sent: list[float]
+    peak: list[int]
+
+    @classmethod
+    def of(cls, name: str, program: Program) -> Stage:
+        """Count what is in a program."""
+        kinds = Counter(_kind(node) for nodes in program.programs for node in nodes)
+        meaning, flow = Meaning(program), Flow.of(program)
+        sent = [_number(sent_by(meaning, flow, rank)) for rank in range(program.ranks)]
+        return cls(name, dict(sorted(kinds.items())), sent, peaks(program))
+
+
+def stages(step: TrainingStep) -> list[Stage]:
+    """The step as it is lowered, and after each of the passes, one after the other."""
+    program = lower_step(step.plan, step.batch, step.positions, passes=())
+    found = [Stage.of(BEFORE, program)]
+    for name in PASSES:
+        program = apply(program, [name])
+        found.append(Stage.of(name, program))
+    return found
+
+
+def passes_text(title: str, found: list[Stage]) -> str:
+    """A table with a column for every pass."""
+    kinds = sorted({kind for stage in found for kind in stage.instructions})
+    rows: list[tuple[str, list[float]]] = [
+        (kind, [stage.instructions.get(kind, 0) for stage in found]) for kind in kinds
+    ]
+    rows.append(("all instructions", [sum(stage.instructions.values()) for stage in found]))
+    rows.append(("sent by a rank", [max(stage.sent) for stage in found]))
+    rows.append(("alive on a rank", [max(stage.peak) for stage in found]))
+    texts = [["", *(stage.name for stage in found)]]
+    texts += [[name, *(f"{count:,}" for count in counts)] for name, counts in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in texts
+    ]
+    return "\n".join([f"{title}: instructions of all ranks, most elements of a rank", *lines, ""])
+
+
+def _kind(node: object) -> str:
+    tag = str(node.__struct_config__.tag)  # type: ignore[attr-defined]
+    posted = getattr(node, "request", None) is not None and hasattr(node, "group")
+    return f"{tag}{', posted' * posted}{', in place' * getattr(node, 'in_place', False)}"
+
+
+def _number(count: Fraction) -> float:
+    return count.numerator if count.denominator == 1 else float(count)
