@@ -65,7 +65,7 @@ def expected(family: str, until: Until) -> Arrays:
     found: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
     found |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
     if until == "logits":
-        model = Transformer.dense(SHAPES[family], drawn_parameters(SHAPES[family]))
+        model = Transformer(SHAPES[family], drawn_parameters(SHAPES[family]))
         tokens, _ = drawn_batch(SHAPES[family], BATCH, POSITIONS)
         found["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
     return found
