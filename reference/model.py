@@ -127,17 +127,18 @@ class EmulatedModel:
 
     def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:
         """Shapes, without padding, of what a program is run for."""
-        parameters = {name: array.shape for name, array in self.parameters.items()}
-        moments = {name: array.shape for name, array in self.moments.items()}
         match until:
             case "logits":
                 return {"head/O": (rows, self.config.vocabulary)}
             case "loss":
                 return {"loss": (1,)}
             case "gradients":
-                return {"loss": (1,)} | {f"{name}.grad": parameters[name] for name in parameters}
+                return {"loss": (1,)} | {
+                    f"{name}.grad": array.shape for name, array in self.parameters.items()
+                }
             case "update":
-                new = {f"{name}.new": shape for name, shape in (parameters | moments).items()}
+                old = {**self.parameters, **self.moments}
+                new = {f"{name}.new": array.shape for name, array in old.items()}
                 return {"loss": (1,), "gradient.norm": (1,)} | new
 
 

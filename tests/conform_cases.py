@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from linear_cases import mesh_of
@@ -66,13 +67,26 @@ def run(executor: Executor) -> str | None:
     return None
 
 
-def conforms(names: list[str], family: str) -> dict[str, Any]:
-    """What is wrong with each plan's step on this rank, its peak as it was and as proved."""
+class Numbers(NamedTuple):
+    """What a rank did in a step."""
+
+    wrong: str | None
+    peak: int
+    """Elements of the memory of all blocks, each piece once, at most at once."""
+    sent: Fraction
+    instructions: int
+
+
+def conforms(names: list[str], family: str) -> dict[str, Numbers]:
+    """Plan -> what this rank did in a step of it."""
     found = {}
     for name in names:
         program = lowered(name, RANKS, family)
         executor = executor_of(program, family, program)
-        found[name] = run(executor), executor.watch.peak if executor.watch else 0, executor.peak
+        wrong = run(executor)
+        assert executor.watch is not None
+        sent = sum((elements for _, elements, _ in executor.sent), Fraction(0))
+        found[name] = Numbers(wrong, executor.watch.peak, sent, executor.watch.instructions)
     return found
 
 

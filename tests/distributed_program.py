@@ -177,9 +177,9 @@ def rows_together(group: tuple[int, ...]) -> Program:
     """Rows gathered, joined, multiplied at once, cut and scattered over a group."""
     rows = range(RANKS)
     inputs, outputs = ([f"{t}[{m},0]" for m in rows] for t in ("I", "O"))
-    programs = []
-    for rank in rows:
-        own = group.index(rank)
+    programs: list[tuple[Instruction, ...]] = []
+    at = [group.index(rank) for rank in rows]
+    for own in at:
         programs.append((
             AllGather(group, block=inputs[own], blocks=tuple(inputs), request="gather"),
             Wait("gather"),
@@ -192,14 +192,13 @@ def rows_together(group: tuple[int, ...]) -> Program:
             *(Free(name) for name in outputs if name != outputs[own]),
         ))  # fmt: skip
     cut, whole = Tensor(((0, 2, 4, 6, 8), (0, 2))), Tensor(((0, 8), (0, 2)))
-    own = [group.index(rank) for rank in rows]
     return Program(
         "primepar-program",
         1,
         RANKS,
         tuple(programs),
-        initial=tuple((inputs[at], "W[0,0]") for at in own),
-        final=tuple(("W[0,0]", outputs[at]) for at in own),
+        initial=tuple((inputs[own], "W[0,0]") for own in at),
+        final=tuple(("W[0,0]", outputs[own]) for own in at),
         grid={"whole.forward": {"M": 1, "N": 1, "K": 1}},
         phases={"whole.forward": SIGNATURE},
         tensors={"I": cut, "O": cut, "W": Tensor(((0, 2), (0, 2))), "whole I": whole,

@@ -58,10 +58,8 @@ class Alone:
         """The program, its output, and the gradients of its inputs."""
         builder = ProgramBuilder(self.plan.ranks)
         step = StepContext(self.plan, builder, self.batch, self.positions)
-        part, layouts = (
-            LOWERINGS[self.operator.kind](step, self.operator),
-            ends(self.plan, self.operator.name),
-        )
+        part = LOWERINGS[self.operator.kind](step, self.operator)
+        layouts = ends(self.plan, self.operator.name)
         inputs = [
             builder.given("x", step.space(layouts.input, self.operator.N), "M", "K")
             for _ in self.operator.inputs

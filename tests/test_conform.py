@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import conform_cases
 import pytest
 import torch.distributed as dist
 from conform_cases import CHANGES, RANKS
 from distributed_ranks import on_ranks
+from msgspec.structs import replace
 from partitioned_cases import ON_FOUR
+from step_cases import lowered
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator.run import simulate
+from primepar.reference.check import memories
+from primepar.reference.executor import emulate
+from primepar.schedule import Program
+from primepar.schedule.signature import Bound
+from primepar.verify import verify_program
+
+
+def proved_with(program: Program, peak: int, sent: Sequence[Fraction]) -> dict[str, str]:
+    """Memory and traffic of a program that claims to hold and send so much."""
+    claims = tuple(f"{own.numerator}/{own.denominator}" for own in sent)
+    claiming = replace(program, memory=Bound(peak), traffic=claims)
+    report = verify_program(claiming)
+    return {name: report[name].verdict for name in ("memory", "traffic")}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_every_ready_plan_does_what_was_proved_in_as_much_memory(family: str) -> None:
-    """The memory of all blocks, each piece once, is at most what the program says: 0 off."""
-    for found in on_ranks(RANKS, conform_cases.conforms, list(ON_FOUR), family):
-        for name, (wrong, measured, told) in found.items():
-            assert (name, wrong) == (name, None)
-            assert (name, measured) == (name, told)
+def test_proof_emulator_simulator_and_executor_have_the_same_numbers(family: str) -> None:
+    """Of every ready plan: bytes sent, peak memory and instructions; nothing is off."""
+    ranks = on_ranks(RANKS, conform_cases.conforms, list(ON_FOUR), family)
+    for name in ON_FOUR:
+        program, executed = lowered(name, RANKS, family), [found[name] for found in ranks]
+        assert [own.wrong for own in executed] == [None] * RANKS
+        emulated = emulate(program, memories(program))
+        simulated = simulate(program, load_cluster("h200-8"), "float32")
+        sent, peak = [own.sent for own in executed], [own.peak for own in executed]
+        assert sent == emulated.sent == [own / 4 for own in simulated.sent]
+        assert peak == emulated.peak == [own / 4 for own in simulated.peak]
+        assert [own.instructions for own in executed] == list(map(len, program.programs))
+        both = {"memory": "proved", "traffic": "proved"}
+        assert proved_with(program, max(peak), sent) == both
+        less = [sent[0] - 1, *sent[1:]]
+        assert proved_with(program, max(peak) - 1, less) == dict.fromkeys(both, "refuted")
 
 
 @pytest.fixture(scope="module")

@@ -1,124 +1,325 @@
-"""What the executor refuses before it runs anything."""
+"""The executor alone: what it refuses, whose memory it writes, and where blocks lie."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from primepar.distributed import Executor, Memory, Mesh, scatter_tensor
+from primepar.distributed import Executor, Mesh, scatter_tensor
 from primepar.distributed.buffers import BufferPool
-from primepar.distributed.executor import linear_shapes
-from primepar.distributed.redistribute import resting
-from primepar.errors import ProgramError, SequenceError, ShapeError
+from primepar.distributed.kernels import KERNELS
+from primepar.distributed.shapes import Shapes
+from primepar.errors import MeshError, ProgramError, SequenceError, ShapeError
+from primepar.models import ModelConfig
+from primepar.operators import Site, StepInputs, StepSettings
+from primepar.operators.alone import resting
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Linear, lower
-from primepar.schedule.operators import Dim
 from primepar.schedule.program import (
+    Alloc,
     AllReduce,
     Compute,
+    Cut,
     Evict,
     Fetch,
     Free,
     Instruction,
+    Join,
     Program,
 )
+from primepar.schedule.signature import Reduction, Signature, Tensor
 
-PRODUCT: dict[Dim, int] = {"M": 0, "N": 0, "K": 0}
+PAIR = Tensor(((0, 2),))
+TENSORS = dict.fromkeys("abc", PAIR) | {
+    "whole": Tensor(((0, 4), (0, 4))),
+    "rows": Tensor(((0, 2, 4), (0, 4)), of="whole"),
+    "columns": Tensor(((0, 4), (0, 2, 4)), of="whole"),
+}
+ROWS, COLUMNS = ("rows[0,0]", "rows[1,0]"), ("columns[0,0]", "columns[0,1]")
+SETTINGS = StepSettings(
+    ModelConfig.of("gpt", layers=1, hidden=4, heads=2, vocabulary=4, context=4), 1, 4
+)
 
 
 def mesh() -> Mesh:
     return Mesh(parse_sequence(""), dtype=torch.float64)
 
 
-def alone(*instructions: Instruction, initial: tuple[str, ...] | None = ()) -> Program:
+def alone(
+    *instructions: Instruction,
+    initial: tuple[str, ...] | None = (),
+    phases: dict[str, Signature] | None = None,
+) -> Program:
     return Program(
         format="primepar-program",
         version=1,
         ranks=1,
         programs=(instructions,),
         initial=None if initial is None else (initial,),
+        tensors=TENSORS,
+        phases=phases,
     )
 
 
 def run(program: Program, **blocks: float) -> dict[str, float]:
-    one = mesh()
-    given = {name: torch.full((2,), value, dtype=torch.float64) for name, value in blocks.items()}
-    left = Executor(one, program, Memory(one.pool, lambda _: (2,)))(given)
-    return {name: block[0].item() for name, block in left.items()}
+    given = {f"{name}[0]": torch.full((2,), value).double() for name, value in blocks.items()}
+    return {name[0]: block[0].item() for name, block in Executor(mesh(), program)(given).items()}
 
 
-def refused(program: Program) -> str:
-    one = mesh()
+def refused(program: Program, settings: StepSettings | None = None) -> str:
     with pytest.raises(ProgramError) as error:
-        Executor(one, program, Memory(one.pool, lambda _: (2, 2)))
+        Executor(mesh(), program, settings)
     return str(error.value)
 
 
 def test_a_block_that_is_not_there_is_refused() -> None:
-    assert refused(alone(Compute(("a",), "b"), Free("c"), initial=("a",))) == (
-        "programs[0][1]: expected block c on this device, got none: "
+    assert refused(alone(Compute(("a[0]",), "b[0]"), Free("c[0]"), initial=("a[0]",))) == (
+        "programs[0][1]: expected block c[0] on this device, got none: "
         "list it in initial, or receive or compute it first"
     )
 
 
 def test_a_freed_block_is_not_there() -> None:
-    assert refused(alone(Free("a"), Compute(("a",), "b"), initial=("a",))) == (
-        "programs[0][1]: expected block a on this device, got none: "
+    program = alone(Free("a[0]"), Compute(("a[0]",), "b[0]"), initial=("a[0]",))
+    assert refused(program) == (
+        "programs[0][1]: expected block a[0] on this device, got none: "
         "list it in initial, or receive or compute it first"
     )
 
 
 def test_without_initial_a_block_is_taken_to_be_where_it_is_first_used() -> None:
-    program = alone(Compute(("a", "a"), "b"), initial=None)
+    program = alone(Compute(("a[0]", "a[0]"), "b[0]"), initial=None)
     assert run(program, a=3) == {"a": 3, "b": 6}
 
 
 def test_a_block_that_was_not_evicted_cannot_be_fetched() -> None:
-    assert refused(alone(Evict("a"), Fetch("b"), initial=("a", "b"))) == (
-        "programs[0][1]: expected block b in host memory, got none: evict it first"
+    assert refused(alone(Evict("a[0]"), Fetch("b[0]"), initial=("a[0]", "b[0]"))) == (
+        "programs[0][1]: expected block b[0] in host memory, got none: evict it first"
     )
 
 
 def test_an_evicted_block_is_not_on_the_device() -> None:
-    assert refused(alone(Evict("a"), Compute(("a",), "b"), initial=("a",))) == (
-        "programs[0][1]: expected block a on this device, got none: "
+    program = alone(Evict("a[0]"), Compute(("a[0]",), "b[0]"), initial=("a[0]",))
+    assert refused(program) == (
+        "programs[0][1]: expected block a[0] on this device, got none: "
         "list it in initial, or receive or compute it first"
     )
 
 
 def test_an_evicted_block_comes_back() -> None:
-    assert run(alone(Evict("a"), Fetch("a"), initial=("a",)), a=3) == {"a": 3}
-
-
-def test_a_product_of_blocks_without_meaning_is_refused() -> None:
-    product = Compute(("x", "W[0,0]"), "O[0,0]", "forward", PRODUCT)
-    assert refused(alone(product, initial=("x", "W[0,0]"))) == (
-        "programs[0][0]: expected a block of I, W or O or of their gradients in a product, got 'x'"
-    )
-
-
-def test_a_product_of_one_block_is_refused() -> None:
-    product = Compute(("I[0,0]",), "O[0,0]", "forward", PRODUCT)
-    assert refused(alone(product, initial=("I[0,0]",))) == (
-        "programs[0][0]: expected two reads of a product, got 1"
-    )
+    assert run(alone(Evict("a[0]"), Fetch("a[0]"), initial=("a[0]",)), a=3) == {"a": 3}
 
 
 def test_a_collective_of_one_rank_changes_nothing() -> None:
-    assert run(alone(AllReduce((0,), block="a"), initial=("a",)), a=3) == {"a": 3}
+    assert run(alone(AllReduce((0,), block="a[0]"), initial=("a[0]",)), a=3) == {"a": 3}
 
 
-def test_a_program_without_a_shape_has_no_block_shapes() -> None:
+def test_a_program_of_other_ranks_is_refused() -> None:
+    with pytest.raises(MeshError) as error:
+        Executor(mesh(), lower(parse_sequence("M2"), Linear(M=4, N=6, K=8)))
+    assert str(error.value) == ("program: expected one of 1 ranks, got 2: lower it for this mesh")
+
+
+def test_a_block_without_a_size_is_refused() -> None:
     with pytest.raises(ProgramError) as error:
-        linear_shapes(lower(parse_sequence("")))
+        Shapes(lower(parse_sequence(""))).shape("I[0,0]")
     assert str(error.value) == (
-        "program: expected shape and grid to execute it, got none: lower it with an operator"
+        "program: expected the size of block I[0,0] to execute it, got none: cut its tensor in "
+        "tensors, or lower a linear operator with its shape"
     )
 
 
 def test_block_shapes_come_from_shape_and_grid() -> None:
-    shape = linear_shapes(lower(parse_sequence("P2x2"), Linear(M=4, N=6, K=8)))
+    shape = Shapes(lower(parse_sequence("P2x2"), Linear(M=4, N=6, K=8))).shape
     assert [shape("I[0,1]"), shape("W[1,0]"), shape("dO[1,1]'")] == [(2, 3), (3, 4), (2, 4)]
+
+
+def test_a_missing_block_is_named() -> None:
+    with pytest.raises(ProgramError) as error:
+        run(alone(initial=("a[0]", "b[0]")), a=1)
+    assert str(error.value) == (
+        "rank 0: expected 2 blocks before the program, got none called b[0]: give what the program "
+        "lists in initial"
+    )
+
+
+def test_a_block_of_another_shape_is_named() -> None:
+    with pytest.raises(ProgramError) as error:
+        Executor(mesh(), alone(initial=("a[0]",)))({"a[0]": torch.zeros(3).double()})
+    assert str(error.value) == (
+        "rank 0: expected block a[0] of shape [2], got [3]: give this rank's part"
+    )
+
+
+# Kernels
+
+
+def phased(kernel: str | None, reduction: Reduction = "sum") -> Program:
+    """One phase of two sub-operators that make one block."""
+    signature = Signature(("a[0]",), "b[0]", reduction, kernel)
+    products = [Compute(("a[0]",), "b[0]", "x.own", {"R": at}) for at in (0, 1)]
+    return alone(*products, initial=("a[0]",), phases={"x.own": signature})
+
+
+def test_a_phase_without_a_kernel_is_refused() -> None:
+    assert refused(phased(None), SETTINGS) == (
+        "programs[0][0]: expected a kernel for phase x.own, got none: name one of those of "
+        "primepar.distributed.kernels in its signature"
+    )
+    assert refused(phased("test.other"), SETTINGS).startswith(
+        "programs[0][0]: expected a kernel for phase x.own, got 'test.other': "
+    )
+
+
+def test_a_phase_of_a_step_without_settings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNELS, "test.own", _own)
+    assert refused(phased("test.own")) == (
+        "programs[0][0]: expected the settings of a training step for phase x.own, got none: give "
+        "the executor StepSettings"
+    )
+
+
+def test_a_product_of_one_block_is_refused() -> None:
+    program = alone(
+        Compute(("a[0]",), "b[0]", "x.forward", {"M": 0}),
+        initial=("a[0]",),
+        phases={"x.forward": Signature(("a[M]", "c[M]"), "b[M]", kernel="linear.forward")},
+    )
+    assert refused(program) == "programs[0][0]: expected 2 reads for phase x.forward, got 1"
+
+
+def _own(site: Site, inputs: StepInputs, block: torch.Tensor) -> torch.Tensor:
+    return block + inputs.number
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("sum", 8.0), ("max", 4.0), ("min", 4.0)])
+def test_what_kernels_make_is_reduced_as_their_phase_says(
+    monkeypatch: pytest.MonkeyPatch, reduction: Reduction, expected: float
+) -> None:
+    monkeypatch.setitem(KERNELS, "test.own", _own)
+    execute = Executor(mesh(), phased("test.own", reduction), SETTINGS)
+    given = torch.ones(2).double()
+    for _ in range(2):
+        blocks = execute({"a[0]": given}, StepInputs(number=3))
+        assert blocks["b[0]"].tolist() == [expected] * 2
+    assert given.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [(torch.zeros(3).double(), "[3] float64"), (torch.zeros(2, dtype=torch.int64), "[2] int64")],
+)
+def test_another_block_than_the_phase_writes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, made: torch.Tensor, text: str
+) -> None:
+    monkeypatch.setitem(KERNELS, "test.own", lambda *_: made)
+    execute = Executor(mesh(), phased("test.own"), SETTINGS)
+    with pytest.raises(ProgramError) as error:
+        execute({"a[0]": torch.ones(2).double()})
+    assert str(error.value) == (
+        "programs[0][0]: expected a new block of [2] float64 from the kernel test.own of phase "
+        f"x.own at R=0, got {text}"
+    )
+
+
+def test_a_kernel_that_gives_its_own_block_back_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(KERNELS, "test.own", lambda site, inputs, block: block)
+    with pytest.raises(ProgramError) as error:
+        Executor(mesh(), phased("test.own"), SETTINGS)({"a[0]": torch.ones(2).double()})
+    assert str(error.value) == (
+        "programs[0][0]: expected a new block of [2] float64 from the kernel test.own of phase "
+        "x.own at R=0, got the memory of a[0]"
+    )
+
+
+# Memory
+
+
+def whole() -> torch.Tensor:
+    return torch.arange(16.0, dtype=torch.float64).view(4, 4)
+
+
+@pytest.mark.parametrize("parts", [ROWS, COLUMNS])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_parts_are_never_written_through_one_another(
+    parts: tuple[str, str], in_place: bool
+) -> None:
+    """The whole is given; then parts of a sum of it are cut, changed and joined again."""
+    one, other = parts
+    program = alone(
+        Cut("whole[0,0]", parts),
+        Compute((one,), one),  # doubled
+        Join(parts, "again[0,0]"),
+        Compute((other,), other),
+        Join(parts, "both[0,0]", in_place),
+        Compute(("both[0,0]",), "both[0,0]"),
+        initial=("whole[0,0]",),
+    )
+    tensors = TENSORS | {name: Tensor(((0, 4), (0, 4)), of="whole") for name in ("again", "both")}
+    one_device = mesh()
+    execute = Executor(one_device, _with(program, tensors))
+    for _ in range(2):
+        given = whole()
+        blocks = execute({"whole[0,0]": given})
+        assert torch.equal(given, whole())
+        doubled = whole()
+        half: tuple[slice, ...] = (slice(2),) if parts == ROWS else (slice(None), slice(2))
+        doubled[half] *= 2
+        assert torch.equal(blocks["again[0,0]"], doubled)
+        assert torch.equal(blocks["both[0,0]"], 4 * whole())
+        left = {"whole[0,0]", "again[0,0]", "both[0,0]"}
+        assert blocks.keys() == left | (set() if in_place else {*parts})
+        if not in_place:
+            assert torch.equal(blocks[one], 2 * whole()[half])
+        assert len({block.untyped_storage().data_ptr() for block in blocks.values()}) == len(blocks)
+    assert one_device.pool.created == one_device.pool.idle
+
+
+def _with(program: Program, tensors: dict[str, Tensor]) -> Program:
+    return Program(program.format, 1, 1, program.programs, initial=program.initial, tensors=tensors)
+
+
+def test_parts_that_are_joined_are_made_side_by_side() -> None:
+    """No more is made than the whole, and nothing is copied into it."""
+    program = alone(
+        *(Alloc(name) for name in ROWS),
+        Join(ROWS, "whole[0,0]", in_place=True),
+        Cut("whole[0,0]", COLUMNS, in_place=True),
+        *(Free(name) for name in COLUMNS),
+    )
+    one = mesh()
+    execute = Executor(one, program)
+    for _ in range(3):
+        assert execute({}) == {}
+    assert (one.pool.created, one.pool.idle) == (1, 1)
+    assert (one.pool.acquire((4, 4)).shape, execute.peak) == ((4, 4), 16)
+
+
+@pytest.mark.parametrize(("stays", "made"), [(True, 0), (False, 1)])
+def test_what_is_there_at_the_end_does_not_come_from_the_pool(stays: bool, made: int) -> None:
+    frees = () if stays else tuple(Free(name) for name in COLUMNS)
+    program = alone(Alloc("whole[0,0]"), Cut("whole[0,0]", COLUMNS, in_place=True), *frees)
+    one = mesh()
+    execute = Executor(one, program)
+    results = [execute({}) for _ in range(2)]
+    assert (one.pool.created, one.pool.idle) == (made, made)
+    for name in COLUMNS if stays else ():
+        assert results[0][name].data_ptr() != results[1][name].data_ptr()
+
+
+def test_a_part_that_lies_elsewhere_is_refused() -> None:
+    assert refused(alone(Alloc("rows[0,0]"), Cut("rows[0,0]", ("columns[0,1]",)))) == (
+        "program: expected a part of block rows[0,0], got columns[0,1], which lies elsewhere"
+    )
+
+
+def test_sums_and_statistics_are_wide_under_half_precision() -> None:
+    tensors = TENSORS | {"b": Tensor(((0, 2),), wide=True)}
+    program = _with(alone(Alloc("a[0]"), Alloc("b[0]")), tensors)
+    blocks = Executor(Mesh(parse_sequence(""), dtype=torch.bfloat16), program)({})
+    assert [blocks[name].dtype for name in ("a[0]", "b[0]")] == [torch.bfloat16, torch.float32]
 
 
 def test_a_buffer_that_came_back_is_handed_out_again() -> None:
@@ -129,6 +330,9 @@ def test_a_buffer_that_came_back_is_handed_out_again() -> None:
     assert pool.acquire((2, 3)) is first
     assert (pool.created, pool.idle) == (3, 0)
     assert other is not first
+
+
+# Layouts
 
 
 @pytest.mark.parametrize(("blocks", "told"), [(((0, 0), (1, 1)), "(0, 0), (1, 1)"), ((), "none")])

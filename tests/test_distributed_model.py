@@ -204,13 +204,29 @@ def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
     model.get_parameter("norm.bias").requires_grad_(False)
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
     found = []
-    for factor in (1.0, 2.0):
-        loss = factor * model.loss(tokens_BT, targets_BT)
+    for factor in (1, 2):
+        loss = sum((model.loss(tokens_BT, targets_BT) for _ in range(factor)), torch.zeros(()))
         loss.backward()  # type: ignore[no-untyped-call]
         found.append(cases.arrays({name: each.grad for name, each in model.named_parameters()}))
     once, thrice = found
     assert once.keys() == model.config.parameter_shapes.keys() - {"norm.bias"}
     assert worst(thrice, {name: 3 * each for name, each in once.items()}) < 1e-14
+
+
+def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:
+    model = cases.planned("bloom", "data", cases.mesh_of(1))
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    loss = model.loss(tokens_BT, targets_BT)
+    with torch.no_grad():
+        evaluated = model.loss(tokens_BT, targets_BT)
+    assert (loss.requires_grad, evaluated.requires_grad) == (True, False)
+    assert evaluated.item() == loss.item()
+    logits_RC = model(tokens_BT)
+    assert not logits_RC.requires_grad
+    expected = torch.nn.functional.cross_entropy(
+        logits_RC[:, : model.config.vocabulary], targets_BT.flatten()
+    )
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-13)
 
 
 def message_of(work: object, *arguments: object) -> str:

@@ -21,6 +21,7 @@ from partitioned_cases import (
     planned_steps,
     step,
 )
+from step_cases import SMALL
 
 from primepar.errors import ConfigError, IncompleteError, PlanError
 from primepar.operators import StepSettings, lower_step
@@ -42,7 +43,7 @@ RANDOM_PLANS = 100
 def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
     family: str, name: str, ranks: int
 ) -> None:
-    assert difference(ready_plan(name, SHAPES[family], ranks), 8, 4) < 1e-10
+    assert difference(ready_plan(name, SMALL[family], ranks), 8, 4) < 1e-10
 
 
 @pytest.mark.parametrize(("family", "ranks"), [*product(SHAPES, (4, 8)), ("gpt2", 16)])
@@ -142,7 +143,7 @@ def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
 def test_a_program_without_backward_has_the_logits_and_the_loss_of_one_device(
     family: str, name: str, ranks: int
 ) -> None:
-    config = SHAPES[family]
+    config = SMALL[family]
     parameters, (tokens, targets) = drawn_parameters(config), drawn_batch(config, 8, 4)
     model = EmulatedModel(config, ready_plan(name, config, ranks), parameters)
     one = Transformer(config, parameters)

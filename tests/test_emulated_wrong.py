@@ -10,14 +10,20 @@ import pytest
 from partitioned_cases import SHAPES, drawn_batch, drawn_parameters
 from step_cases import SMALL
 
-from primepar.errors import MissingBlockError, PrimeParError, ProgramError, WrongDataError
+from primepar.errors import (
+    IncompleteError,
+    MissingBlockError,
+    PrimeParError,
+    ProgramError,
+    WrongDataError,
+)
 from primepar.models import ModelConfig
 from primepar.operators import StepSettings, lower_step
 from primepar.plan import ready_plan
 from primepar.reference import emulate
 from primepar.reference.kernels import KERNELS
 from primepar.reference.layers import Array
-from primepar.reference.whole import spread_tensors
+from primepar.reference.whole import gather_tensors, spread_tensors
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 
@@ -96,3 +102,21 @@ def test_a_whole_tensor_that_is_not_given_is_named() -> None:
     with pytest.raises(MissingBlockError) as error:
         spread_tensors(Meaning(PROGRAM), parameters)
     assert str(error.value) == "expected the whole tensor of tokens[0], got none of that name"
+
+
+def test_replicas_that_differ_and_parts_on_no_rank_are_refused() -> None:
+    meaning = Meaning(PROGRAM)
+    one, other = np.zeros(16), np.arange(16.0)
+    with pytest.raises(WrongDataError) as differs:
+        gather_tensors(
+            meaning, [{"norm.bias[0]": one}, {"norm.bias[0]": other}], {"norm.bias": (16,)}
+        )
+    assert str(differs.value) == (
+        "norm.bias: expected equal replicas of norm.bias[0], got another on rank 1"
+    )
+    first = {"blocks.0.qkv.bias[0]": np.zeros(12)}
+    with pytest.raises(IncompleteError) as lacks:
+        gather_tensors(meaning, [first], {"blocks.0.qkv.bias": (48,)})
+    assert str(lacks.value) == (
+        "expected all of blocks.0.qkv.bias at the end, got a part on no rank"
+    )

@@ -103,11 +103,23 @@ def train(
         str | None,
         typer.Option(metavar="FILE", help="Write the weights in the end, in safetensors."),
     ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not prove the program before the first step.")
+    ] = False,
+    conform: Annotated[
+        bool,
+        typer.Option(
+            "--conform", help="Compare what every rank does with the program, at every step."
+        ),
+    ] = False,
 ) -> None:
     """Train a byte-level GPT, or the model of a plan, partitioned over the processes.
 
+    The program of the step is proved first, once for each content.
+
     Run it alone, with --ranks N, or under mpirun or torchrun. Ctrl-C ends it after the step.
     """
+    from primepar.commands.proof import prove
     from primepar.distributed.command import train as run
 
     settings = Settings(
@@ -135,5 +147,7 @@ def train(
         trace=trace,
         weights=weights,
         save_weights=save_weights,
+        no_verify=no_verify,
+        conform=conform,
     )
-    raise typer.Exit(run(settings, ranks))
+    raise typer.Exit(run(settings, ranks, prove))

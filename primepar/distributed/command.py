@@ -27,14 +27,15 @@ from primepar.trace import Event, chrome_trace, timeline_svg
 
 if TYPE_CHECKING:
     from primepar.distributed.state import TrainingState
-    from primepar.distributed.trainer import Trainer
+    from primepar.distributed.trainer import Prove, Trainer
     from primepar.models import WeightFile
 
 
-def train(settings: Settings, ranks: int | None = None) -> int:
+def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
     """Train in the processes that mpirun or torchrun started, or start `ranks` of them.
 
-    Returns the exit code. Raises a `PrimeParError`, on one rank only.
+    `prove` is given the programs before the first step. Returns the exit code. Raises a
+    `PrimeParError`, on one rank only.
     """
     launch = Launch.of(os.environ)
     with launch.one_voice():
@@ -54,7 +55,8 @@ def train(settings: Settings, ranks: int | None = None) -> int:
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        return train_here(settings, launch, world, layout, text, stopping)
+        prove = None if settings.no_verify else prove
+        return train_here(settings, launch, world, layout, text, stopping, prove)
 
 
 def _check_folders(settings: Settings) -> None:
@@ -74,12 +76,15 @@ def train_here(
     layout: Sequence | Plan,
     text: Text,
     stopping: Stopping,
+    prove: Prove | None = None,
 ) -> int:
     """Train on this rank of a world that has met, and return the exit code; a collective call."""
     with world.agreement("setup"):
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
+        with world.agreement("programs"):
+            trainer.check(prove)
         number, events = trainer.run(stopping)
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))

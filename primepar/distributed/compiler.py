@@ -72,7 +72,7 @@ class Compiler:
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
-        self._sent: dict[tuple[bool, bool], Fraction] = {}
+        self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted: set[str] = set()
 
     def steps(self) -> Iterator[Step]:
@@ -172,17 +172,14 @@ class Compiler:
         return staged(start, given, gotten) if given or gotten else start
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
-        """Add what this rank sends to what it sends of the same kind and dtype."""
-        key = self.labels.is_linear(node, block), self.shapes.wide(block)
+        """Add what this rank sends to what it sends of the same kind and size of elements."""
+        key = self.labels.is_linear(node, block), self.places.pool(block).dtype.itemsize
         self._sent[key] = self._sent.get(key, Fraction(0)) + elements
 
     def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
         """Kind, elements and bytes of each of what a run sends; `kind` is what is not linear."""
-        pools = self.places.pools
-        return [
-            ("linear" if linear else kind, elements, pools[wide].dtype.itemsize)
-            for (linear, wide), elements in self._sent.items()
-        ]
+        pairs = self._sent.items()
+        return [("linear" if linear else kind, sent, each) for (linear, each), sent in pairs]
 
     # Collectives
 

@@ -115,18 +115,23 @@ class Computes:
         return run, first
 
     def _checked(self, kernel: Kernel, node: Compute, at: str) -> Kernel:
-        """The kernel, which must give what the block is, or as a wide one what is rounded to it."""
+        """The kernel, which must give a new block: the phase's own, or a wide one to be rounded."""
         shape, pool = self.shapes.shape(node.accumulates), self.places.pool(node.accumulates)
-        expected, wide = (shape, pool.dtype), (shape, self.places.pools[1].dtype)
+        dtypes = pool.dtype, self.places.pools[1].dtype
         slices = ", ".join(f"{dim}={at}" for dim, at in (node.sub_operator or {}).items())
 
         def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
             result = kernel(site, inputs, *blocks)
-            got = tuple(result.shape), result.dtype
-            if got not in (expected, wide):
+            phase, got = site.phase, ""
+            if tuple(result.shape) != shape or result.dtype not in dtypes:
+                got = _text(tuple(result.shape), result.dtype)
+            for name, block in zip(node.reads, blocks, strict=True):
+                if result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
+                    got = f"the memory of {name}"
+            if got:
                 raise ProgramError(
-                    f"{at}: expected {_text(*expected)} from the kernel {site.phase.kernel} of "
-                    f"phase {site.phase.name} at {slices}, got {_text(*got)}"
+                    f"{at}: expected a new block of {_text(shape, pool.dtype)} from the kernel "
+                    f"{phase.kernel} of phase {phase.name} at {slices}, got {got}"
                 )
             return result
 

@@ -122,10 +122,12 @@ class Watch:
 
     def __init__(self, proved: Program, rank: int, shapes: Shapes) -> None:
         self.rank, self.shapes, self.seen = rank, shapes, Seen()
-        self.instructions = proved.programs[rank]
+        self._proved = proved.programs[rank]
         self._posted: dict[str, list[Call]] = {}
         self.peak = 0
         """Most elements of the memory of blocks, each piece counted once, after an instruction."""
+        self.instructions = 0
+        """How many were done in the last run."""
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel, noted when it is called."""
@@ -154,7 +156,7 @@ class Watch:
         with watched_groups(self.seen):
             for step in steps:
                 self.seen.clear()
-                due = self.instructions[at : at + len(step.instructions)]
+                due = self._proved[at : at + len(step.instructions)]
                 try:
                     step.first(frame)
                 except KeyError as error:
@@ -165,8 +167,9 @@ class Watch:
                 before = set(frame.blocks)
                 self.peak = max(self.peak, _memory(frame.blocks))
                 at += len(step.instructions)
-        if at != len(self.instructions):
-            self._fail(at, "nothing", self.instructions[at:])
+        if at != len(self._proved):
+            self._fail(at, "nothing", self._proved[at:])
+        self.instructions = at
         given.clear()
         given.update(frame.blocks)
 
@@ -191,7 +194,7 @@ class Watch:
         """What an instruction does with others, and which kernel it calls."""
         match node:
             case Compute(phase=str()):
-                phase = self.shapes.meaning.phases[node.phase]
+                phase = self.shapes.meaning.phases[str(node.phase)]
                 slices = node.sub_operator or {}
                 boxes = [
                     self.shapes.box(each.block(slices)) for each in (*phase.reads, phase.writes)

@@ -11,7 +11,8 @@ from torch import nn
 from primepar.distributed.model import PartitionedModel
 from primepar.distributed.redistribute import gather_tensor
 from primepar.errors import ConfigError, ShapeError
-from primepar.plan import ends, parameter_places
+from primepar.plan import ends
+from primepar.plan.layouts import parameter_place
 from primepar.schedule import Layout
 
 
@@ -31,7 +32,7 @@ def parameter_layout(model: PartitionedModel, name: str) -> Layout:
     Raises `ConfigError` for an unknown name.
     """
     _parameter(model, name)
-    return parameter_places(model.plan)[name].layout
+    return parameter_place(model.plan, name).layout
 
 
 def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tensor | None:

@@ -263,7 +263,9 @@ class Places:
         """Where the whole lies in the buffer that its parts share; None where they do not."""
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
-        if buffers or not buffer.key or self.leaves(whole) > self._may_leave(buffer, inside):
+        if buffers or not buffer.key:
+            return None
+        if self.leaves(whole) and not self._may_leave(buffer, inside):
             return None
         starts = {
             tuple(own.start - at.start for own, at in zip(buffer.views[part], place, strict=True))

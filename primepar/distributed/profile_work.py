@@ -19,7 +19,7 @@ from primepar.distributed.profile_clock import Stopwatch, Work
 from primepar.distributed.profile_transfers import Measured, Transfers, running
 from primepar.models import ModelConfig, Operator, operators
 from primepar.operators import Site, StepSettings, lower_step
-from primepar.plan import Plan
+from primepar.plan import ready_plan
 from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
 from primepar.schedule import Linear, Program, lower
@@ -97,10 +97,8 @@ class Works:
             model = self._model(self.scale * rows, self.scale * hidden)
             batch = self.scale * rows // model.context
             settings = StepSettings(model, batch, model.context)
-            whole = {each.name: f"{'M' if each.kind == 'linear' else 'R'}{self.mesh.ranks}"
-                     for each in operators(model)}  # fmt: skip
-            plan = Plan(model=model, ranks=self.mesh.ranks, sequences=whole)
-            program = lower_step(plan, batch, model.context, "gradients")
+            one = ready_plan("data", model, 1)
+            program = lower_step(one, batch, model.context, "gradients")
             first = {each.kind: each for each in reversed(operators(model))}
             for kind, operator in first.items():
                 if kind != "linear":
@@ -108,7 +106,8 @@ class Works:
                     takes = {"starts": found.starts, "operations": found.operations,
                              "bytes": found.bytes}  # fmt: skip
                     size = f"{batch * model.context} x {operator.K}"
-                    run = Executor(self.mesh, part_of(program, operator), settings)
+                    part = part_of(program, operator, self.mesh.ranks)
+                    run = Executor(self.mesh, part, settings)
                     every.setdefault(kind, []).append((kind, size, takes, running(run, VOCABULARY)))
         for own in every.values():
             yield from own
@@ -139,28 +138,27 @@ class Works:
         return work
 
 
-def part_of(program: Program, operator: Operator) -> Program:
-    """What one operator computes in a step in which nothing of it moves.
+def part_of(program: Program, operator: Operator, ranks: int) -> Program:
+    """What one operator computes in a step of one device, done by every rank.
 
     Gradients that come from two operators are added for an addition, as the cost model has it.
     """
-    own = {
+    phases = {
         name
         for name, signature in (program.phases or {}).items()
         if name.startswith(f"{operator.name}.")
         and (operator.kind == "add" or signature.kernel != "sum.fan-in")
     }
-    lists = [
-        [node for node in every if isinstance(node, Compute) and node.phase in own]
-        for every in program.programs
-    ]
-    made = [{node.accumulates for node in each} for each in lists]
-    read = [{name for node in each for name in node.reads} for each in lists]
+    (every,) = program.programs
+    own = [node for node in every if isinstance(node, Compute) and node.phase in phases]
+    made = dict.fromkeys(node.accumulates for node in own)
+    given = dict.fromkeys(name for node in own for name in node.reads if name not in made)
     return msgspec.structs.replace(
         program,
-        programs=tuple(map(tuple, lists)),
-        initial=tuple(tuple(sorted(a - b)) for a, b in zip(read, made, strict=True)),
-        final=tuple(map(tuple, map(sorted, made))),
+        ranks=ranks,
+        programs=(tuple(own),) * ranks,
+        initial=(tuple(given),) * ranks,
+        final=(tuple(made),) * ranks,
     )
 
 

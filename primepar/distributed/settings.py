@@ -66,6 +66,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     trace: str | None = None
     weights: str | None = None
     save_weights: str | None = None
+    no_verify: bool = False
+    conform: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():

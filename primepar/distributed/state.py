@@ -104,7 +104,7 @@ class Holder(Protocol):
 
 
 class TrainingState:
-    """The blocks of one rank before a step, `initial` before the first.
+    """The blocks of one rank between steps.
 
     Parameters begin at `initial_parameter` of the seed, moments at zero; a vocabulary that the
     plan's cuts do not divide is padded with zeros. Raises `PlanError` if the mesh has another

@@ -10,30 +10,23 @@ from primepar.distributed.state import TrainingState
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
+from primepar.schedule.program import Program
 
 Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
 
 
 class StepProgram:
-    """The program of a step under a plan, compiled for this rank; made by all ranks together.
+    """The program of a step, compiled for this rank; made by all ranks together.
 
-    Raises `PlanError` for a batch that the plan does not divide or positions that the model lacks.
+    With `conform` every run is compared with the program.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        mesh: Mesh,
-        batch: int,
-        positions: int,
-        until: Until = "update",
-        clip: float | None = None,
+        self, program: Program, mesh: Mesh, settings: StepSettings, conform: bool = False
     ) -> None:
-        self.mesh = mesh
-        self.program = lower_step(plan, batch, positions, until, clip is not None)
-        settings = StepSettings(plan.model, batch, positions, clip)
-        self.executor = Executor(mesh, self.program, settings)
+        self.program, self.mesh = program, mesh
+        self.executor = Executor(mesh, program, settings, proved=program if conform else None)
         self._data = [name for name in self.executor.initial if name.startswith(DATA)]
         self.needs = [name for name in self.executor.initial if name not in self._data]
         """Blocks to give: of the parameters, and of the moments where these are updated."""
@@ -82,14 +75,30 @@ def update(
 class StepPrograms:
     """The programs of a plan on a mesh, each made when it is first asked for."""
 
-    def __init__(self, plan: Plan, mesh: Mesh, clip: float | None = None) -> None:
-        self.plan, self.mesh, self.clip = plan, mesh, clip
-        self._known: dict[tuple[int, int, Until], StepProgram] = {}
+    def __init__(
+        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+    ) -> None:
+        self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self._lowered: dict[tuple[int, int, Until], Program] = {}
+        self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
+
+    def lowered(self, batch: int, positions: int, until: Until) -> Program:
+        """The program for batches of that size.
+
+        Raises `PlanError` for a batch that the plan does not divide, or positions that the model
+        lacks.
+        """
+        key = batch, positions, until
+        if key not in self._lowered:
+            clips = self.clip is not None and until == "update"
+            self._lowered[key] = lower_step(self.plan, *key, clips)
+        return self._lowered[key]
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
-        """The program for batches of that size; a collective call."""
+        """The same, compiled; a collective call."""
         key = batch, positions, until
-        if key not in self._known:
-            clip = self.clip if until == "update" else None
-            self._known[key] = StepProgram(self.plan, self.mesh, *key, clip)
-        return self._known[key]
+        if key not in self._compiled:
+            settings = StepSettings(self.plan.model, batch, positions, self.clip)
+            program = self.lowered(*key)
+            self._compiled[key] = StepProgram(program, self.mesh, settings, self.conform)
+        return self._compiled[key]

@@ -6,8 +6,10 @@ After each step the ranks exchange whether they were asked to stop, so that all 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from math import isfinite, prod
 
 import msgspec
@@ -23,11 +25,15 @@ from primepar.distributed.settings import Settings
 from primepar.distributed.state import TrainingState
 from primepar.distributed.step import StepProgram, StepPrograms, update
 from primepar.distributed.stopping import Stopping
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, ProgramError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
+from primepar.schedule.program import Program
 from primepar.trace import Event
 
+Prove = Callable[[Program, str], str]
+"""Proves a program that has a name, and says how; raises where it is not proved."""
+PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
 EVALUATION_BATCHES = 8
 TRACED_STEP = 3
 """Step that `--trace` records, counted from the start of the process; its buffers are there."""
@@ -52,7 +58,32 @@ class Trainer:
     programs: StepPrograms = field(init=False)
 
     def __post_init__(self) -> None:
-        self.programs = StepPrograms(self.state.plan, self.state.mesh, self.settings.clip)
+        settings = self.settings
+        self.programs = StepPrograms(
+            self.state.plan, self.state.mesh, settings.clip, settings.conform
+        )  # fmt: skip
+
+    def check(self, prove: Prove | None) -> None:
+        """Make the programs of the run: the same on all ranks, and proved, on rank 0.
+
+        Raises `ProgramError` where a rank has another one, and what `prove` raises.
+        """
+        for until in ("update", "loss"):
+            program = self.programs.lowered(*self._sizes, until)
+            self._check_alike(until, program)
+            if prove is not None and self.world.rank == 0:
+                name = self.settings.plan or str(self.settings.mesh(self.world.size))
+                self.reporter.say(f"{PARTS[until]} {prove(program, name)}")
+
+    def _check_alike(self, until: Until, program: Program) -> None:
+        own = sha256(msgspec.json.encode(program)).hexdigest()[:16]
+        self.world.store.set(f"program/{until}/{self.world.rank}", own)
+        first = self.world.store.get(f"program/{until}/0").decode()
+        if own != first:
+            raise ProgramError(
+                f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
+                f"({own}): start all ranks with one plan, the same options and one version"
+            )
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train to `settings.steps`, or until asked to stop.

@@ -1,0 +1,94 @@
+"""Step programs on the ranks of one world: the same parameters and batch as the dense oracle."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from linear_cases import Arrays
+from numpy.typing import NDArray
+from partitioned_cases import DRAW, drawn_batch, drawn_parameters
+
+from primepar.distributed import Executor, Mesh
+from primepar.models import ModelConfig
+from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.partition import parse_sequence
+from primepar.plan import Plan
+from primepar.schedule import Program
+from primepar.schedule.meaning import Meaning
+
+BATCH, POSITIONS = 8, 4
+
+
+class Ended(NamedTuple):
+    """What one rank has after a step, and what the executor says of it."""
+
+    blocks: Arrays
+    untouched: bool
+    peak: int
+    sent: dict[str, Any]
+    counted: dict[str, Any]
+    made: list[tuple[int, int]]
+    """Buffers of the pool, and those that are idle, after each run."""
+    traced: tuple[int, set[str]]
+    """Elements sent and phases computed as recorded in the last run."""
+
+
+def whole_blocks(config: ModelConfig, program: Program) -> Arrays:
+    """The tensors of a step, padded as the program has them; AdamW begins with zeros."""
+    tokens, targets = drawn_batch(config, BATCH, POSITIONS)
+    given = {"tokens": tokens.reshape(-1), "targets": targets.reshape(-1)}
+    found: dict[str, NDArray[Any]] = {}
+    for name, array in (drawn_parameters(config) | given).items():
+        if name not in (program.tensors or {}):
+            continue
+        size = [line[-1] for line in (program.tensors or {})[name].cuts]
+        array = array[None] if array.ndim < len(size) else array
+        pairs = zip(size, array.shape, strict=True)
+        found[name] = np.pad(array, [(0, padded - own) for padded, own in pairs])
+    return found
+
+
+def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch.Tensor]:
+    """The blocks of one rank before the program."""
+    meaning, whole = Meaning(program), whole_blocks(config, program)
+    blocks = {}
+    for name in (program.initial or ())[rank]:
+        place = meaning.place(name)
+        assert place is not None
+        part = whole[place.tensor][tuple(slice(*line) for line in place.box)]
+        blocks[name] = torch.from_numpy(np.ascontiguousarray(part))
+    return blocks
+
+
+def run_step(plan: Plan, until: Until) -> Ended:
+    """Three steps of a plan with dropout, each from the same parameters; the last is recorded."""
+    config, ranks = plan.model, plan.ranks
+    program = lower_step(plan, BATCH, POSITIONS, until=until)
+    mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
+    execute = Executor(mesh, program, StepSettings(config, BATCH, POSITIONS))
+    given, before = (initial(config, program, mesh.rank) for _ in range(2))
+    made = []
+    for last in (False, False, True):
+        if last:
+            mesh.start_trace()
+        mesh.traffic.clear()
+        blocks = execute(dict(given), StepInputs(DRAW))
+        made.append((mesh.pool.created, mesh.pool.idle))
+    events = mesh.stop_trace()
+    assert set(blocks) == set((program.final or ())[mesh.rank])
+    return Ended(
+        {name: block.numpy().copy() for name, block in blocks.items()},
+        all(torch.equal(block, before[name]) for name, block in given.items()),
+        execute.peak,
+        {kind: elements for kind, elements, _ in execute.sent},
+        dict(mesh.traffic.elements),
+        made,
+        (sum(event.elements for event in events), {event.phase for event in events} - {""}),
+    )
+
+
+def run_steps(asked: list[tuple[Plan, Until]]) -> list[Ended]:
+    """All of them in one world."""
+    return [run_step(*each) for each in asked]

@@ -1,0 +1,148 @@
+"""Step programs on real processes, every block of every gradient against the dense transformer."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed_ranks import on_ranks
+from distributed_steps import BATCH, POSITIONS, Ended, run_steps
+from linear_cases import Arrays
+from partitioned_cases import (
+    ON_FOUR,
+    SHAPES,
+    dense_step,
+    drawn_batch,
+    drawn_parameters,
+    plan_apart,
+)
+
+from primepar.distributed.collectives import elements_sent
+from primepar.distributed.shapes import Shapes
+from primepar.operators import Until, lower_step
+from primepar.plan import Plan, ready_plan
+from primepar.plan.cost.traffic import traffic
+from primepar.plan.layouts import padded_vocabulary
+from primepar.reference.transformer import Transformer
+from primepar.schedule import Linear, lower
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import Collective, ISend
+
+RANKS = 4
+PLANS = (*ON_FOUR, "M2,megatron-sp", "apart")
+CASES: list[tuple[str, str, Until]] = [
+    *((family, name, "gradients") for family in ("gpt2", "llama") for name in PLANS),
+    *(("bloom", name, "gradients") for name in ("primepar", "megatron-sp")),
+    ("opt", "stationary", "gradients"),
+    ("gpt2", "primepar", "loss"),
+    ("llama", "M2,megatron-sp", "logits"),
+]  # fmt: skip
+
+
+def plan_of(family: str, name: str) -> Plan:
+    if name == "apart":
+        return plan_apart(SHAPES[family], RANKS)
+    return ready_plan(name, SHAPES[family], RANKS)
+
+
+@cache
+def results() -> list[list[Ended]]:
+    return on_ranks(RANKS, run_steps, [(plan_of(family, name), u) for family, name, u in CASES])
+
+
+def ended(family: str, name: str, until: Until) -> list[Ended]:
+    """What every rank has."""
+    at = CASES.index((family, name, until))
+    return [own[at] for own in results()]
+
+
+def expected(family: str, until: Until) -> Arrays:
+    """Whole tensors by the names that the program has for them."""
+    loss, gradients = dense_step(SHAPES[family], BATCH, POSITIONS)
+    found: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
+    found |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
+    if until == "logits":
+        model = Transformer.dense(SHAPES[family], drawn_parameters(SHAPES[family]))
+        tokens, _ = drawn_batch(SHAPES[family], BATCH, POSITIONS)
+        found["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
+    return found
+
+
+def part(array: Any, size: list[int], box: tuple[tuple[int, int], ...]) -> Any:
+    """The elements of a box of a tensor, which has `size` elements with its padding."""
+    array = array[None] if array.ndim < len(size) else array
+    padded = np.pad(array, [(0, a - b) for a, b in zip(size, array.shape, strict=True)])
+    return padded[tuple(slice(*line) for line in box)]
+
+
+@pytest.mark.parametrize(("family", "name", "until"), CASES)
+def test_every_block_is_that_of_the_dense_transformer(family: str, name: str, until: Until) -> None:
+    program = lower_step(plan_of(family, name), BATCH, POSITIONS, until=until)
+    meaning, whole = Meaning(program), expected(family, until)
+    seen = set()
+    for own in ended(family, name, until):
+        for block, got in own.blocks.items():
+            place = meaning.place(block)
+            assert place is not None
+            tensor = block.rpartition("[")[0]
+            size = [line[-1] for line in (program.tensors or {})[tensor].cuts]
+            known = place.tensor.removesuffix("/O")
+            seen.add(known)
+            right = part(whole[known], size, place.box)
+            if until == "logits" and known == "head":  # those of the padding say nothing
+                columns = whole[known].shape[1] - place.box[1][0]
+                got, right = got[:, :columns], right[:, :columns]
+            np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
+        assert own.untouched
+    if until == "gradients":
+        assert seen == {"loss", *drawn_parameters(SHAPES[family]),
+                        *(f"{each}.grad" for each in drawn_parameters(SHAPES[family]))}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "until"), CASES)
+def test_no_buffer_is_made_after_the_first_step_and_all_come_back(
+    family: str, name: str, until: Until
+) -> None:
+    for own in ended(family, name, until):
+        assert len(set(own.made)) == 1
+        created, idle = own.made[-1]
+        assert created == idle
+
+
+@pytest.mark.parametrize(("family", "name", "until"), CASES)
+def test_what_is_sent_is_counted_alike_and_recorded(family: str, name: str, until: Until) -> None:
+    program = lower_step(plan_of(family, name), BATCH, POSITIONS, until=until)
+    for own in ended(family, name, until):
+        assert own.counted == {kind: sent for kind, sent in own.sent.items() if sent}
+        elements, phases = own.traced
+        assert abs(elements - sum(own.sent.values())) <= len(program.programs[0])
+        assert phases <= set(program.phases or {})
+    assert {phase for own in ended(family, name, until) for phase in own.traced[1]} == set(
+        program.phases or {}
+    )
+
+
+@pytest.mark.parametrize(("family", "name"), [each[:2] for each in CASES if each[2] == "gradients"])
+def test_linear_operators_send_what_their_own_programs_send(family: str, name: str) -> None:
+    plan = plan_of(family, name)
+    alone = [Fraction(0)] * RANKS
+    for operator in plan.operators:
+        if operator.kind == "linear":
+            columns = padded_vocabulary(plan) if operator.name == "head" else operator.K
+            shape = Linear(M=BATCH * POSITIONS, N=operator.N, K=columns)
+            program = lower(plan.sequence(operator.name), shape)
+            size = Shapes(program).elements
+            for rank, instructions in enumerate(program.programs):
+                for node in instructions:
+                    if isinstance(node, ISend):
+                        alone[rank] += size(node.block)
+                    elif isinstance(node, Collective):
+                        alone[rank] += elements_sent(node, rank, size)
+    found = ended(family, name, "gradients")
+    assert [own.sent.get("linear", Fraction(0)) for own in found] == alone
+    predicted = traffic(plan, BATCH, POSITIONS).total
+    sent = [sum(own.sent.values()) for own in found]
+    assert all(of_step <= of_all for of_step, of_all in zip(sent, predicted, strict=True))
