@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from mutants import mutant
 from partitioned_cases import READY_PLANS, planned_steps
 from phase_programs import RIGHT as PHASED
-from phase_programs import built
+from phase_programs import Json, built
+from phase_programs import program as program_of
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
 from primepar.operators import lower_step
 from primepar.partition import parse_sequence
-from primepar.passes import PASSES, apply
+from primepar.passes import PASSES, apply, free_early
 from primepar.passes.alive import peaks
 from primepar.plan import Plan, ready_plan
 from primepar.reference import emulate
@@ -27,7 +28,17 @@ from primepar.reference.check import memories
 from primepar.reference.stand_in import PRIME
 from primepar.schedule import Program, lower
 from primepar.schedule.operators import Linear
-from primepar.schedule.program import Compute
+from primepar.schedule.program import (
+    AllReduce,
+    Collective,
+    Compute,
+    Free,
+    Instruction,
+    IRecv,
+    ISend,
+    Wait,
+)
+from primepar.schedule.program_uses import frees, uses, writes
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
@@ -107,6 +118,82 @@ def test_no_rank_multiplies_more_often_than_phases_follow_one_another(
         phases = [node.phase for node in nodes if isinstance(node, Compute)]
         linear = [each for each in phases if each and each.endswith(("forward", "gradient"))]
         assert len(set(linear)) == len(linear)
+
+
+# What each is for
+
+
+def test_sums_of_gradients_hide_behind_the_rest_of_backward() -> None:
+    nodes = passed("data", 4, "gpt2").programs[0]
+    sums = [at for at, node in enumerate(nodes)
+            if isinstance(node, AllReduce) and "norm1.weight.grad" in node.block]  # fmt: skip
+    (post,) = sums
+    call = nodes[post]
+    assert isinstance(call, AllReduce)
+    wait = nodes.index(Wait(str(call.request)))
+    phases = [node.phase for node in nodes[post:wait] if isinstance(node, Compute)]
+    assert "embedding.backward" in phases
+    assert not any(call.block in touched(node) for node in nodes[post + 1 : wait])
+
+
+def touched(node: Instruction) -> tuple[str, ...]:
+    return (*uses(node, 0), *writes(node, 0), *frees(node))
+
+
+@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+def test_the_order_in_which_ranks_post_stays(name: str, ranks: int) -> None:
+    old = apply(before(name, ranks, "llama"), ["free-early", "merge-products", "merge-collectives"])
+    for rank, nodes in enumerate(apply(old, ["overlap"]).programs):
+        kept = [[replaced(node) for node in each if not isinstance(node, Wait) and is_post(node)]
+                for each in (old.programs[rank], nodes)]  # fmt: skip
+        assert kept[0] == kept[1]
+
+
+def is_post(node: Instruction) -> bool:
+    return isinstance(node, ISend | IRecv | Collective)
+
+
+def replaced(node: Instruction) -> Instruction:
+    """A collective without its request, which it may get."""
+    if isinstance(node, Collective):
+        return msgspec.structs.replace(node, request=None)
+    return node
+
+
+def test_what_is_cut_and_not_needed_after_is_cut_in_place() -> None:
+    cut = {"op": "cut", "block": "x[0]", "blocks": ["x.halves[0]", "x.halves[1]"]}
+    join = {"op": "join", "blocks": ["x.halves[0]", "x.halves[1]"], "block": "x[0]"}
+    tensors = {"x": {"cuts": [[0, 4]]}, "x.halves": {"of": "x", "cuts": [[0, 2, 4]]}}
+    initial = [["x[0]"]]
+    old = built(program_of([[cut, join]], tensors=tensors, initial=initial, final=initial))
+    (nodes,) = free_early(old).programs
+    assert [getattr(node, "in_place", None) for node in nodes] == [True, True]
+    assert peaks(free_early(old)) == [4]
+    kept = built(program_of([[cut]], tensors=tensors, initial=initial, final=initial))
+    assert free_early(kept).programs[0] == (
+        *kept.programs[0], Free("x.halves[0]"), Free("x.halves[1]"),
+    )  # fmt: skip
+
+
+def test_a_block_is_freed_after_its_last_use_or_its_wait() -> None:
+    steps: list[Json] = [
+        {"op": "compute", "reads": ["x"], "accumulates": "y"},
+        {"op": "irecv", "peer": 0, "block": "z", "request": "r"},
+        {"op": "compute", "reads": ["y"], "accumulates": "w"},
+        {"op": "wait", "request": "r"},
+        {"op": "free", "block": "x"},
+    ]
+    old = built(program_of([steps], initial=[["x"]], final=[["w"]]))
+    first, post, second, wait, _ = old.programs[0]
+    assert free_early(old).programs[0] == (
+        first, Free("x"), post, second, Free("y"), wait, Free("z"),
+    )  # fmt: skip
+
+
+def test_a_free_that_is_wrong_stays() -> None:
+    nodes: list[Json] = [{"op": "free", "block": "x"}, {"op": "free", "block": "x"}]
+    old = built(program_of([nodes], initial=[["x"]]))
+    assert free_early(old) is old
 
 
 # Programs of one operator
