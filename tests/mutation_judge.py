@@ -19,7 +19,7 @@ from mutation import Json
 from mutation_fields import PROGRAM_WAYS, changes_of
 from mutation_maps import MAP_WAYS
 from phased import everything
-from step_cases import lowered
+from step_cases import passed
 
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
@@ -34,10 +34,10 @@ from primepar.verify.program.proof import verify_program
 STEPS: dict[str, Callable[[], Json]] = {
     "step in rows": lambda: everything(Random(1)),
     "step in blocks": lambda: everything(Random(2)),
-    "data-parallel step": lambda: msgspec.to_builtins(lowered("data", 2, "llama")),
-    "megatron-sp step": lambda: msgspec.to_builtins(lowered("megatron-sp", 2, "llama")),
+    "data-parallel step": lambda: msgspec.to_builtins(passed("data", 2, "llama")),
+    "megatron-sp step": lambda: msgspec.to_builtins(passed("megatron-sp", 2, "llama")),
 }
-"""Programs with phases of their own: small ones, and training steps of one layer with its norms."""
+"""Programs with phases of their own: small ones, and training steps of one layer."""
 BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},

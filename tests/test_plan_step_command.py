@@ -12,6 +12,7 @@ from step_cases import SMALL, place, spoilt
 
 from primepar.commands.plan import TrainingStep
 from primepar.operators import lower_step
+from primepar.passes import PASSES
 from primepar.plan import ready_plan, save_plan
 from primepar.reference.kernels import KERNELS
 from primepar.schedule import load_program, program_text
@@ -161,3 +162,40 @@ def test_what_says_nothing_of_a_step_is_refused(
     done = run(*(places.get(each, each) for each in arguments))
     shown = message.replace("PLAN", plan)
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {shown}\n")
+
+
+# Passes
+
+
+def test_what_each_pass_changed_is_listed(config: str) -> None:
+    given = ("show", "megatron-sp", "--model", config, "--ranks", "4", "--batch", "8", "--passes")
+    found = json.loads(run(*given, "--json").out)
+    assert [each["name"] for each in found] == ["lowered", *PASSES]
+    computes = [each["instructions"]["compute"] for each in found]
+    assert computes[0] == computes[1] > computes[2] == computes[4]
+    assert len({tuple(each["sent"]) for each in found}) == 1
+    assert max(found[0]["peak"]) > max(found[1]["peak"]) >= max(found[4]["peak"])
+    lines = run(*given).out.splitlines()
+    assert lines[1].split() == ["lowered", *PASSES]
+    row = next(line.split() for line in lines if line.startswith("compute "))
+    assert row[1:] == [f"{count:,}" for count in computes]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("summa",), "summa: expected a plan with --passes, as they are of the program of a "
+         "training step, got no plan: name one, such as megatron-sp with --model and --ranks"),
+        (("PLAN", "--program"), "data: expected --passes alone, which prints a table, or with "
+         "--json, got --program: leave it out"),
+        (("PLAN", "-o", "x.json"), "data: expected --passes alone, which prints a table, or with "
+         "--json, got --output x.json: leave it out"),
+    ],
+)  # fmt: skip
+def test_passes_of_something_else_are_refused(
+    config: str, given: tuple[str, ...], message: str
+) -> None:
+    plan = ("data", "--model", config, "--ranks", "2")
+    words = [each for word in given for each in (plan if word == "PLAN" else (word,))]
+    done = run("show", *words, "--passes")
+    assert (done.code, done.err) == (2, f"primepar: error: {message}\n")

@@ -28,7 +28,7 @@ from itertools import chain
 from typing import Any
 
 from primepar.passes.parts import Edits, edited, tidied
-from primepar.passes.tables import Tables
+from primepar.passes.tables import Tables, template_text
 from primepar.passes.touches import Line, Rank
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program
@@ -186,7 +186,7 @@ class _Round:
     def _is_linear(self, signature: Signature) -> bool:
         entries = [entry for each in signature.templates for entry in each.entries]
         return (signature.kernel or "").startswith("linear.") and all(
-            number == 1 for dim, number in entries if dim == self.dim
+            number == 1 for dim, number in entries if dim
         )
 
     def _operand(self, template: Template, place: int | None) -> _Operand:
@@ -227,10 +227,7 @@ class _Round:
         for rank, own in enumerate(groups):
             for group in own:
                 edits[rank].update(self._edits(group, operands, names, factor))
-        texts = [
-            block_name(names[each], tuple(dim or at for dim, at in each.template.entries))  # type: ignore[misc]
-            for each in operands
-        ]
+        texts = [template_text(names[each], each.template) for each in operands]
         known = self.tables.phases[phase]
         self.tables.phases[phase] = Signature(
             tuple(texts[:-1]), texts[-1], known.reduction, known.kernel

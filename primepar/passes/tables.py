@@ -8,9 +8,14 @@ from itertools import count
 from msgspec.structs import replace
 
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.operators import block_name, tensor_dims
+from primepar.schedule.operators import tensor_dims
 from primepar.schedule.program import Instruction, Program
-from primepar.schedule.signature import Signature, Tensor
+from primepar.schedule.signature import Signature, Template, Tensor
+
+
+def template_text(tensor: str, template: Template) -> str:
+    """A template for another tensor, as signatures write it; no dim of it is divided."""
+    return f"{tensor}[{','.join(dim or str(at) for dim, at in template.entries)}]"
 
 
 class Tables:
@@ -32,11 +37,8 @@ class Tables:
         for name, phase in Meaning(self.program).phases.items():
             if phase.grid is None or not phase.grid.keys() <= shape.keys():
                 continue
-            templates = [
-                block_name(each.tensor, tuple(dim for dim, _ in each.entries))  # type: ignore[misc]
-                for each in (*phase.reads, phase.writes)
-            ]
-            self.phases[name] = Signature(tuple(templates[:-1]), templates[-1], kernel=phase.kernel)
+            texts = [template_text(each.tensor, each) for each in (*phase.reads, phase.writes)]
+            self.phases[name] = Signature(tuple(texts[:-1]), texts[-1], kernel=phase.kernel)
             for template in (*phase.reads, phase.writes):
                 dims = [dim for dim in tensor_dims(template.tensor) if dim in phase.grid]
                 cuts = tuple(
