@@ -29,8 +29,12 @@ COUNTING = b" ".join(b"%d" % n for n in range(2000))
 TEXT = Text.of("counting", COUNTING, BATCH, SMALL.model.context)
 
 
-def train(folder: Path, prove: Prove | None = None, **changes: Any) -> Any:
-    """Train on this rank: the exit code, or the error's text where there is one."""
+def train(folder: Path, **changes: Any) -> Any:
+    """Train on this rank: the exit code, or the error's text where there is one.
+
+    `prove` among the changes is what proves the programs.
+    """
+    prove: Prove | None = changes.pop("prove", None)
     sizes = ("batch", "layers", "hidden", "heads", "context") if "plan" in changes else ()
     given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__ if name not in sizes}
     settings = Settings(**{**given, "log": str(folder / "log.jsonl"), **changes})
