@@ -170,6 +170,7 @@ def run_program(traced: bool) -> dict[str, Any]:
     }
 
 
+ORIGIN = {"M": 0, "N": 0, "K": 0}
 SIGNATURE = Signature(("whole I[M,N]", "W[N,K]"), "whole O[M,K]", kernel="linear.forward")
 
 
@@ -177,20 +178,20 @@ def rows_together(group: tuple[int, ...]) -> Program:
     """Rows gathered, joined, multiplied at once, cut and scattered over a group."""
     rows = range(RANKS)
     inputs, outputs = ([f"{t}[{m},0]" for m in rows] for t in ("I", "O"))
-    programs: list[tuple[Instruction, ...]] = []
     at = [group.index(rank) for rank in rows]
-    for own in at:
-        programs.append((
+    programs: list[tuple[Instruction, ...]] = [
+        (
             AllGather(group, block=inputs[own], blocks=tuple(inputs), request="gather"),
             Wait("gather"),
             Join(tuple(inputs), "whole I[0,0]", in_place=True),
-            Compute(("whole I[0,0]", "W[0,0]"), "whole O[0,0]", "whole.forward",
-                    {"M": 0, "N": 0, "K": 0}),
+            Compute(("whole I[0,0]", "W[0,0]"), "whole O[0,0]", "whole.forward", ORIGIN),
             Free("whole I[0,0]"),
             Cut("whole O[0,0]", tuple(outputs), in_place=True),
             ReduceScatter(group, blocks=tuple(outputs), block=outputs[own]),
             *(Free(name) for name in outputs if name != outputs[own]),
-        ))  # fmt: skip
+        )
+        for own in at
+    ]
     cut, whole = Tensor(((0, 2, 4, 6, 8), (0, 2))), Tensor(((0, 8), (0, 2)))
     return Program(
         "primepar-program",

@@ -14,6 +14,7 @@ from primepar.distributed import Executor, Mesh
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.partition import parse_sequence
+from primepar.passes import apply
 from primepar.plan import Plan
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
@@ -62,10 +63,16 @@ def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch
     return blocks
 
 
-def run_step(plan: Plan, until: Until) -> Ended:
+def program_of(plan: Plan, until: Until, passes: bool) -> Program:
+    """The program of a step, with passes or as it is lowered."""
+    program = lower_step(plan, BATCH, POSITIONS, until=until)
+    return apply(program) if passes else program
+
+
+def run_step(plan: Plan, until: Until, passes: bool) -> Ended:
     """Three steps of a plan with dropout, each from the same parameters; the last is recorded."""
     config, ranks = plan.model, plan.ranks
-    program = lower_step(plan, BATCH, POSITIONS, until=until)
+    program = program_of(plan, until, passes)
     mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
     execute = Executor(mesh, program, StepSettings(config, BATCH, POSITIONS))
     given, before = (initial(config, program, mesh.rank) for _ in range(2))
@@ -89,6 +96,6 @@ def run_step(plan: Plan, until: Until) -> Ended:
     )
 
 
-def run_steps(asked: list[tuple[Plan, Until]]) -> list[Ended]:
+def run_steps(asked: list[tuple[Plan, Until, bool]]) -> list[Ended]:
     """All of them in one world."""
     return [run_step(*each) for each in asked]

@@ -100,7 +100,7 @@ def oracle(
     config: ModelConfig, batch: int, clip: float | None, count: int
 ) -> tuple[list[float], list[float], cases.Arrays]:
     """Losses, norms and last parameters of a run on one device."""
-    model = Transformer.dense(config, cases.parameters(config))
+    model = Transformer(config, cases.parameters(config))
     decayed = {f"{name}.weight" for name in config.linear_shapes}
     optimizer = AdamW(steps.RATE, weight_decay=0.1, decayed=decayed)
     losses, norms = [], []

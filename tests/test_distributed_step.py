@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
-from distributed_steps import BATCH, POSITIONS, Ended, run_steps
+from distributed_steps import BATCH, POSITIONS, Ended, program_of, run_steps
 from linear_cases import Arrays
 from partitioned_cases import (
     ON_FOUR,
@@ -22,7 +22,7 @@ from partitioned_cases import (
 
 from primepar.distributed.collectives import elements_sent
 from primepar.distributed.shapes import Shapes
-from primepar.operators import Until, lower_step
+from primepar.operators import Until
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.layouts import padded_vocabulary
@@ -33,13 +33,15 @@ from primepar.schedule.program import Collective, ISend
 
 RANKS = 4
 PLANS = (*ON_FOUR, "M2,megatron-sp", "apart")
-CASES: list[tuple[str, str, Until]] = [
-    *((family, name, "gradients") for family in ("gpt2", "llama") for name in PLANS),
-    *(("bloom", name, "gradients") for name in ("primepar", "megatron-sp")),
-    ("opt", "stationary", "gradients"),
-    ("gpt2", "primepar", "loss"),
-    ("llama", "M2,megatron-sp", "logits"),
-]  # fmt: skip
+CASES: list[tuple[str, str, Until, bool]] = [
+    *((family, name, "gradients", True) for family in ("gpt2", "llama") for name in PLANS),
+    *(("bloom", name, "gradients", False) for name in ("primepar", "megatron-sp")),
+    ("opt", "stationary", "gradients", False),
+    ("gpt2", "primepar", "loss", True),
+    ("llama", "M2,megatron-sp", "logits", True),
+]
+"""Family, plan, what the program ends with, and whether after the passes."""
+KEYS = ("family", "name", "until", "passes")
 
 
 def plan_of(family: str, name: str) -> Plan:
@@ -50,12 +52,12 @@ def plan_of(family: str, name: str) -> Plan:
 
 @cache
 def results() -> list[list[Ended]]:
-    return on_ranks(RANKS, run_steps, [(plan_of(family, name), u) for family, name, u in CASES])
+    return on_ranks(RANKS, run_steps, [(plan_of(*each[:2]), *each[2:]) for each in CASES])
 
 
-def ended(family: str, name: str, until: Until) -> list[Ended]:
+def ended(family: str, name: str, until: Until, passes: bool) -> list[Ended]:
     """What every rank has."""
-    at = CASES.index((family, name, until))
+    at = CASES.index((family, name, until, passes))
     return [own[at] for own in results()]
 
 
@@ -65,7 +67,7 @@ def expected(family: str, until: Until) -> Arrays:
     found: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
     found |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
     if until == "logits":
-        model = Transformer.dense(SHAPES[family], drawn_parameters(SHAPES[family]))
+        model = Transformer(SHAPES[family], drawn_parameters(SHAPES[family]))
         tokens, _ = drawn_batch(SHAPES[family], BATCH, POSITIONS)
         found["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
     return found
@@ -78,12 +80,14 @@ def part(array: Any, size: list[int], box: tuple[tuple[int, int], ...]) -> Any:
     return padded[tuple(slice(*line) for line in box)]
 
 
-@pytest.mark.parametrize(("family", "name", "until"), CASES)
-def test_every_block_is_that_of_the_dense_transformer(family: str, name: str, until: Until) -> None:
-    program = lower_step(plan_of(family, name), BATCH, POSITIONS, until=until)
+@pytest.mark.parametrize(KEYS, CASES)
+def test_every_block_is_that_of_the_dense_transformer(
+    family: str, name: str, until: Until, passes: bool
+) -> None:
+    program = program_of(plan_of(family, name), until, passes)
     meaning, whole = Meaning(program), expected(family, until)
     seen = set()
-    for own in ended(family, name, until):
+    for own in ended(family, name, until, passes):
         for block, got in own.blocks.items():
             place = meaning.place(block)
             assert place is not None
@@ -102,31 +106,35 @@ def test_every_block_is_that_of_the_dense_transformer(family: str, name: str, un
                         *(f"{each}.grad" for each in drawn_parameters(SHAPES[family]))}  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "name", "until"), CASES)
+@pytest.mark.parametrize(KEYS, CASES)
 def test_no_buffer_is_made_after_the_first_step_and_all_come_back(
-    family: str, name: str, until: Until
+    family: str, name: str, until: Until, passes: bool
 ) -> None:
-    for own in ended(family, name, until):
+    for own in ended(family, name, until, passes):
         assert len(set(own.made)) == 1
         created, idle = own.made[-1]
         assert created == idle
 
 
-@pytest.mark.parametrize(("family", "name", "until"), CASES)
-def test_what_is_sent_is_counted_alike_and_recorded(family: str, name: str, until: Until) -> None:
-    program = lower_step(plan_of(family, name), BATCH, POSITIONS, until=until)
-    for own in ended(family, name, until):
+@pytest.mark.parametrize(KEYS, CASES)
+def test_what_is_sent_is_counted_alike_and_recorded(
+    family: str, name: str, until: Until, passes: bool
+) -> None:
+    program = program_of(plan_of(family, name), until, passes)
+    for own in ended(family, name, until, passes):
         assert own.counted == {kind: sent for kind, sent in own.sent.items() if sent}
         elements, phases = own.traced
         assert abs(elements - sum(own.sent.values())) <= len(program.programs[0])
         assert phases <= set(program.phases or {})
-    assert {phase for own in ended(family, name, until) for phase in own.traced[1]} == set(
+    assert {phase for own in ended(family, name, until, passes) for phase in own.traced[1]} == set(
         program.phases or {}
     )
 
 
-@pytest.mark.parametrize(("family", "name"), [each[:2] for each in CASES if each[2] == "gradients"])
-def test_linear_operators_send_what_their_own_programs_send(family: str, name: str) -> None:
+@pytest.mark.parametrize(KEYS, [each for each in CASES if each[2] == "gradients"])
+def test_linear_operators_send_what_their_own_programs_send(
+    family: str, name: str, until: Until, passes: bool
+) -> None:
     plan = plan_of(family, name)
     alone = [Fraction(0)] * RANKS
     for operator in plan.operators:
@@ -141,7 +149,7 @@ def test_linear_operators_send_what_their_own_programs_send(family: str, name: s
                         alone[rank] += size(node.block)
                     elif isinstance(node, Collective):
                         alone[rank] += elements_sent(node, rank, size)
-    found = ended(family, name, "gradients")
+    found = ended(family, name, until, passes)
     assert [own.sent.get("linear", Fraction(0)) for own in found] == alone
     predicted = traffic(plan, BATCH, POSITIONS).total
     sent = [sum(own.sent.values()) for own in found]

@@ -18,6 +18,7 @@ from primepar.distributed.launch import Launch, World
 from primepar.distributed.log import StepRow, read_log
 from primepar.distributed.settings import Settings
 from primepar.distributed.stopping import Stopping
+from primepar.distributed.trainer import Prove
 from primepar.errors import PrimeParError
 
 BATCH = 4
@@ -28,7 +29,7 @@ COUNTING = b" ".join(b"%d" % n for n in range(2000))
 TEXT = Text.of("counting", COUNTING, BATCH, SMALL.model.context)
 
 
-def train(folder: Path, **changes: Any) -> Any:
+def train(folder: Path, prove: Prove | None = None, **changes: Any) -> Any:
     """Train on this rank: the exit code, or the error's text where there is one."""
     sizes = ("batch", "layers", "hidden", "heads", "context") if "plan" in changes else ()
     given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__ if name not in sizes}
@@ -41,7 +42,8 @@ def train(folder: Path, **changes: Any) -> Any:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:
-            return train_here(settings, launch, world, settings.layout(size), TEXT, stopping)
+            layout = settings.layout(size)
+            return train_here(settings, launch, world, layout, TEXT, stopping, prove)
         except (PrimeParError, SystemExit) as error:
             return f"{type(error).__name__}: {error}"
 

@@ -9,14 +9,13 @@ never written and never pooled; neither are blocks that are there at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import prod
 
 import torch
 
-from primepar.distributed.buffers import BufferPool, Shape
+from primepar.distributed.buffers import BufferPool
+from primepar.distributed.memory import Buffer, all_of
 from primepar.distributed.messages import Action, Blocks, Frame
 from primepar.distributed.plans import Plan, Plans
 from primepar.distributed.shapes import Shapes, Slices
@@ -24,62 +23,6 @@ from primepar.schedule.program import Instruction
 from primepar.schedule.program_uses import frees
 
 Get = Callable[[Blocks], torch.Tensor]
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Memory of one block, or of several that are views of it.
-
-    `pool` is where it goes back, None where it does not. Where it is shared the whole is kept
-    under `key`, beside the blocks.
-    """
-
-    shape: Shape
-    pool: BufferPool | None = None
-    given: bool = False
-    key: str = ""
-    views: dict[str, Slices] = field(default_factory=dict)
-    make: Callable[[], torch.Tensor] = field(init=False)
-
-    @classmethod
-    def new(cls, shape: Shape, pool: BufferPool, leaves: bool) -> Buffer:
-        """A buffer of a pool, or one that is the caller's at the end."""
-        buffer = cls(shape, pool)
-        buffer.make = pool.maker(shape)
-        if leaves:
-            buffer.hand_over()
-        return buffer
-
-    def hand_over(self) -> None:
-        """Have it be the caller's at the end, so that it does not come from the pool."""
-        if self.pool is not None:
-            self.make = partial(self.pool.fresh, self.shape)
-        self.pool = None
-
-    def writable(self, name: str) -> bool:
-        """Whether nobody else sees what is written to a block."""
-        own = self.views[name]
-        others = (at for other, at in self.views.items() if other != name)
-        return not self.given and not any(_overlap(own, at) for at in others)
-
-    def span(self, name: str) -> tuple[int, int] | None:
-        """First element and end of a block in memory; None where it is not in one piece."""
-        first, length, partial = 0, 1, False
-        for at, size in zip(reversed(self.views[name]), reversed(self.shape), strict=True):
-            count = at.stop - at.start
-            if partial and count > 1:
-                return None
-            first, length = first + at.start * length, length * size
-            partial = partial or count < size
-        return first, first + prod(at.stop - at.start for at in self.views[name])
-
-
-def _overlap(one: Slices, other: Slices) -> bool:
-    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
-
-
-def _whole(shape: Shape) -> Slices:
-    return tuple(slice(0, size) for size in shape)
 
 
 class Places:
@@ -113,7 +56,7 @@ class Places:
         return max(self.place, place) > self._last_end.get(name, -1)
 
     def _alone(self, name: str, buffer: Buffer) -> None:
-        buffer.views[name] = _whole(buffer.shape)
+        buffer.views[name] = all_of(buffer.shape)
         self.here[name] = buffer
 
     def _new(self, name: str, place: int = -1) -> Buffer:

@@ -1,0 +1,68 @@
+"""What a run does before its first step: one program on all ranks, proved; and `--conform`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import training_cases as cases
+from distributed_ranks import on_ranks
+
+from primepar.errors import RefutedError
+from primepar.schedule import Program
+
+RANKS = 2
+
+
+def refuse(program: Program, name: str) -> str:
+    raise RefutedError(f"{name}: expected a program that is proved, got none")
+
+
+def runs(folder: Path) -> dict[str, Any]:
+    """Runs on two ranks: with other options on rank 1, not proved, and watched."""
+    rank = dist.get_rank()
+    few = {"sequence": "M2", "steps": 2}
+    return {
+        "alike": cases.train(folder / "alike", **few, clip=1.0 if rank else None),
+        "refused": cases.train(folder / "refused", refuse, **few),
+        "conform": cases.train(folder / "conform", **few, conform=True),
+        "plain": cases.train(folder / "plain", **few),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> list[dict[str, Any]]:
+    return on_ranks(RANKS, runs, folder)
+
+
+def test_a_program_that_ranks_disagree_on_is_refused_on_one_rank(
+    answers: list[dict[str, Any]],
+) -> None:
+    first, other = (found["alike"] for found in answers)
+    assert first == "SystemExit: 0"
+    assert other.startswith("ProgramError: rank 1: expected the program of rank 0 (")
+    assert other.endswith("): start all ranks with one plan, the same options and one version")
+
+
+def test_a_program_that_is_not_proved_does_not_run(
+    answers: list[dict[str, Any]], folder: Path
+) -> None:
+    assert answers[0]["refused"] == (
+        "RefutedError: M2: expected a program that is proved, got none"
+    )
+    assert answers[1]["refused"] == "SystemExit: 0"
+    assert not cases.losses(folder / "refused")
+
+
+def test_a_run_that_is_watched_trains_as_any_other(
+    answers: list[dict[str, Any]], folder: Path
+) -> None:
+    assert [found["conform"] for found in answers] == [0, 0]
+    assert cases.losses(folder / "conform") == cases.losses(folder / "plain")
