@@ -18,6 +18,7 @@ from phase_programs import Json, built
 from phase_programs import program as program_of
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
+from primepar.errors import ProgramError
 from primepar.operators import lower_step
 from primepar.partition import parse_sequence
 from primepar.passes import PASSES, apply, free_early
@@ -262,3 +263,13 @@ def test_passes_are_applied_in_their_order_whichever_way_they_are_named() -> Non
     program = before("megatron-sp", 4, "gpt2")
     names: Several[str] = tuple(PASSES)
     assert apply(program, names[::-1]) == apply(program)
+
+
+def test_a_pass_that_there_is_not_is_refused() -> None:
+    program = before("data", 4, "llama")
+    with pytest.raises(ProgramError) as error:
+        apply(program, ["overlap", "inline"])
+    assert str(error.value) == (
+        "passes: expected names out of free-early, merge-products, merge-collectives, overlap, "
+        "got 'inline'"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from primepar.errors import ProgramError
 from primepar.passes.free_early import free_early
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
@@ -24,8 +25,13 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
 
 
 def apply(program: Program, names: Iterable[str] = tuple(PASSES)) -> Program:
-    """The program after some passes, in the order of `PASSES`. Names are some of its keys."""
+    """The program after some passes, in the order of `PASSES`.
+
+    Raises `ProgramError` for the name of none.
+    """
     asked = set(names)
+    for name in sorted(asked - PASSES.keys()):
+        raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
         program = run(program) if name in asked else program
     return program
