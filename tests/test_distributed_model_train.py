@@ -46,7 +46,7 @@ def four_ranks(folder: Path) -> list[Any]:
     from and to weight files."""
     first, second, parts, opt = (folder / name for name in ("first", "second", "parts", "opt"))
     saved, weights = str(folder / "saved"), str(folder / "weights.safetensors")
-    given = {"save_weights": weights, "checkpoint": saved}
+    given: dict[str, Any] = {"save_weights": weights, "checkpoint": saved}
     sp, chain = plan_file(folder, "megatron-sp", 4), plan_file(folder, "stationary", 4)
     return [
         cases.train(first, plan=sp, steps=3, checkpoint=saved),
@@ -148,7 +148,11 @@ def test_weights_keep_the_types_of_the_file_that_they_came_from(runs: Path) -> N
 
 def test_weights_of_a_run_that_began_with_none_have_its_type(tmp_path: Path) -> None:
     path, saved = tmp_path / "after.safetensors", tmp_path / "saved"
-    given = {"dtype": "bfloat16", "save_weights": str(path), "checkpoint": str(saved)}
+    given: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "save_weights": str(path),
+        "checkpoint": str(saved),
+    }
     plan = plan_file(tmp_path, "data", 1, GPT_LIKE)
     assert cases.train(tmp_path / "run", plan=plan, steps=1, **given) == 0
     written = load_torch(path)
