@@ -68,14 +68,16 @@ class Trainer:
 
         Raises `ProgramError` where a rank has another one, and what `prove` raises.
         """
-        for until in ("update", "loss"):
-            program = self.programs.lowered(*self._sizes, until)
-            self._check_alike(until, program)
+        for until in PARTS:
+            self._check_alike(until)
+        name = self.settings.plan or str(self.settings.mesh(self.world.size))
+        for until, part in PARTS.items():
             if prove is not None and self.world.rank == 0:
-                name = self.settings.plan or str(self.settings.mesh(self.world.size))
-                self.reporter.say(f"{PARTS[until]} {prove(program, name)}")
+                program = self.programs.lowered(*self._sizes, until)
+                self.reporter.say(f"{part} {prove(program, name)}")
 
-    def _check_alike(self, until: Until, program: Program) -> None:
+    def _check_alike(self, until: Until) -> None:
+        program = self.programs.lowered(*self._sizes, until)
         own = sha256(msgspec.json.encode(program)).hexdigest()[:16]
         self.world.store.set(f"program/{until}/{self.world.rank}", own)
         first = self.world.store.get(f"program/{until}/0").decode()
