@@ -72,10 +72,15 @@ def head_twice(rank: int, own: list[Instruction]) -> None:
     own[at] = replace(node, reads=(node.reads[1], node.reads[1]))
 
 
-M_READS = (
-    "rank {0}, instruction {1} (norm.weight.m.update norm.weight.m.new[0] += norm.weight.m[0] * "
-    "norm.weight.grad[0]), which reads norm.weight.grad[0] for the norm.weight.m.update "
-    "sub-operator (K=0, R={0}): expected "
+SQUARES = (
+    "rank 0, instruction {0} (gradient.1.squares gradient.1.squares[0] += "
+    "blocks.0.norm1.weight.grad[0] * blocks.0.norm2.weight.grad[0] * norm.weight.grad[0]), which "
+    "reads norm.weight.grad[0] for the gradient.1.squares sub-operator (X=0): expected "
+)
+ALL_SQUARES = (
+    "rank 0, instruction 102 (gradient.0.squares gradient.0.squares[0] += "
+    "embedding.token.grad[0,0] * blocks.0.qkv.weight.grad[0,0] * blocks.0.proj.weight.grad[0,0] * "
+    "blocks.0.fc1.weight.grad[0,0] * blocks.0.fc2.weight.grad[0,0] * head.weight.grad[0,0])"
 )
 OTHER_ROWS = (
     "norm.weight.gradient product (M={0}, K=0) once, got it never: bring it here from rank {0}, "
@@ -89,35 +94,37 @@ OTHER_ROWS = (
     [
         pytest.param(
             "data", 2, "llama", left_out(SUM),
-            {"completion": M_READS.format(0, 122) + OTHER_ROWS.format(1)},
+            {"completion": SQUARES.format(103) + OTHER_ROWS.format(1)},
             id="a gradient left unsummed",
         ),
         pytest.param(
             "data", 2, "llama", after_the_update,
-            {"completion": M_READS.format(0, 122) + OTHER_ROWS.format(1)},
+            {"completion": SQUARES.format(103) + OTHER_ROWS.format(1)},
             id="an update before the sum",
         ),
         pytest.param(
             "data", 2, "llama", left_out(SUM, ranks=(1,)),
             {
-                "completion": M_READS.format(1, 122) + OTHER_ROWS.format(0),
-                "alignment": "rank 1, instruction 101 (embedding.token.m.update "
-                "embedding.token.m.new[0,0] += embedding.token.m[0,0] * "
-                "embedding.token.grad[0,0]): expected the data of embedding.token.grad[0,0] in "
-                "embedding.token.grad[0,0] for the embedding.token.m.update sub-operator (V=0, "
-                "K=0, R=1), got that of blocks.0.norm1.weight.gradient product (M=0, K=0) + "
-                "embedding.token.gradient product (M=1, V=0, K=0): bring "
-                "embedding.token.grad[0,0] here before",
-                "deadlock-freedom": "rank 0, instruction 101 (all_reduce "
-                "embedding.token.grad[0,0] over 0,1): expected rank 1 to make the matching call, "
-                "got none that is left there: add it, or take the rank out of the group",
+                "completion": ALL_SQUARES + ", which reads embedding.token.grad[0,0] for the "
+                "gradient.0.squares sub-operator (X=0, Y=0): expected embedding.token.gradient "
+                "product (M=1, V=0, K=0) once, got it never: bring it here from rank 1, "
+                "instruction 97 (embedding.token.gradient embedding.token.grad[0,0] += tokens[1] * "
+                "embedding.grad[1,0])",
+                "alignment": ALL_SQUARES + ": expected the data of blocks.0.qkv.weight.grad[0,0] "
+                "in blocks.0.qkv.weight.grad[0,0] for the gradient.0.squares sub-operator (X=0, Y=0), "
+                "got that of blocks.0.norm1.weight.gradient product (M=1, K=0) + "
+                "blocks.0.qkv.gradient product (M=0, N=0, K=0): bring "
+                "blocks.0.qkv.weight.grad[0,0] here before",
+                "deadlock-freedom": "rank 0, instruction 105 (all_reduce gradient.1.squares[0] "
+                "over 0,1): expected rank 1 to make the matching call, got none that is left there: add "
+                "it, or take the rank out of the group",
             },
             id="an all-reduce that one rank misses",
         ),
         pytest.param(
             "data", 2, "llama", doubled,
             {
-                "completion": M_READS.format(0, 124) + "norm.weight.gradient product (M=0, K=0) "
+                "completion": SQUARES.format(105) + "norm.weight.gradient product (M=0, K=0) "
                 "once, got it twice: mend rank 0, instruction 42 (all_reduce norm.weight.grad[0] "
                 "over 0,1)"
             },
@@ -126,7 +133,7 @@ OTHER_ROWS = (
         pytest.param(
             "M2,megatron", 4, "llama", over_copies,
             {
-                "completion": M_READS.format(0, 131) + "norm.weight.gradient product (M=0, K=0) "
+                "completion": SQUARES.format(112) + "norm.weight.gradient product (M=0, K=0) "
                 "once, got it twice: mend rank 0, instruction 47 (all_reduce norm.weight.grad[0] "
                 "over 0,1)"
             },
@@ -153,7 +160,7 @@ OTHER_ROWS = (
         pytest.param(
             "primepar", 4, "llama", left_away,
             {
-                "alignment": "rank 0, instruction 412 (head.weight.update head.weight.new[0,0] += "
+                "alignment": "rank 0, instruction 422 (head.weight.update head.weight.new[0,0] += "
                 "head.weight[0,0] * head.weight.m.new[0,0] * head.weight.v.new[0,0]): expected "
                 "head.weight[0,0] in this rank's memory, got none there: free or evict it later"
             },
@@ -172,7 +179,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "gpt2", head_twice,
             {
-                "alignment": "rank 0, instruction 140 (embedding.token.fan-in "
+                "alignment": "rank 0, instruction 142 (embedding.token.fan-in "
                 "embedding.token.grad[0,0] += head/dW[0,0] * head/dW[0,0]): expected the data of "
                 "embedding/dtable[0,0] in head/dW[0,0] for the embedding.token.fan-in "
                 "sub-operator (V=0, K=0, R=0), got that of head.gradient product (M=0, N=0, K=0) "
