@@ -40,10 +40,10 @@ def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
         "program                    ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
         "Cannon, 1 x 1 x 1              1             1  proved       0.000        99   0.000 s\n"
         "forward of P1x1                1             1  proved       0.000        99   0.000 s\n"
-        "training step of 2 layers      1           329  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      1           334  proved       0.000        99   0.000 s\n"
         "Cannon, 2 x 2 x 2              4            12  proved       0.000        99   0.000 s\n"
         "forward of P2x2                4            48  proved       0.000        99   0.000 s\n"
-        "training step of 2 layers      4         3,236  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      4         3,334  proved       0.000        99   0.000 s\n"
         "\n"
         "primitive, every side  verdict    seconds\n"
         "by-output              proved       0.000\n"
@@ -132,7 +132,7 @@ def test_the_plain_encoding_agrees_with_the_proof(buffered: bool) -> None:
         proved = verify_program(program, buffered=buffered)["deadlock-freedom"].verdict == "proved"
         assert ends(program, 30, buffered) == proved, seed
         answers.append(proved)
-    assert 25 < sum(answers) < 135
+    assert 20 < sum(answers) < 140
 
 
 def test_the_plain_encoding_has_no_answer_where_there_is_no_time() -> None:

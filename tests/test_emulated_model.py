@@ -33,7 +33,7 @@ from primepar.reference.transformer import Transformer
 from primepar.reference.whole import gather_tensors, spread_tensors
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import AllReduce, Instruction
+from primepar.schedule.program import AllReduce, Instruction, Wait
 
 RANDOM_PLANS = 100
 
@@ -116,6 +116,8 @@ def unsummed(program: Program, name: str) -> Program:
     """Forget to sum one parameter's gradient over the ranks that hold other rows."""
 
     def sums(node: Instruction) -> bool:
+        if isinstance(node, Wait):
+            return node.request.startswith(f"all_reduce {name}.grad[")
         return isinstance(node, AllReduce) and node.block.startswith(f"{name}.grad[")
 
     assert all(any(map(sums, nodes)) for nodes in program.programs)

@@ -111,13 +111,13 @@ OTHER_ROWS = (
                 "instruction 97 (embedding.token.gradient embedding.token.grad[0,0] += tokens[1] * "
                 "embedding.grad[1,0])",
                 "alignment": ALL_SQUARES + ": expected the data of blocks.0.qkv.weight.grad[0,0] "
-                "in blocks.0.qkv.weight.grad[0,0] for the gradient.0.squares sub-operator (X=0, Y=0), "
-                "got that of blocks.0.norm1.weight.gradient product (M=1, K=0) + "
+                "in blocks.0.qkv.weight.grad[0,0] for the gradient.0.squares sub-operator (X=0, "
+                "Y=0), got that of blocks.0.norm1.weight.gradient product (M=1, K=0) + "
                 "blocks.0.qkv.gradient product (M=0, N=0, K=0): bring "
                 "blocks.0.qkv.weight.grad[0,0] here before",
                 "deadlock-freedom": "rank 0, instruction 105 (all_reduce gradient.1.squares[0] "
-                "over 0,1): expected rank 1 to make the matching call, got none that is left there: add "
-                "it, or take the rank out of the group",
+                "over 0,1): expected rank 1 to make the matching call, got none that is left "
+                "there: add it, or take the rank out of the group",
             },
             id="an all-reduce that one rank misses",
         ),

@@ -22,7 +22,7 @@ from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
 from primepar.operators import Site, StepInputs, StepSettings, lower_step
 from primepar.plan import ready_plan
-from primepar.reference import layers, layers_activation, layers_attention, optimizers
+from primepar.reference import layers, layers_activation, optimizers
 from primepar.schedule.meaning import Phase
 from primepar.schedule.signature import Template
 
@@ -265,89 +265,6 @@ def test_loss_of_a_padded_vocabulary(dtype: torch.dtype, grid: dict[str, int]) -
     assert_close(loss, [layers.cross_entropy(words_, targets.numpy())])
     assert_close(dx[:, :WORDS], layers.cross_entropy_backward(words_, targets.numpy()))
     assert not dx[:, WORDS:].any()
-
-
-ATTENTIONS = {
-    **{family: SMALL[family] for family in ("gpt2", "llama", "bloom")},
-    "turned groups": ModelConfig.of(
-        "llama", layers=1, hidden=16, heads=8, kv_heads=2, head_dim=6, context=512, vocabulary=21,
-        attention_dropout=0.3,
-    ),
-    "groups by distance": ModelConfig.of(
-        "gpt", layers=1, hidden=16, heads=8, kv_heads=4, head_dim=4, context=512, vocabulary=21,
-        positions="alibi", attention_dropout=0.3,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("drops", [False, True])
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_attention_of_whole_sequences_and_of_parts(
-    name: str, parts: int, dtype: torch.dtype, drops: bool
-) -> None:
-    _check_attention(ATTENTIONS[name], (2, 4), parts, 2, dtype, drops)
-
-
-@pytest.mark.parametrize("drops", [False, True])
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("name", ["turned groups", "groups by distance"])
-def test_attention_of_sequences_longer_than_a_chunk(name: str, parts: int, drops: bool) -> None:
-    _check_attention(ATTENTIONS[name], (2, 300), parts, 1, torch.float64, drops)
-
-
-def _check_attention(
-    model: ModelConfig,
-    sizes: tuple[int, int],
-    parts: int,
-    slices: int,
-    dtype: torch.dtype,
-    drops: bool,
-) -> None:
-    """All phases of `sizes` sequences and positions; each rank has a part of one, or a whole."""
-    (batch, positions), operator = sizes, "blocks.0.attention"
-    rows, columns = batch * positions, model.kv_heads * model.group_columns
-    settings = StepSettings(model, batch, positions)
-    grid = {"M": batch * parts, "K": slices}
-    step = Step(settings, dtype, grid, DRAWN if drops else None)
-    (x, x_), (dy, dy_) = (
-        given(dtype, rows, columns),
-        given(dtype, rows, model.heads * model.head_dim, seed=1),
-    )
-    y, dx = (_parted if parts > 1 else _whole)(step, operator, x, dy, parts)
-    part, draw = layers_attention.Part.every(model), DRAW if drops else None
-    x_BTC, dy_BTC = (each.reshape(batch, positions, -1) for each in (x_, dy_))
-    expected = layers_attention.attend(part, x_BTC, draw, operator)
-    assert_close(y, expected.reshape(dy_.shape))
-    expected = layers_attention.attend_backward(part, x_BTC, dy_BTC, draw, operator)
-    assert_close(dx, expected.reshape(x_.shape))
-
-
-def _whole(
-    step: Step, name: str, x: torch.Tensor, dy: torch.Tensor, parts: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    shapes = tuple(dy.shape), tuple(x.shape)
-    y = step.run("attention.forward", "x[M,K] -> y[M,K]", x, shape=shapes[0], name=name)
-    reads = "x[M,K] d[M,K]"
-    dx = step.run("attention.backward", f"{reads} -> dx[M,K]", x, dy, shape=shapes[1], name=name)
-    return y, dx
-
-
-def _parted(
-    step: Step, name: str, x: torch.Tensor, dy: torch.Tensor, parts: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    assert step.settings is not None
-    model, whole = step.settings.model, f"[M/{parts},K]"
-    shape = len(x), 2 * model.kv_heads * model.head_dim
-    kv = step.run("attention.keys", "x[M,K] -> kv[M,K]", x, shape=shape, name=name)
-    y = step.run("attention.forward", f"x[M,K] kv{whole} -> y[M,K]", x, kv,
-                 shape=tuple(dy.shape), name=name)  # fmt: skip
-    dkv = step.run("attention.backward.keys", f"x[M,K] kv{whole} d[M,K] -> dkv{whole}", x, kv, dy,
-                   shape=shape, name=name)  # fmt: skip
-    dx = step.run("attention.backward", f"x[M,K] kv{whole} d[M,K] dkv[M,K] -> dx[M,K]", x, kv, dy,
-                  dkv, shape=tuple(x.shape), name=name)  # fmt: skip
-    return y, dx
 
 
 @pytest.mark.parametrize("clip", [None, 0.5, 1000.0])
