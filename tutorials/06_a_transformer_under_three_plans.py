@@ -15,6 +15,7 @@ import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models import GPTConfig
+from primepar.operators import lower_step
 from primepar.plan import Plan, edges, parameter_places, ready_plan
 from primepar.plan.describe import describe, words
 from primepar.plan.picture import plan_svg
@@ -22,6 +23,8 @@ from primepar.reference.model import EmulatedModel
 from primepar.reference.optimizers import AdamW, linear_weights
 from primepar.reference.train import windows
 from primepar.reference.transformer import Transformer
+from primepar.schedule.program_file import instruction_text
+from primepar.verify import verify_program
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
@@ -140,14 +143,39 @@ for name, plan in PLANS.items():
 # along the vocabulary in four; the other two cut it along its columns, in two, because a row of
 # it is looked up wherever there are rows of activations.
 #
+# ## One list for each device
+#
+# From the plan a whole training step is lowered to one program: forward, loss, backward, the sums
+# of the gradients, and AdamW. It is a list of instructions for each device. This is what device 0
+# does for the first norm of the model, forward, under the stationary plan. Each device has half of
+# the columns of its rows. So a mean begins with the sum of its own half, and an `all_reduce` adds
+# that of the device with the other half.
+
+# %%
+program = lower_step(stationary, BATCH, model.context)
+lines = [" ".join(instruction_text(node).split()) for node in program.programs[0]]
+first = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
+last = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward"))
+print("\n".join(lines[first : last + 1]))
+
+# %% [markdown]
+# The `irecv` among them is of the next operator: a pass has moved it up, so that the message is on
+# its way while the norm is computed. An operator is defined by such phases, `norm1.mean`,
+# `norm1.centre`, and by what they read and write. What a phase computes is a small dense function, a kernel, that knows nothing of devices.
+# The list is all there is: it is proved, emulated, simulated and trained with.
+
+# %%
+print(sum(map(len, program.programs)), "instructions on four devices:", end=" ")
+print(verify_program(program).verdict)
+
+# %% [markdown]
 # ## They train alike
 #
 # Partitioning is not allowed to change what a model computes. So we train: on one device, and
 # under each plan on four emulated ones, that have a memory of their own each, from the same
-# weights and on the same batches. Under a plan a step is one program: every device has a list of
-# instructions, from looking up its tokens to the update of its blocks. Each phase of an operator is
-# computed by a kernel, a function of blocks that knows no device; all that goes from one device to
-# another goes by the program.
+# weights and on the same batches. Under a plan
+# everything, the update too, is done by the program; all that goes from one device to another goes
+# by its messages.
 
 # %%
 STEPS, RATE = 4, 0.01
