@@ -94,6 +94,10 @@ class StepPrograms:
             self._lowered[key] = lower_step(self.plan, *key, clips)
         return self._lowered[key]
 
+    def take(self, key: tuple[int, int, Until], program: Program) -> None:
+        """Use a program that is lowered already."""
+        self._lowered[key] = program
+
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """The same, compiled; a collective call."""
         key = batch, positions, until

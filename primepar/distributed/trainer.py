@@ -6,16 +6,19 @@ After each step the ranks exchange whether they were asked to stop, so that all 
 from __future__ import annotations
 
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from math import isfinite, prod
+from zlib import compress, decompress
 
 import msgspec
 import torch
 from torch import distributed as dist
 
+from primepar import __version__
 from primepar.distributed import checkpoint
 from primepar.distributed.data import Batch, Text
 from primepar.distributed.launch import World
@@ -64,28 +67,41 @@ class Trainer:
         )  # fmt: skip
 
     def check(self, prove: Prove | None) -> None:
-        """Make the programs of the run: the same on all ranks, and proved, on rank 0.
+        """Make the programs of the run: lowered and proved on rank 0, and the same on all ranks.
 
-        Raises `ProgramError` where a rank has another one, and what `prove` raises.
+        Raises `ProgramError` on a rank that was started for another program, and what `prove`
+        raises.
         """
-        for until in PARTS:
-            self._check_alike(until)
-        name = self.settings.plan or str(self.settings.mesh(self.world.size))
-        for until, part in PARTS.items():
-            if prove is not None and self.world.rank == 0:
+        self._check_alike()
+        self._share()
+        if prove is not None and self.world.rank == 0:
+            name = self.settings.plan or str(self.settings.mesh(self.world.size))
+            for until, part in PARTS.items():
                 program = self.programs.lowered(*self._sizes, until)
                 self.reporter.say(f"{part} {prove(program, name)}")
 
-    def _check_alike(self, until: Until) -> None:
-        program = self.programs.lowered(*self._sizes, until)
-        own = sha256(msgspec.json.encode(program)).hexdigest()[:16]
-        self.world.store.set(f"program/{until}/{self.world.rank}", own)
-        first = self.world.store.get(f"program/{until}/0").decode()
+    def _check_alike(self) -> None:
+        told = __version__, self.state.plan, self._sizes, self.settings.clip
+        own = sha256(msgspec.json.encode(told)).hexdigest()[:16]
+        self.world.store.set(f"started/{self.world.rank}", own)
+        first = self.world.store.get("started/0").decode()
         if own != first:
             raise ProgramError(
                 f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
                 f"({own}): start all ranks with one plan, the same options and one version"
             )
+
+    def _share(self) -> None:
+        """Take the programs of rank 0: lowering is work that all ranks would do alike."""
+        store, keys = self.world.store, {until: (*self._sizes, until) for until in PARTS}
+        if self.world.rank == 0:
+            for until, key in keys.items():
+                program = msgspec.json.encode(self.programs.lowered(*key))
+                store.set(f"program/{until}", b64encode(compress(program, level=1)).decode())
+            return
+        for until, key in keys.items():
+            program = decompress(b64decode(store.get(f"program/{until}")))
+            self.programs.take(key, msgspec.json.decode(program, type=Program))
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train to `settings.steps`, or until asked to stop.
