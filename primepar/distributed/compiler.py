@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from primepar.distributed.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.computes import Computes, together
+from primepar.distributed.joins import later_joins
 from primepar.distributed.labels import Labels
 from primepar.distributed.mesh import Mesh
 from primepar.distributed.messages import Action, Frame, Message, Start, post, staged
 from primepar.distributed.places import Get, Places
-from primepar.distributed.plans import plans_of
 from primepar.distributed.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
@@ -67,8 +67,8 @@ class Compiler:
         self.mesh, self.shapes = mesh, shapes
         self.instructions = program.programs[mesh.rank]
         given = initial_blocks(program)[mesh.rank]
-        plans = plans_of(self.instructions, mesh.rank, given, shapes)
-        self.places = Places(shapes, (mesh.pool, mesh.wide_pool), self.instructions, plans)
+        joins = later_joins(self.instructions, mesh.rank, given, shapes)
+        self.places = Places(shapes, (mesh.pool, mesh.wide_pool), self.instructions, joins)
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)

@@ -15,9 +15,9 @@ from math import prod
 import torch
 
 from primepar.distributed.buffers import BufferPool
+from primepar.distributed.joins import LaterJoin, LaterJoins
 from primepar.distributed.memory import Buffer, all_of
 from primepar.distributed.messages import Action, Blocks, Frame
-from primepar.distributed.plans import Plan, Plans
 from primepar.distributed.shapes import Shapes, Slices
 from primepar.schedule.program import Instruction
 from primepar.schedule.program_uses import frees
@@ -33,11 +33,11 @@ class Places:
         shapes: Shapes,
         pools: tuple[BufferPool, BufferPool],
         instructions: tuple[Instruction, ...],
-        plans: Plans,
+        joins: LaterJoins,
     ) -> None:
         self.shapes, self.pools, self.place = shapes, pools, 0
         self.here: dict[str, Buffer] = {}
-        self._plans = plans
+        self._joins = joins
         self._opened: dict[int, Buffer] = {}
         self._count = 0
         self._last_end = {name: at for at, node in enumerate(instructions) for name in frees(node)}
@@ -67,20 +67,20 @@ class Places:
 
     def room(self, name: str, *, keep: bool = False) -> list[Action]:
         """A buffer to write a block to; with `keep` it has the old contents."""
-        old, plan = self.here.get(name), self._plans.get((self.place, name))
-        if old is not None and old.writable(name) and (plan is None or self._is_in(old, plan)):
+        old, join = self.here.get(name), self._joins.get((self.place, name))
+        if old is not None and old.writable(name) and (join is None or self._is_in(old, join)):
             return []
         return self.renew(name, keep=keep and old is not None)
 
     def renew(self, name: str, *, keep: bool = False) -> list[Action]:
         """Another buffer for a block than the one that it has."""
-        aside, plan = f"{name}#", self._plans.get((self.place, name))
+        aside, join = f"{name}#", self._joins.get((self.place, name))
         actions: list[Action] = []
         if keep:
             actions = [lambda f: _put(f.blocks, aside, f.blocks[name])]
         actions += self._leave(name)
-        if plan is not None:
-            actions += self._enter(plan, name)
+        if join is not None:
+            actions += self._enter(join, name)
         else:
             buffer = self._new(name)
             self._alone(name, buffer)
@@ -91,10 +91,10 @@ class Places:
 
     def is_planned(self, names: Iterable[str]) -> bool:
         """Whether blocks that are made here will be joined, and so are made side by side."""
-        return all((self.place, name) in self._plans for name in names)
+        return all((self.place, name) in self._joins for name in names)
 
-    def _is_in(self, buffer: Buffer, plan: Plan) -> bool:
-        return self._opened.get(plan.place) is buffer
+    def _is_in(self, buffer: Buffer, join: LaterJoin) -> bool:
+        return self._opened.get(join.place) is buffer
 
     def adopt(self, name: str) -> list[Action]:
         """The block is what an action makes; before that, what it was is dropped."""
@@ -102,15 +102,15 @@ class Places:
         self._alone(name, Buffer(self.shapes.shape(name)))
         return actions
 
-    def _enter(self, plan: Plan, name: str) -> list[Action]:
+    def _enter(self, join: LaterJoin, name: str) -> list[Action]:
         """Room beside the blocks that it is joined with later."""
         actions: list[Action] = []
-        if plan.place not in self._opened:
-            self._opened[plan.place] = self._new(plan.whole, plan.place)
-            self._opened[plan.place].key = key = self._key(plan.whole)
+        if join.place not in self._opened:
+            self._opened[join.place] = self._new(join.whole, join.place)
+            self._opened[join.place].key = key = self._key(join.whole)
             actions = [lambda f: _put(f.blocks, key, buffer.make())]
-        buffer = self._opened[plan.place]
-        return [*actions, self._view(buffer, {name: self.shapes.inside(name, plan.whole)})]
+        buffer = self._opened[join.place]
+        return [*actions, self._view(buffer, {name: self.shapes.inside(name, join.whole)})]
 
     def _key(self, name: str) -> str:
         self._count += 1

@@ -18,27 +18,27 @@ from primepar.schedule.program import (
 from primepar.schedule.program_uses import frees, writes
 
 
-class Plan(NamedTuple):
+class LaterJoin(NamedTuple):
     """The join of a block: its place in the list, and the whole that it makes."""
 
     place: int
     whole: str
 
 
-Plans = dict[tuple[int, str], Plan]
+LaterJoins = dict[tuple[int, str], LaterJoin]
 """By place and name of what makes a part."""
 
 
-def plans_of(
+def later_joins(
     instructions: tuple[Instruction, ...], rank: int, given: Collection[str], shapes: Shapes
-) -> Plans:
+) -> LaterJoins:
     """Joins of which every part is written to a buffer: computed by a product, or brought here.
 
     What a kernel makes is a tensor of its own, and what is `given` has its place already.
     """
-    found: Plans = {}
-    pending: dict[str, Plan] = {}
-    lost: set[Plan] = set()
+    found: LaterJoins = {}
+    pending: dict[str, LaterJoin] = {}
+    lost: set[LaterJoin] = set()
     for place in reversed(range(len(instructions))):
         node = instructions[place]
         made = [name for name in writes(node, rank) if name in pending]
@@ -50,12 +50,12 @@ def plans_of(
             found.update({(place, name): pending[name] for name in made})
         if isinstance(node, Join):
             lost.update(pending[name] for name in node.blocks if name in pending)
-            pending.update(dict.fromkeys(node.blocks, Plan(place, node.block)))
+            pending.update(dict.fromkeys(node.blocks, LaterJoin(place, node.block)))
         elif not isinstance(node, Compute | AllReduce | Reduce):
             for name in made:
                 pending.pop(name, None)
-    lost.update(plan for name, plan in pending.items() if name in given)
-    return {where: plan for where, plan in found.items() if plan not in lost}
+    lost.update(join for name, join in pending.items() if name in given)
+    return {where: join for where, join in found.items() if join not in lost}
 
 
 def _in_buffers(node: Instruction, shapes: Shapes) -> bool:
