@@ -83,6 +83,8 @@ def train_here(
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
+        with world.agreement("options"):
+            trainer.check_alike()
         with world.agreement("programs"):
             trainer.check(prove)
         number, events = trainer.run(stopping)

@@ -113,6 +113,17 @@ class Mesh:
             dist.all_reduce(torch.zeros(1, device=self.device))
             self.synchronize()
 
+    def broadcast(self, content: bytes | None) -> bytes:
+        """What rank 0 gives, on every rank; the others give None."""
+        size = torch.tensor([len(content or b"")], device=self.device)
+        dist.broadcast(size, 0)
+        room = torch.empty(int(size), dtype=torch.uint8)
+        if content is not None:
+            room = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        room = room.to(self.device)
+        dist.broadcast(room, 0)
+        return bytes(room.cpu().numpy())
+
     def synchronize(self) -> None:
         """Wait until the device has done what it was given."""
         if self.device.type == "cuda":

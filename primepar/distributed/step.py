@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import torch
 
 from primepar.distributed.executor import NOTHING, Executor
@@ -83,20 +84,21 @@ class StepPrograms:
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
     def lowered(self, batch: int, positions: int, until: Until) -> Program:
-        """The program for batches of that size.
-
-        Raises `PlanError` for a batch that the plan does not divide, or positions that the model
-        lacks.
-        """
+        """The program for batches of that size, which rank 0 lowers for all; a collective call."""
         key = batch, positions, until
         if key not in self._lowered:
-            clips = self.clip is not None and until == "update"
-            self._lowered[key] = lower_step(self.plan, *key, clips)
+            self._lowered[key] = self._of_first_rank(key)
         return self._lowered[key]
 
-    def take(self, key: tuple[int, int, Until], program: Program) -> None:
-        """Use a program that is lowered already."""
-        self._lowered[key] = program
+    def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
+        clips = self.clip is not None and key[2] == "update"
+        if self.mesh.ranks == 1:
+            return lower_step(self.plan, *key, clips)
+        if self.mesh.rank == 0:
+            program = lower_step(self.plan, *key, clips)
+            self.mesh.broadcast(msgspec.json.encode(program))
+            return program
+        return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """The same, compiled; a collective call."""

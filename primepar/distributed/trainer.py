@@ -6,13 +6,11 @@ After each step the ranks exchange whether they were asked to stop, so that all 
 from __future__ import annotations
 
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from math import isfinite, prod
-from zlib import compress, decompress
 
 import msgspec
 import torch
@@ -67,20 +65,15 @@ class Trainer:
         )  # fmt: skip
 
     def check(self, prove: Prove | None) -> None:
-        """Make the programs of the run: lowered and proved on rank 0, and the same on all ranks.
-
-        Raises `ProgramError` on a rank that was started for another program, and what `prove`
-        raises.
-        """
-        self._check_alike()
-        self._share()
+        """Lower the programs of the run, and prove them on rank 0. Raises what `prove` raises."""
+        name = self.settings.plan or str(self.settings.mesh(self.world.size))
+        lowered = [self.programs.lowered(*self._sizes, until) for until in PARTS]
         if prove is not None and self.world.rank == 0:
-            name = self.settings.plan or str(self.settings.mesh(self.world.size))
-            for until, part in PARTS.items():
-                program = self.programs.lowered(*self._sizes, until)
+            for part, program in zip(PARTS.values(), lowered, strict=True):
                 self.reporter.say(f"{part} {prove(program, name)}")
 
-    def _check_alike(self) -> None:
+    def check_alike(self) -> None:
+        """Raise `ProgramError` on a rank that was started for another program than rank 0."""
         told = __version__, self.state.plan, self._sizes, self.settings.clip
         own = sha256(msgspec.json.encode(told)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", own)
@@ -90,18 +83,6 @@ class Trainer:
                 f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
                 f"({own}): start all ranks with one plan, the same options and one version"
             )
-
-    def _share(self) -> None:
-        """Take the programs of rank 0: lowering is work that all ranks would do alike."""
-        store, keys = self.world.store, {until: (*self._sizes, until) for until in PARTS}
-        if self.world.rank == 0:
-            for until, key in keys.items():
-                program = msgspec.json.encode(self.programs.lowered(*key))
-                store.set(f"program/{until}", b64encode(compress(program, level=1)).decode())
-            return
-        for until, key in keys.items():
-            program = decompress(b64decode(store.get(f"program/{until}")))
-            self.programs.take(key, msgspec.json.decode(program, type=Program))
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train to `settings.steps`, or until asked to stop.
