@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
 
 from primepar.distributed.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.computes import Computes, together
+from primepar.distributed.conform import Watch
 from primepar.distributed.joins import later_joins
 from primepar.distributed.labels import Labels
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.messages import Action, Frame, Message, Start, post, staged
+from primepar.distributed.messages import Action, Frame, Message, Start, Step, post, staged
 from primepar.distributed.places import Get, Places
 from primepar.distributed.shapes import Shapes
 from primepar.errors import ProgramError
@@ -37,20 +37,6 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
-
-if TYPE_CHECKING:
-    from primepar.distributed.conform import Watch
-
-
-class Step(NamedTuple):
-    """One closure, and the instructions that it executes.
-
-    `first` is what runs in its place at the first run, where results of kernels are checked.
-    """
-
-    instructions: tuple[Instruction, ...]
-    run: Action
-    first: Action
 
 
 class Compiler:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
+from primepar.distributed.conform import Watch
 from primepar.distributed.kernels import KERNELS, Kernel
 from primepar.distributed.kernels.linear import product
 from primepar.distributed.messages import Action, Frame
@@ -16,9 +16,6 @@ from primepar.errors import ProgramError
 from primepar.operators import Site, StepInputs, StepSettings, site_of
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
-
-if TYPE_CHECKING:
-    from primepar.distributed.conform import Watch
 
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 COMBINE: dict[str, Combine] = {

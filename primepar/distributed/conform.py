@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
-from primepar.distributed.messages import Frame
+from primepar.distributed.messages import Frame, Step
 from primepar.distributed.shapes import Shapes
 from primepar.errors import ConformanceError
 from primepar.operators import Site, StepInputs
@@ -38,9 +38,6 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_text
 from primepar.schedule.program_uses import frees, uses, writes
-
-if TYPE_CHECKING:
-    from primepar.distributed.compiler import Step
 
 Message = Send | Recv | ISend | IRecv
 

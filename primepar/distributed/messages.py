@@ -6,14 +6,14 @@ The order of posting selects the partner, as in the IR. NCCL ignores tags; gloo 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
 from primepar.distributed.mesh import Mesh
 from primepar.operators import StepInputs
-from primepar.schedule.program import IRecv, ISend, Recv, Send
+from primepar.schedule.program import Instruction, IRecv, ISend, Recv, Send
 
 Message = Send | Recv | ISend | IRecv
 Blocks = dict[str, torch.Tensor]
@@ -42,6 +42,17 @@ class Frame:
 
 
 Action = Callable[[Frame], object]
+
+
+class Step(NamedTuple):
+    """One closure, and the instructions that it executes.
+
+    `first` is what runs in its place at the first run, where results of kernels are checked.
+    """
+
+    instructions: tuple[Instruction, ...]
+    run: Action
+    first: Action
 
 
 class Pending:

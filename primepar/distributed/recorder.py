@@ -6,9 +6,8 @@ import time
 from typing import Any
 
 from primepar.distributed.collectives import elements_sent
-from primepar.distributed.compiler import Step
 from primepar.distributed.mesh import Mesh
-from primepar.distributed.messages import Frame
+from primepar.distributed.messages import Frame, Step
 from primepar.distributed.shapes import Shapes
 from primepar.schedule.program import (
     Alloc,
