@@ -97,7 +97,8 @@ class Noise:
             node = {"op": "compute", "phase": op, "sub_operator": slices, "reads": reads,
                     "accumulates": self.block()}  # fmt: skip
         elif op in ("cut", "join"):
-            in_place = {"in_place": True} if self.random.random() < 0.4 else {}
+            # Without another draw, so that all else is generated as it is without the flag.
+            in_place = {"in_place": True} if sum(map(len, self.programs)) % 2 else {}
             node = {"op": op, **self.random.choice(PARTS), **in_place}
         self.random.choice(self.programs).append(node)
 

@@ -193,7 +193,8 @@ def _summed(step: Step, k: int) -> None:
     block = f"g[{k}]"
     if "g.pieces" in step.tensors and step.random.random() < 0.7:
         pieces = [f"g.pieces[{k * step.ranks + place}]" for place in ranks]
-        place = {"in_place": True} if step.random.random() < 0.5 else {}
+        # Without another draw, so that all else is generated as it is without the flag.
+        place = {"in_place": True} if sum(map(len, step.programs)) % 2 else {}
         for rank in ranks:
             step.programs[rank].append({"op": "cut", "block": block, "blocks": pieces, **place})
         own = [{"block": pieces[rank]} for rank in ranks]

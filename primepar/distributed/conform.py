@@ -144,8 +144,11 @@ class Watch:
 
         return noted
 
-    def run(self, steps: list[Step], frame: Frame) -> None:
-        """Run all steps. Raises `ConformanceError` at the first that does something else."""
+    def run(self, steps: list[Step], frame: Frame, *, first: bool) -> None:
+        """Run all steps, with their results checked where it is the `first` run.
+
+        Raises `ConformanceError` at the first step that does something else.
+        """
         given, at = frame.blocks, 0
         frame.blocks = _Watched(given, self.seen)
         before = set(given)
@@ -155,7 +158,7 @@ class Watch:
                 self.seen.clear()
                 due = self._proved[at : at + len(step.instructions)]
                 try:
-                    step.first(frame)
+                    (step.first if first else step.run)(frame)
                 except KeyError as error:
                     self._fail(at, f"a use of {error.args[0]}, which is not there", due)
                 if not step.instructions:
@@ -236,15 +239,15 @@ class Watch:
         return Call(op, tuple(sorted(node.group)), elements)
 
     def _fail(self, at: int, seen: str, due: tuple[Instruction, ...]) -> None:
-        told = "; ".join(" ".join(instruction_text(node).split()) for node in due[:3]) or "the end"
+        texts = [" ".join(instruction_text(node).split()) for node in due[:3]]
         raise ConformanceError(
-            f"rank {self.rank}, instruction {at}: expected {told}, as proved, got {seen}: "
-            "the executor does not run the list that was proved"
+            f"rank {self.rank}, instruction {at}: expected {'; '.join(texts) or 'the end'}, "
+            f"as proved, got {seen}: the executor does not run the list that was proved"
         )
 
 
 def _read(node: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that must be looked at; what lies in one buffer is cut, joined and gathered as one."""
+    """Blocks that must be read by name; views of one buffer are cut and gathered as one."""
     return uses(node, rank) if isinstance(node, Compute | Message) else ()
 
 

@@ -90,7 +90,7 @@ class Executor:
         frame = Frame(blocks, inputs)
         with torch.no_grad():
             if self.watch is not None:
-                self.watch.run(self._steps, frame)
+                self.watch.run(self._steps, frame, first=not self._checked)
             elif self.mesh.events is not None:
                 recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
                 recorder.run(self._steps, frame, first=not self._checked)

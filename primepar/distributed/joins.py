@@ -32,7 +32,7 @@ LaterJoins = dict[tuple[int, str], LaterJoin]
 def later_joins(
     instructions: tuple[Instruction, ...], rank: int, given: Collection[str], shapes: Shapes
 ) -> LaterJoins:
-    """Joins of which every part is written to a buffer: computed by a product, or brought here.
+    """Joins of which every part is written to a buffer: computed by a product, or received.
 
     What a kernel makes is a tensor of its own, and what is `given` has its place already.
     """

@@ -7,7 +7,7 @@ from primepar.schedule.program import Collective, IRecv, ISend, Recv, Send
 
 
 class Labels:
-    """Tells the messages of linear operators from redistributions and all else.
+    """Separates the messages of linear operators from redistributions and all else.
 
     Linear operators send blocks that their products read or write. So does a redistribution, whose
     messages carry the name of what is moved in their request, not that of an operator.

@@ -9,6 +9,7 @@ from primepar.errors import ProgramError
 from primepar.schedule.meaning import Box, Meaning
 from primepar.schedule.operators import parse_block, tensor_dims
 from primepar.schedule.program import Program
+from primepar.schedule.signature import multiplies
 
 Slices = tuple[slice, ...]
 
@@ -58,8 +59,7 @@ class Shapes:
 
     def is_product(self, phase: str) -> bool:
         """Whether a phase multiplies two blocks of a linear operator."""
-        kernel = self.meaning.phases[phase].kernel
-        return kernel is not None and kernel.startswith("linear.")
+        return multiplies(self.meaning.phases[phase].kernel)
 
     def inside(self, part: str, whole: str) -> Slices:
         """Where in a block a part of it lies. Raises `ProgramError` if it lies elsewhere."""

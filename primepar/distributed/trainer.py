@@ -74,8 +74,8 @@ class Trainer:
 
     def check_alike(self) -> None:
         """Raise `ProgramError` on a rank that was started for another program than rank 0."""
-        told = __version__, self.state.plan, self._sizes, self.settings.clip
-        own = sha256(msgspec.json.encode(told)).hexdigest()[:16]
+        program_of = __version__, self.state.plan, self._sizes, self.settings.clip
+        own = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", own)
         first = self.world.store.get("started/0").decode()
         if own != first:
@@ -155,9 +155,9 @@ class Trainer:
         """The signal that any rank has got; a collective call."""
         if self.world.size == 1:
             return signal
-        told = torch.tensor(signal, device=self.world.device)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        return int(told)
+        largest = torch.tensor(signal, device=self.world.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     @cached_property
     def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -168,11 +168,11 @@ class Trainer:
         own = {"linear": 0.0, "other": 0.0}
         for kind, elements, itemsize in self._program("update").executor.sent:
             own[kind] += float(elements * itemsize)
-        told = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
-        everyone = [told] * self.world.size
+        sent = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+        everyone = [sent] * self.world.size
         if self.world.size > 1:
-            everyone = [torch.empty_like(told) for _ in everyone]
-            dist.all_gather(everyone, told)
+            everyone = [torch.empty_like(sent) for _ in everyone]
+            dist.all_gather(everyone, sent)
         linear, other = zip(*(each.tolist() for each in everyone), strict=True)
         return linear, other
 
@@ -203,5 +203,5 @@ def _due(step: int, every: int, last: bool) -> bool:
 def gathered(world: World, events: list[Event]) -> list[Event]:
     """The events of all ranks, on every rank; a collective call."""
     world.store.set(f"events/{world.rank}", msgspec.json.encode(events).decode())
-    told = [world.store.get(f"events/{rank}") for rank in range(world.size)]
-    return [event for part in told for event in msgspec.json.decode(part, type=list[Event])]
+    sent = [world.store.get(f"events/{rank}") for rank in range(world.size)]
+    return [event for part in sent for event in msgspec.json.decode(part, type=list[Event])]

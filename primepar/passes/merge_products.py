@@ -33,7 +33,7 @@ from primepar.passes.touches import Line, Rank
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program
 from primepar.schedule.program_uses import initial_blocks
-from primepar.schedule.signature import Signature, Template
+from primepar.schedule.signature import Signature, Template, multiplies
 
 Products = list[tuple[int, Compute]]
 """Places and products of a phase on one rank."""
@@ -185,9 +185,7 @@ class _Round:
 
     def _is_linear(self, signature: Signature) -> bool:
         entries = [entry for each in signature.templates for entry in each.entries]
-        return (signature.kernel or "").startswith("linear.") and all(
-            number == 1 for dim, number in entries if dim
-        )
+        return multiplies(signature.kernel) and all(number == 1 for dim, number in entries if dim)
 
     def _operand(self, template: Template, place: int | None) -> _Operand:
         dims = [dim for dim, _ in template.entries]

@@ -77,6 +77,11 @@ class Template:
         return f"{self.tensor.replace('{', '{{').replace('}', '}}')}[{indices}]"
 
 
+def multiplies(kernel: str | None) -> bool:
+    """Whether a kernel is a product of two blocks of a linear operator."""
+    return kernel is not None and kernel.startswith("linear.")
+
+
 class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """What a sub-operator of a phase reads and what it adds to.
 

@@ -38,7 +38,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_uses import gets, gives, peak
-from primepar.schedule.signature import Signature
+from primepar.schedule.signature import Signature, multiplies
 
 Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
@@ -149,7 +149,7 @@ class Work:
 def _is_product(signature: Signature) -> bool:
     """Whether a phase multiplies: by its kernel, or else where each dim is in two of its blocks."""
     if signature.kernel is not None:
-        return signature.kernel.startswith("linear.")
+        return multiplies(signature.kernel)
     dims = Counter(dim for each in signature.templates for dim in each.dims)
     return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
