@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from primepar.models import ModelConfig
-from primepar.reference import dense, layers, layers_activation, layers_attention, layers_positions
-from primepar.reference.layers import Array
+from primepar.reference.oracle import activations as layers_activation
+from primepar.reference.oracle import attention as layers_attention
+from primepar.reference.oracle import layers
+from primepar.reference.oracle import linear as dense
+from primepar.reference.oracle import positions as layers_positions
+from primepar.reference.oracle.layers import Array
 
 B, T, A, D, V = 2, 4, 3, 2, 5
 H = A * D

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from primepar.models.sizes import MODELS
-from primepar.plan.paper.blocks import geometric_mean, point, reduced
-from primepar.plan.paper.mlp import mlp_pair, simulated
-from primepar.plan.paper.printed import (
+from benchmarks.paper.blocks import geometric_mean, point, reduced
+from benchmarks.paper.mlp import mlp_pair, simulated
+from benchmarks.paper.printed import (
     DEVICES,
     FIGURE_2,
     FIGURE_7,
@@ -21,7 +20,8 @@ from primepar.plan.paper.printed import (
     NAMES,
     SPLITS,
 )
-from primepar.plan.paper.setting import SETTING
+from benchmarks.paper.setting import SETTING
+from primepar.models.sizes import MODELS
 
 
 def test_the_paper_s_numbers_are_whole() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from planner_cases import SMALL, TWO_LEVELS, UNTIED
 
+from benchmarks.paper.setting import megatron, megatron_sequences
 from primepar.errors import PlanError
-from primepar.plan.paper.setting import megatron, megatron_sequences
-from primepar.plan.search.given import Given
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.sequence_space import SpaceName
 
 
 @pytest.mark.parametrize("part", ["model", "blocks"])

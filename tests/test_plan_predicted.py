@@ -19,12 +19,12 @@ from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import Link, load_cluster
-from primepar.plan.cost.traffic import Traffic, traffic
+from primepar.plan.cost.traffic import PredictedTraffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
 from primepar.plan.search.planner import Found, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.sequence_space import SpaceName
 from primepar.reference.check import memories
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 8, "context": 4}
 MODELS = {
@@ -143,7 +143,7 @@ def test_what_operators_and_edges_send_is_told_apart() -> None:
 def test_bytes_are_whole_and_of_the_data_type() -> None:
     nothing = (Fraction(0), Fraction(0))
     own, between = {"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))}
-    found = Traffic(own, between, nothing)
+    found = PredictedTraffic(own, between, nothing)
     assert found.bytes("float32") == (2, 24)
     assert found.bytes("bfloat16") == (1, 12)
 

@@ -11,13 +11,13 @@ from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.segments import Step, Table, cheapest, stretch
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.segments import ChainStep, Table, cheapest, stretch
+from primepar.plan.search.sequence_space import SpaceName
 
-Chain = list[tuple[Step, int]]
+Chain = list[tuple[ChainStep, int]]
 
 
-def random_chain(seed: int) -> tuple[np.ndarray, list[list[Step]]]:
+def random_chain(seed: int) -> tuple[np.ndarray, list[list[ChainStep]]]:
     """Segments of one to four nodes with up to four options, and costs that may be equal."""
     random = np.random.default_rng(seed)
 
@@ -31,13 +31,15 @@ def random_chain(seed: int) -> tuple[np.ndarray, list[list[Step]]]:
         for at in range(int(random.integers(1, 4))):
             own = int(random.integers(1, 4))
             passes = at > 0 and random.random() < 0.6
-            steps.append(Step(costs(sizes, own), costs(own), costs(first, own) if passes else None))
+            steps.append(
+                ChainStep(costs(sizes, own), costs(own), costs(first, own) if passes else None)
+            )
             sizes = own
         segments.append(steps)
     return start, segments
 
 
-def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[Step]]) -> float:
+def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[ChainStep]]) -> float:
     total, at = start[choice[0]], 0
     for steps in segments:
         first = choice[at]
@@ -49,7 +51,7 @@ def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[Step
     return float(total)
 
 
-def every(start: np.ndarray, segments: list[list[Step]]) -> list[tuple[int, ...]]:
+def every(start: np.ndarray, segments: list[list[ChainStep]]) -> list[tuple[int, ...]]:
     sizes = [len(start), *(len(step.node) for steps in segments for step in steps)]
     return list(product(*map(range, sizes)))
 

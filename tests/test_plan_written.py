@@ -13,7 +13,7 @@ from step_cases import BATCH, SMALL
 from primepar.plan import load_plan, save_plan
 from primepar.plan.cluster import Link
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.tradeoff import Tradeoff
 
 

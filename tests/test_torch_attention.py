@@ -12,7 +12,7 @@ from step_cases import SMALL
 
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
-from primepar.reference import layers_attention
+from primepar.reference.oracle import attention as layers_attention
 
 BATCH, POSITIONS = 2, 4
 TYPES = (torch.float64, torch.bfloat16)

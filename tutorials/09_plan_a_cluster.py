@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
+from primepar.pictures.timeline import timeline_svg
 from primepar.plan import ready_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
@@ -24,7 +25,6 @@ from primepar.plan.search.planner import Planner
 from primepar.plan.simulator.run import simulate
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Linear, lower
-from primepar.trace import timeline_svg
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ class Objective:
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
-        from primepar.plan.search.classes import EXACT
+        from primepar.plan.search.sequence_classes import EXACT
 
         found = planner(False).search()
         cluster = found.planner.training.cluster

@@ -12,7 +12,7 @@ from primepar.errors import ConfigError, PlanError, UndecidedError
 
 if TYPE_CHECKING:
     from primepar.plan.redundancy.compare import Account
-    from primepar.plan.redundancy.least import Least
+    from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Found, Planner
 
@@ -73,7 +73,7 @@ class Solving:
         return least.found, self._comparison(least, least.found, planner)
 
     def _by_search(self, planner: Planner) -> Least:
-        from primepar.plan.redundancy.least import least_by_search
+        from primepar.plan.redundancy.least_redundancy import least_by_search
 
         least, cluster = least_by_search(planner), planner.training.cluster
         if least.found is not None and least.found.memory > cluster.memory:
@@ -86,7 +86,7 @@ class Solving:
 
     def _by_program(self, planner: Planner) -> Least:
         """First without the bound on memory that a device is: mostly the plan is within it."""
-        from primepar.plan.redundancy.least import Within, least
+        from primepar.plan.redundancy.least_redundancy import Within, least
 
         asked, device = self.objective, planner.training.cluster.memory
         timeout = self.timeout or TIMEOUT
@@ -98,7 +98,7 @@ class Solving:
 
     def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
-        from primepar.plan.redundancy.program import MOST_COLUMNS
+        from primepar.plan.redundancy.integer_program import MOST_COLUMNS
 
         asked = self.objective
         if least.columns > MOST_COLUMNS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.plan.cluster import Cluster
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.space import SpaceName
+    from primepar.plan.search.sequence_space import SpaceName
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import Cuts, IterationSpace, View
-from primepar.operators.context import StepContext
-from primepar.operators.moves import moved, summed_in_parts
+from primepar.operators.redistribution import moved, summed_in_parts
+from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import Way, lookup, part, summed_rows
 
 

@@ -16,17 +16,17 @@ from primepar.operators.activation import ActivationLowering
 from primepar.operators.addition import AdditionLowering
 from primepar.operators.attention import AttentionLowering
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.context import OperatorLowering, StepContext
 from primepar.operators.embedding import EmbeddingLowering
 from primepar.operators.linear import LinearLowering
 from primepar.operators.loss import LossLowering
-from primepar.operators.moves import moved
 from primepar.operators.norm import NormLowering
+from primepar.operators.redistribution import moved
+from primepar.operators.step_context import OperatorLowering, StepContext
 from primepar.operators.update import lower_gradient_norm, lower_update
 from primepar.passes import PASSES, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
-from primepar.plan.rows import row_cuts
+from primepar.plan.row_cuts import row_cuts
 from primepar.schedule.program import Program
 
 LOWERINGS: Mapping[str, Callable[[StepContext, Operator], OperatorLowering]] = {

@@ -16,11 +16,11 @@ from primepar.plan.layouts import (
     weight_layout,
 )
 from primepar.plan.plan import Plan, load_plan, save_plan
-from primepar.plan.ready import READY, ready_plan
-from primepar.plan.rows import RowCuts
+from primepar.plan.presets import PRESETS, ready_plan
+from primepar.plan.row_cuts import RowCuts
 
 __all__ = [
-    "READY",
+    "PRESETS",
     "Edge",
     "Ends",
     "ParameterPlace",

@@ -17,7 +17,7 @@ from primepar.files import read_bytes, write_text
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.registry import parse_sequence
-from primepar.plan.rows import RowCuts, row_cuts
+from primepar.plan.row_cuts import RowCuts, row_cuts
 from primepar.schedule.sequence import Sequence
 
 MOST_RANKS = 4096

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from primepar.errors import PlanError
-from primepar.plan.ready import ready_plan
+from primepar.plan.presets import ready_plan
 from primepar.plan.redundancy.cost import Redundancy
-from primepar.plan.search.given import Given
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Found, Planner
 
 

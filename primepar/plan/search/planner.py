@@ -18,14 +18,14 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
-from primepar.plan.cost.least import LeastWays
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import Wires
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.memory.peak import peak_bytes
 from primepar.plan.plan import Plan
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.space import Space, SpaceName
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 
 Part = Literal["model", "blocks"]
 """What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
@@ -59,7 +59,7 @@ class Planner:
         self.operators = (operators if self.part == "model" else stack)(self.model)
         self.named = {operator.name: operator for operator in self.operators}
         wires = self.training.wires
-        candidates = self.candidates or Space.whole(self.space, wires.bits).of
+        candidates = self.candidates or SequenceSpace.whole(self.space, wires.bits).of
         self.catalogue = Catalogue(self.model, self.training, candidates, Layouts(wires))
 
     @classmethod
@@ -75,7 +75,7 @@ class Planner:
         cluster.check_devices(devices)
         dtype = dtype or next(iter(cluster.rates))
         cluster.rate(dtype)
-        wires = Wires(cluster, devices.bit_length() - 1)
+        wires = ClusterLinks(cluster, devices.bit_length() - 1)
         training = Training(wires, dtype, batch, model.context)
         return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
 
@@ -205,8 +205,8 @@ class Planner:
 
     def search(self) -> Found:
         """The plan with the least cost."""
-        from primepar.plan.search.classes import EXACT, near_best
-        from primepar.plan.search.exact import Exact
+        from primepar.plan.search.exact_search import Exact
+        from primepar.plan.search.sequence_classes import EXACT, near_best
 
         if self.candidates is None and self.training.wires.devices > EXACT:
             return near_best(self)

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.classes import EXACT
-from primepar.plan.search.front import Box, Chain, Node, Point, unbeaten
+from primepar.plan.search.pareto_front import Box, Chain, ChainNode, FrontPoint, unbeaten
 from primepar.plan.search.planner import Found, Planner
 from primepar.plan.search.segments import Choice, Matrix
+from primepar.plan.search.sequence_classes import EXACT
 
 TICK = 1e-12
 """Seconds to which costs are rounded, so that what costs the same does so to the last bit."""
@@ -91,23 +91,23 @@ class Tradeoff:
         return [np.flatnonzero(options.weights == each) for each in np.unique(options.weights)]
 
     @cached_property
-    def _chains(self) -> list[list[Node]]:
+    def _chains(self) -> list[list[ChainNode]]:
         return [list(_nodes(self.planner, start)) for start in self._starts]
 
-    def _found(self, at: int, point: Point) -> Found:
+    def _found(self, at: int, point: FrontPoint) -> Found:
         first, *others = point.choices
         choices = [int(self._starts[at][first]), *others]
         named = dict(zip(self.planner.named, choices, strict=True))
         return Found(self.planner, self.planner.cost(named), named)
 
 
-def _front(points: list[tuple[int, Point]]) -> list[tuple[int, Point]]:
+def _front(points: list[tuple[int, FrontPoint]]) -> list[tuple[int, FrontPoint]]:
     costs, sizes = (np.array([getattr(each, name) for _, each in points])
                     for name in ("cost", "memory"))  # fmt: skip
     return [points[place] for place in unbeaten(costs, sizes).tolist()]
 
 
-def _nodes(planner: Planner, start: Choice) -> Iterator[Node]:
+def _nodes(planner: Planner, start: Choice) -> Iterator[ChainNode]:
     """The operators as nodes, with some of the options of the first."""
 
     def edge(producer: str, consumer: str) -> Matrix:
@@ -122,11 +122,11 @@ def _nodes(planner: Planner, start: Choice) -> Iterator[Node]:
         if name == planner.first:
             kept, rest = options.kept[start], options.running[start]
             none = np.zeros((1, len(start)))
-            yield Node(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
+            yield ChainNode(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
             continue
         if name == "head" and planner.tied:
             cost = cost + planner.tie()[start[0]]
         passing = edge(first, name) if len(operator.inputs) > 1 else None
-        yield Node(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
+        yield ChainNode(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
                    passing, name in ends)  # fmt: skip
         before, first = name, name if name in ends else first

@@ -23,7 +23,7 @@ def simulate_step(
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:
-        from primepar.plan.simulator.kinds import phases_passing
+        from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     return simulate(program, cluster, dtype, operations, fractions, passing)
