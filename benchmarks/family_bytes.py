@@ -75,8 +75,8 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Fami
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)
     inside, around = redistributed(plan, part, rows)
-    return FamilyRow(devices, name, part, float(sent), float(own), inside / devices, around / devices,
-               max(peaks))  # fmt: skip
+    inside, around = inside / devices, around / devices
+    return FamilyRow(devices, name, part, float(sent), float(own), inside, around, max(peaks))
 
 
 def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:

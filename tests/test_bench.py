@@ -93,8 +93,8 @@ def test_ranks_that_are_no_squares_are_refused(given: str) -> None:
     done = bench("verify", f"--ranks={given}")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"python -m benchmarks: error: --ranks: expected square numbers from 1 to 4096, got {wrong!r}: "
-        "write --ranks 4,16,64\n"
+        "python -m benchmarks: error: --ranks: expected square numbers from 1 to 4096, "
+        f"got {wrong!r}: write --ranks 4,16,64\n"
     )
 
 
@@ -221,8 +221,8 @@ def test_devices_that_are_no_powers_of_two_are_refused(given: str) -> None:
     done = bench("plan", f"--devices={given}")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"python -m benchmarks: error: --devices: expected powers of two from 4 to 1024, got {wrong!r}: "
-        "write --devices 4,8,16\n"
+        "python -m benchmarks: error: --devices: expected powers of two from 4 to 1024, "
+        f"got {wrong!r}: write --devices 4,8,16\n"
     )
 
 

@@ -6,8 +6,8 @@ sequence would leave its output, forward and backward alike: `M4` cuts its rows,
 `R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
 the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
 
-Rows are the tokens of a step, sequence after sequence; how many of them a plan's cuts divide is
-told in `primepar.plan.row_cuts`. All layouts here are the coarsest. A device holds one block of each,
+Rows are the tokens of a step, sequence after sequence; `primepar.plan.row_cuts` has how many of
+them a plan's cuts divide. All layouts here are the coarsest. A device holds one block of each,
 but for those of a linear operator, of which it may hold several: some slices of the rows by some of
 the columns. Its tensor is then these, put together in their order.
 """

@@ -30,7 +30,7 @@ class Emulation:
     events: list[Event]
     """In order of start; the times are units of the logical clock."""
     sent: list[Fraction]
-    """Elements that left each rank; collectives as `primepar.reference.emulator.collectives` counts."""
+    """Elements that left each rank; `emulator.collectives` defines what a collective sends."""
     peak: list[int]
     """Most elements alive at once on each rank, buffers of posted receives included."""
     finished: list[Finished]

@@ -67,8 +67,8 @@ def emulate(
 
     What else `memories` holds is left out. With the `settings` and the `inputs` of a training step
     kernels compute its phases on real numbers; tokens and targets are integers. Without settings
-    arrays are integers modulo `primepar.reference.emulator.surrogate.PRIME` in a program with signatures,
-    before and after. The sequence that the program was lowered from, if it is given, names the
+    arrays are integers modulo `emulator.surrogate.PRIME` in a program with signatures, before and
+    after. The sequence that the program was lowered from, if it is given, names the
     method, the device's coordinates and the step in messages.
     Raises the subclass of `EmulationError` for what is wrong, at the place where it shows,
     `IncompleteError` if the run does not end with `final` or leaves the grid uncovered, and
