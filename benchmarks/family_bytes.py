@@ -74,8 +74,7 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Fami
         own += known
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)
-    inside, around = redistributed(plan, part, rows)
-    inside, around = inside / devices, around / devices
+    inside, around = (elements / devices for elements in redistributed(plan, part, rows))
     return FamilyRow(devices, name, part, float(sent), float(own), inside, around, max(peaks))
 
 

@@ -32,6 +32,7 @@ from primepar.plan import Plan, load_plan, save_plan
 from primepar.plan.cluster import Cluster, load_cluster
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 from primepar.plan.simulator.step import simulate_step
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def plans(cluster: Cluster) -> dict[str, Plan]:
                    sequences={each.name: roles.of(each) for each in operators(MODEL)})
         for name, roles in WRITTEN.items()
     }  # fmt: skip
-    own = Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper").search().plan
+    own = search(Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper")).plan
     return {OWN: own, **found}
 
 

@@ -86,11 +86,12 @@ def plan_measurements(devices: list[int]) -> int:
 
 def _search(name: str, devices: int) -> tuple[PlanRow, float]:
     from primepar.plan.search.planner import Planner
+    from primepar.plan.search.search import search
 
     start = perf_counter()
     block = resized(MODELS[name], layers=1)
     planner = Planner.of(block, cluster_of(devices), devices, BATCH, None, "paper", part="blocks")
-    found = planner.search()
+    found = search(planner)
     taken = perf_counter() - start
     paper = PAPER[name].get(devices)
     bound = found.cost / (1 + found.gap)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 
-from benchmarks.bench_plan import PAPER, measure_plans
 from benchmarks.paper.blocks import PaperPoint, geometric_mean, point, reduced, without_links
 from benchmarks.paper.mlp import Mlp, mlp_pair
 from benchmarks.paper.pipelines import Stack, best_two, most_microbatches, pairs, right, stacked
@@ -29,6 +28,8 @@ from benchmarks.paper.printed import (
 )
 from benchmarks.paper.setting import SETTING, Setting, other_settings
 from benchmarks.pictures.bars import BarPanel, bars
+from benchmarks.searches import PAPER, measure_plans
+from primepar.plan.search.search import search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reproduction.md"
@@ -286,7 +287,7 @@ def causes(found: list[PaperPoint]) -> Iterator[str]:
     rows = []
     for model in NAMES:
         own = at[model, 4]
-        most = own.megatron_seconds / free.planner(model, 4).search().seconds
+        most = own.megatron_seconds / search(free.planner(model, 4)).seconds
         rows.append([NAMES[model], f"{own.printed_speed:.2f}", f"{own.speed:.2f}", f"{most:.2f}"])
     yield "## Where ours differs, and why"
     yield words(

@@ -75,7 +75,8 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
     grid there is nothing to compare, and the run itself is the check. In a program with signatures
     every phase has a stand-in, see `primepar.reference.emulator.surrogate`, and numbers are modulo
-    a prime: equal means that data was moved, reduced and placed rightly, and nothing about the functions.
+    a prime: equal means that data was moved, reduced and placed rightly, and nothing about the
+    functions.
     Every tensor that it makes is compared, as its finished blocks are read by a phase, freed or
     left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """

@@ -13,6 +13,7 @@ from primepar.plan import Plan
 from primepar.plan.cluster import KINDS, Cluster, Link, Passing, Rate, Ring
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 from primepar.plan.simulator.operator_kinds import kind_of
 from primepar.plan.simulator.run import simulate
 from primepar.plan.simulator.step import simulate_step
@@ -26,7 +27,7 @@ MODEL = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=8, vocabular
 
 def seconds(cluster: Cluster) -> float:
     """The shortest step on one device."""
-    return Planner.of(MODEL, cluster, 1, 2, None, "paper").search().seconds
+    return search(Planner.of(MODEL, cluster, 1, 2, None, "paper")).seconds
 
 
 def test_collectives_take_what_their_level_says_of_them() -> None:

@@ -22,6 +22,7 @@ from benchmarks.paper.printed import (
 )
 from benchmarks.paper.setting import SETTING
 from primepar.models.sizes import MODELS
+from primepar.plan.search.search import search
 
 
 def test_the_paper_s_numbers_are_whole() -> None:
@@ -77,7 +78,7 @@ def test_the_batch_is_that_of_figure_2(model: str, batch: int) -> None:
 
 def test_memory_counts_the_bytes_of_a_parameter_that_are_asked_for() -> None:
     one, other = (
-        replace(SETTING, parameter=parameter).planner("opt-6.7b", 4).search()
+        search(replace(SETTING, parameter=parameter).planner("opt-6.7b", 4))
         for parameter in (4, 16)
     )
     assert one.sequences == other.sequences

@@ -16,6 +16,7 @@ from primepar.plan.pipeline.schedule import bubble, dealt, in_flight, step_secon
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits
 from primepar.plan.pipeline.stage import StagePart
 from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.search import search
 
 FOUR = replace(UNTIED, layers=4)
 
@@ -82,7 +83,7 @@ def test_layers_are_dealt_evenly_and_the_ends_get_no_more() -> None:
 @pytest.mark.parametrize("model", [SMALL, FOUR])
 def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, part: Part) -> None:
     own = splits(model, part=part).pipeline(Split(1, 1, 4), 4)
-    found = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part).search()
+    found = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part))
     assert own.microbatches == 1
     assert own.seconds == pytest.approx(found.seconds)
     assert own.memory == pytest.approx(found.memory)

@@ -18,10 +18,11 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.sweeps import moving
-from primepar.plan.search import sequence_classes as classes
+from primepar.plan.search import search as search_module
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 from primepar.plan.search.sequence_classes import Classes, near_best
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName, orders
 from primepar.plan.search.tradeoff import Tradeoff
@@ -92,7 +93,7 @@ def test_a_plan_is_between_the_bound_and_the_best(
     model: ModelConfig, devices: int, space: SpaceName
 ) -> None:
     planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
-    best = planner.search().cost
+    best = search(planner).cost
     found = near_best(planner)
     assert found.planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
     bound = found.cost / (1 + found.gap)
@@ -122,14 +123,14 @@ def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
 def test_many_devices_are_planned_by_classes_and_the_gap_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(classes, "EXACT", 2)
+    monkeypatch.setattr(search_module, "EXACT", 2)
     said = run(*V100, "--devices", "8")
     assert said.code == 0
     assert "% above the best plan, certified\n" in said.out
 
 
 def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classes, "EXACT", 2)
+    monkeypatch.setattr(search_module, "EXACT", 2)
     said = run(*V100, "--devices", "4", "--memory", "1e6")
     assert said.code == 2
     assert said.err.startswith(

@@ -14,6 +14,7 @@ from msgspec.structs import replace as changed
 from benchmarks.paper.printed import DEVICES, FIGURE_7, FIGURE_8
 from benchmarks.paper.setting import SETTING, Setting, megatron
 from primepar.plan.cluster import Link
+from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
 
 
@@ -57,7 +58,7 @@ def point(
 ) -> PaperPoint:
     """The best plan of a space beside the fastest Megatron."""
     planner = setting.planner(model, devices, space)
-    found = planner.search()
+    found = search(planner)
     plain = planner if space == "paper" else setting.planner(model, devices)
     copies, other = min(megatron(plain).items(), key=lambda each: each[1].seconds)
     return PaperPoint(

@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 from benchmarks.paper.printed import Collectives
 from benchmarks.paper.setting import SETTING, Setting
 from primepar.partition import parse_sequence
+from primepar.plan.search.search import search
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule import Linear, Movement, lower
 from primepar.schedule.layout import Cells, Layout
@@ -36,7 +37,7 @@ def mlp_pair(bars: Collectives, setting: Setting = SETTING) -> tuple[Mlp, Mlp]:
     own = replace(setting, batch=bars.batch)
     inside = own.machine.devices_per_node
     nodes = bars.devices // inside
-    found = own.planner(bars.model, bars.devices, batch=bars.batch).search().sequences
+    found = search(own.planner(bars.model, bars.devices, batch=bars.batch)).sequences
     pairs = ((f"M{nodes},K{inside}", f"M{nodes},N{inside}"),
              (found["blocks.0.fc1"], found["blocks.0.fc2"]))  # fmt: skip
     one, other = (simulated(own, bars.model, pair) for pair in pairs)

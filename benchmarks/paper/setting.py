@@ -16,7 +16,8 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.presets import PRESETS
 from primepar.plan.search.given_plan import Given
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
 from primepar.plan.search.sequence_space import SpaceName
 
 LARGE: Final = 100e9
@@ -83,7 +84,7 @@ class Setting:
                              self.parameter)  # fmt: skip
         return Planner(self.model(name), training, space, self.alpha, part="blocks")
 
-    def memory(self, found: Found) -> float:
+    def memory(self, found: SearchResult) -> float:
         """Bytes of a device: what the planner predicts, and the scores."""
         training, planner = found.planner.training, found.planner
         scores = training.batch * training.positions**2 * planner.model.heads
@@ -100,12 +101,12 @@ SETTING = Setting()
 """The setting of every point of the reproduction."""
 
 
-def megatron(planner: Planner) -> dict[int, Found]:
+def megatron(planner: Planner) -> dict[int, SearchResult]:
     """Megatron's plans by their data-parallel degree, those that the sizes allow."""
     return dict(_megatron(planner))
 
 
-def _megatron(planner: Planner) -> Iterator[tuple[int, Found]]:
+def _megatron(planner: Planner) -> Iterator[tuple[int, SearchResult]]:
     devices, model = planner.training.wires.devices, planner.model
     for copies in (1 << bits for bits in range(devices.bit_length())):
         parts = devices // copies

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from primepar.plan.redundancy.compare import Account
     from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
-    from primepar.plan.search.planner import Found, Planner
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Solver = Literal["ilp", "dp"]
 TIMEOUT = 60.0
@@ -58,7 +59,7 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison | None]:
+    def best(self, planner: Callable[[bool], Planner]) -> tuple[SearchResult, Comparison | None]:
         """The best plan within the bounds; of the least redundancy, others beside it.
 
         `planner` makes one that keeps what costs more and takes less memory. Raises `PlanError`
@@ -123,14 +124,15 @@ class Solving:
         )
 
     def _comparison(
-        self, least: Least, found: Found, planner: Callable[[bool], Planner]
+        self, least: Least, found: SearchResult, planner: Callable[[bool], Planner]
     ) -> Comparison:
         """The plan that was found beside the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
+        from primepar.plan.search.search import search
 
         beside = megatron(found.planner)
         plans = [Account.of("this plan", found),
-                 Account.of("fastest plan", planner(False).search())]  # fmt: skip
+                 Account.of("fastest plan", search(planner(False)))]  # fmt: skip
         plans += [] if beside is None else [beside]
         solver = self.solver or "ilp"
         return Comparison(solver, least.proved, least.bound, least.gap, least.columns, plans)

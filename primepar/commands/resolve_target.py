@@ -10,7 +10,8 @@ from pathlib import Path
 from primepar.errors import PrimitiveError, SequenceError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.registry import labelled
-from primepar.plan.plan import Plan, is_plan, load_plan
+from primepar.plan.plan import Plan
+from primepar.plan.plan_file import is_plan, load_plan
 from primepar.plan.presets import PRESETS
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.nesting import Nesting

@@ -10,7 +10,7 @@ from primepar.models.graph import Operator
 from primepar.operators.builder import View, even
 from primepar.operators.redistribution import reblocked, summed_in_parts
 from primepar.operators.step_context import StepContext
-from primepar.plan.layouts import sequence_lines
+from primepar.plan.operator_layouts import sequence_lines
 from primepar.schedule.program import AllGather
 
 

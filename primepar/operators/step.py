@@ -26,7 +26,6 @@ from primepar.operators.update import lower_gradient_norm, lower_update
 from primepar.passes import PASSES, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
-from primepar.plan.row_cuts import row_cuts
 from primepar.schedule.program import Program
 
 LOWERINGS: Mapping[str, Callable[[StepContext, Operator], OperatorLowering]] = {
@@ -90,7 +89,7 @@ def parameter_views(plan: Plan) -> dict[str, View]:
     They are those of its moments too, and the same for every batch.
     """
     positions = plan.model.context
-    batch = plan.batch or row_cuts(plan).smallest_batch(positions)
+    batch = plan.batch or plan.row_cuts.smallest_batch(positions)
     step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
     for operator in plan.operators:
         LOWERINGS[operator.kind](step, operator)

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
-from primepar.plan.layouts import Ends, ParameterPlace, ends, padded_vocabulary, parameter_places
+from primepar.plan.layouts import ParameterPlace, ends, padded_vocabulary, parameter_places
+from primepar.plan.operator_layouts import Ends
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 

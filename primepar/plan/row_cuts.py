@@ -9,16 +9,13 @@ batch alone is ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from math import lcm
-from typing import TYPE_CHECKING
 
-from primepar.plan.layouts import ends
-
-if TYPE_CHECKING:
-    from primepar.plan.plan import Plan
+from primepar.models.graph import Operator
+from primepar.plan.operator_layouts import ends_of, sequence_of
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,15 @@ class RowCuts:
         return None
 
 
-def row_cuts(plan: Plan) -> RowCuts:
-    """How the operators of a plan cut the rows."""
-    cuts = [plan.sequence(each.name).grid["M"] for each in plan.operators if each.kind == "linear"]
-    attention = {}
-    for operator in plan.operators:
-        found = ends(plan, operator.name)
-        cuts += [found.input.grid[0], found.output.grid[0], found.input_gradient.grid[0]]
+def row_cuts(operators: Iterable[Operator], sequences: Mapping[str, str]) -> RowCuts:
+    """How operators cut the rows under these sequences, by the names of the operators."""
+    cuts, attention = [1], {}
+    for operator in operators:
+        sequence = sequence_of(operator, sequences[operator.name])
+        if operator.kind == "linear":
+            cuts.append(sequence.grid["M"])
+        layouts = ends_of(operator.kind, str(sequence))
+        cuts += [each.grid[0] for each in (layouts.input, layouts.output, layouts.input_gradient)]
         if operator.kind == "attention":
-            attention[operator.name] = found.output.grid[0]
+            attention[operator.name] = layouts.output.grid[0]
     return RowCuts(lcm(*cuts), attention)

@@ -10,7 +10,7 @@ from primepar.errors import ConfigError, SequenceError
 from primepar.models import GPTConfig, operators
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.plan import Plan
-from primepar.plan.layouts import ends_of
+from primepar.plan.operator_layouts import ends_of
 from primepar.schedule import Element, Sequence
 
 

@@ -29,13 +29,11 @@ from primepar.plan.layouts import (
     ends,
     gradients_alike,
     lookup,
-    movement_of,
     padded_vocabulary,
     parameter_place,
-    part,
-    sequence_lines,
     summed_rows,
 )
+from primepar.plan.operator_layouts import movement_of, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Linear, Phase

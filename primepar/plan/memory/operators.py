@@ -11,17 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from primepar.models.graph import Operator
-from primepar.plan.layouts import (
-    Way,
-    ends,
-    lookup,
-    part,
-    sequence_lines,
-    summed_rows,
-    table_edge,
-)
+from primepar.plan.layouts import Way, ends, lookup, summed_rows, table_edge
 from primepar.plan.memory.lifetimes import Lies
 from primepar.plan.memory.step_memory import StepMemory
+from primepar.plan.operator_layouts import part, sequence_lines
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Linear
 

@@ -8,9 +8,10 @@ from fractions import Fraction
 from functools import cached_property
 from math import prod
 
-from primepar.plan.layouts import movement_of, padded_vocabulary, parameter_place, part
+from primepar.plan.layouts import padded_vocabulary, parameter_place
 from primepar.plan.memory.lifetimes import Lies, Lifetimes
 from primepar.plan.memory.linear import LinearHoldings, held
+from primepar.plan.operator_layouts import movement_of, part
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.operators import Linear

@@ -23,7 +23,7 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.pipeline.schedule import dealt, in_flight, step_seconds
 from primepar.plan.pipeline.stage import Stage, StageDevices, StagePart
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.sequence_classes import EXACT
+from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]

@@ -12,7 +12,9 @@ from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cost.linear import Training
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Catalogue, Options
-from primepar.plan.search.planner import Found, Part, Planner
+from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
 
 
@@ -65,7 +67,7 @@ class StageDevices:
     def searched(self, place: StagePart, summing: float = 0.0) -> Stage:
         """The best plan of a stage, by its time with `summing` and told without."""
         if (place, summing) not in self._stages:
-            found = self.planner(place, summing).search()
+            found = search(self.planner(place, summing))
             self._stages[place, summing] = self.given(place, found.sequences)
         return self._stages[place, summing]
 
@@ -113,7 +115,7 @@ class Stage:
     """A plan of one stage, with what a pipeline needs to know of it."""
 
     group: StageDevices
-    found: Found
+    found: SearchResult
 
     @property
     def seconds(self) -> float:

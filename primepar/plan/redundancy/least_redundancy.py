@@ -12,7 +12,8 @@ from primepar.plan.redundancy.cost import Redundancy, tick
 from primepar.plan.redundancy.dynamic_program import cheapest_choices
 from primepar.plan.redundancy.integer_program import CostBound, solve
 from primepar.plan.redundancy.option_graph import Graph, undominated
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
 
 MOST_DEVICES = 64
 """Most devices for which all sequences of the operators are looked at, pair by pair."""
@@ -27,7 +28,7 @@ class Least:
     the number of variables of the integer program, 0 for the dynamic program.
     """
 
-    found: Found | None
+    found: SearchResult | None
     redundant: float
     bound: float
     proved: bool
@@ -72,7 +73,9 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
     redundant = redundancy.bytes.cost(choices)
     bound = max(0.0, unit * ceil(answer.bound / unit - 0.5)) if answer.bound > -inf else 0.0
     proved = answer.proved and bound >= redundant
-    return Least(Found(planner, redundant, choices), redundant, bound, proved, answer.columns)
+    return Least(
+        SearchResult(planner, redundant, choices), redundant, bound, proved, answer.columns
+    )
 
 
 def least_by_search(planner: Planner) -> Least:
@@ -81,7 +84,7 @@ def least_by_search(planner: Planner) -> Least:
     graph, _ = _with_time(redundancy)
     choices = cheapest_choices(graph, redundancy.tied)
     redundant = redundancy.bytes.cost(choices)
-    return Least(Found(planner, redundant, choices), redundant, redundant, proved=True)
+    return Least(SearchResult(planner, redundant, choices), redundant, redundant, proved=True)
 
 
 def least_of_block(

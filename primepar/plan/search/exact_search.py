@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from primepar.models.graph import Operator
 from primepar.plan.search.bounds import ChainLink, bounds, cheapest_way
 from primepar.plan.search.options import Numbers, kind_of
+from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import (
     ChainStep,
     Choices,
@@ -27,9 +27,6 @@ from primepar.plan.search.segments import (
     cheapest,
     stretch,
 )
-
-if TYPE_CHECKING:
-    from primepar.plan.search.planner import Planner
 
 STREAM = "blocks.0.add2"
 """The operator whose options stand for those of any that leaves the stream."""

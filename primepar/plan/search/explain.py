@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from primepar.plan.cost.traffic import traffic
-from primepar.plan.search.planner import Found
+from primepar.plan.search.result import SearchResult
 
 NEIGHBOURS = 3
 """Other sequences that are priced for each operator."""
@@ -66,7 +66,7 @@ class Explanation:
     choices: tuple[ChosenSequence, ...]
 
 
-def explain(found: Found, neighbours: bool = False) -> Explanation:
+def explain(found: SearchResult, neighbours: bool = False) -> Explanation:
     """Tell what was chosen, and where asked what else was near."""
     planner = found.planner
     training = planner.training
@@ -91,7 +91,7 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
     )
 
 
-def _choice(found: Found, name: str, neighbours: bool) -> ChosenSequence:
+def _choice(found: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
     planner, at = found.planner, found.choices[name]
     options = planner.options(name)
     return ChosenSequence(
@@ -104,7 +104,7 @@ def _choice(found: Found, name: str, neighbours: bool) -> ChosenSequence:
     )
 
 
-def _neighbours(found: Found, name: str) -> Iterator[Neighbour]:
+def _neighbours(found: SearchResult, name: str) -> Iterator[Neighbour]:
     """The nearest other options, all other operators keeping theirs."""
     planner, at = found.planner, found.choices[name]
     options = planner.options(name)

@@ -10,7 +10,8 @@ import numpy as np
 
 from primepar.errors import PlanError
 from primepar.plan.search.options import Options
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
 
 
 @dataclass
@@ -32,10 +33,10 @@ class Given(Planner):
         return own
 
     @property
-    def found(self) -> Found:
+    def found(self) -> SearchResult:
         """The plan with its cost. Raises `PlanError` for a sequence that the space has not."""
-        found = Found(self, 0.0, dict.fromkeys(self.named, 0))
-        return Found(self, self.cost(found.choices), found.choices)
+        found = SearchResult(self, 0.0, dict.fromkeys(self.named, 0))
+        return SearchResult(self, self.cost(found.choices), found.choices)
 
     def options(self, name: str) -> Options:
         """The one option of an operator."""

@@ -16,12 +16,11 @@ import numpy as np
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.search.exact_search import Exact, least_with
 from primepar.plan.search.options import Candidates, kind_of
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Vector
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, orders
 
-EXACT = 32
-"""Most devices for which all sequences are looked at one by one."""
 GOAL = 0.01
 """The share above the bound at which a plan will do."""
 FEW = 16
@@ -36,13 +35,13 @@ class Classes(Planner):
         return LeastWays.of(self.catalogue.layouts, sources, targets)
 
 
-def near_best(planner: Planner) -> Found:
+def near_best(planner: Planner) -> SearchResult:
     """A plan that costs at most a certified share more than the best."""
     space = SequenceSpace(planner.space, planner.training.wires.levels)
     classes = Classes.like(planner, space.of)
     least, _ = Exact.of(classes).search()
     bounds, count = least_with(classes), FEW
-    best: Found | None = None
+    best: SearchResult | None = None
     while best is None or (best.gap > GOAL and count < 2 * max(map(len, bounds.values()))):
         most = least * (1 + (GOAL if best is None else best.gap))
         chosen = {kind: _sequences(classes.known[kind].candidates, bound, most, count, space.levels)
@@ -50,7 +49,7 @@ def near_best(planner: Planner) -> Found:
         fine = Planner.like(planner, _choice(chosen))
         cost, choices = Exact.of(fine).search()
         if best is None or cost < best.cost:
-            best = Found(fine, cost, choices, max(0.0, cost / least - 1))
+            best = SearchResult(fine, cost, choices, max(0.0, cost / least - 1))
         count *= 2
     return best
 

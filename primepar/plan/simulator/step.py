@@ -7,7 +7,8 @@ from fractions import Fraction
 
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.layouts import ends, sequence_lines
+from primepar.plan.layouts import ends
+from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
 
