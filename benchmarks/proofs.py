@@ -1,4 +1,4 @@
-"""What `primepar bench verify` measures: seconds and memory, all of it in this process."""
+"""What `python -m benchmarks verify` measures: seconds and memory, all of it in this process."""
 
 from __future__ import annotations
 

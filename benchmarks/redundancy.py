@@ -1,4 +1,4 @@
-"""What `primepar bench plan` measures of the integer program: the least redundancy of a block."""
+"""What `python -m benchmarks plan` measures of the integer program: the least redundancy of a block."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The page that sets the paper's evaluation beside the planner's, with its pictures.
 
-    python docs/render_reproduction.py
+    python -m docs.render_reproduction
 
 writes docs/reproduction.md and docs/images/reproduction-*.svg, which are kept in git, as this takes
 minutes; a test computes some of the points anew and holds them against the page.
@@ -255,7 +255,7 @@ def table_2() -> Iterator[str]:
     yield "## Table 2: the time of the search"
     yield words(
         "Milliseconds, the paper's on a Xeon Gold 5218 / ours on the machine that made this page, "
-        "one thread each. [`primepar bench plan`](commands.md#bench) measures yours."
+        "one thread each. [`python -m benchmarks plan`](commands.md#benchmarks) measures yours."
     )
     yield table(["model", *(f"{devices} GPUs" for devices in DEVICES)],
                 [[NAMES[model], *own] for model, own in cells.items()])  # fmt: skip
