@@ -1,8 +1,8 @@
 """Does a program come to its end? Asked of Z3 as a textbook writes it.
 
 One integer for every instruction, which is when it starts; each starts after the one before it, and
-after all that the one before it waits for; Z3's default solver. `python -m benchmarks verify` measures it
-beside our own way, and the tests let it check our verdicts.
+after all that the one before it waits for; Z3's default solver. `python -m benchmarks verify`
+measures it next to our encoding, and tests compare the verdicts of both.
 """
 
 from __future__ import annotations

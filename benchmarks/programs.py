@@ -1,4 +1,4 @@
-"""The programs that `python -m benchmarks verify` measures: one family grows in ranks and in steps."""
+"""The programs of `python -m benchmarks verify`: one family grows in ranks and in steps."""
 
 from __future__ import annotations
 

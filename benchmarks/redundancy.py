@@ -1,4 +1,4 @@
-"""What `python -m benchmarks plan` measures of the integer program: the least redundancy of a block."""
+"""The integer program in `python -m benchmarks plan`: the least redundancy of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks plan` measures: searches for a block of the paper's models, in one process.
+"""Searches of `python -m benchmarks plan`: a block of the paper's models, in one process.
 
 The paper times its search for OPT, Llama 2 and BLOOM and does not say of which size; these are the
 larger ones of its evaluation.
