@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,13 @@ class Golden:
         mend = "if the new text is right, run: pytest --update-golden, and read the diff"
         assert path.exists(), f"no golden text {path.name}; {mend}"
         assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {mend}"
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage seldom: programs are millions of small tuples, and hold no circles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
