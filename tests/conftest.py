@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import lowered_steps
 import pytest
 from hypothesis import settings
+
+from primepar.reference.emulator import model
 
 settings.register_profile("dev", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
@@ -48,6 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/*.txt anew, to be reviewed"
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def steps_lowered_once() -> Iterator[None]:
+    """Emulated models take the programs that other tests lower, and leave theirs to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "lower_step", lowered_steps.lower_step)
+        yield
 
 
 @pytest.fixture
