@@ -266,6 +266,9 @@ def where(condition: Value, then: Value, otherwise: Value) -> Value:
     return condition * then + (1 - condition) * otherwise
 
 
+_FUNCTIONS = {**_OPERATORS, "where": where}
+
+
 def every(conditions: Iterable[Any]) -> Any:
     """All of the conditions hold."""
     return reduce(operator.and_, conditions, True)
@@ -279,18 +282,18 @@ def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
     """
     known: dict[int, Value] = {}
 
-    def read(part: Any) -> Value:
-        if not isinstance(part, _Node):
-            return part
+    def read(part: _Node) -> Value:
+        if id(part) in known:
+            return known[id(part)]
         if part.operator == "name":
-            return values[part.parts[0]]
-        if id(part) not in known:
-            parts = [read(each) for each in part.parts]
-            function = where if part.operator == "where" else _OPERATORS[part.operator]
-            known[id(part)] = function(*parts)
-        return known[id(part)]
+            value = values[part.parts[0]]
+        else:
+            parts = [read(each) if isinstance(each, _Node) else each for each in part.parts]
+            value = _FUNCTIONS[part.operator](*parts)
+        known[id(part)] = value
+        return value
 
-    return read(node)
+    return read(node) if isinstance(node, _Node) else node
 
 
 def nodes(node: Any) -> Iterator[_Node]:

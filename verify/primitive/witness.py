@@ -103,17 +103,23 @@ def find(points: Points) -> Found:
     return _tree(points, np.arange(len(points)), [], 0)
 
 
-def _tree(points: Points, places: Array, known: list[_Candidate], depth: int) -> Found:
-    for candidate in known:
-        if points.right(candidate.found)[places].all():
+def _tree(
+    points: Points, places: Array, known: list[tuple[_Candidate, Array]], depth: int
+) -> Found:
+    """`known` are candidates with the points, of all, at which each is right."""
+    for candidate, everywhere in known:
+        if everywhere[places].all():
             return candidate.found
     if depth > DEEPEST:
         raise SymbolicError("what is wanted depends on too many comparisons")
     spread = sorted({int(places[len(places) * part // PROBES]) for part in range(PROBES)})
     tried = [_Candidate.at(points.claim, points.at(place)) for place in (*spread, int(places[-1]))]
-    known += tried
-    candidate = max(tried, key=lambda one: int(points.right(one.found)[places].sum()))
-    right = points.right(candidate.found)[places]
+    rights = [points.right(one.found) for one in tried]
+    known += zip(tried, rights, strict=True)
+    candidate, everywhere = max(
+        zip(tried, rights, strict=True), key=lambda one: int(one[1][places].sum())
+    )
+    right = everywhere[places]
     if right.all():
         return candidate.found
     condition, holds = _separated(points, places, candidate, right)
