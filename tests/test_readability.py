@@ -24,7 +24,7 @@ def test_a_page_is_readable(name: str) -> None:
 def test_code_tables_headings_and_pictures_are_not_counted() -> None:
     text = (
         "# A heading. Two.\n\nOne *word*. See [two words](x.md).\n\n- item one\n- `a b` item\n\n"
-        "| a | b |\n|---|---|\n| c. | d. |\n\n```text\nAn output. Of two.\n```\n\n![A picture.](p.svg)"
+        "| a | b |\n|---|---|\n| c. | d. |\n\n```text\nOutput. Two.\n```\n\n![Picture.](p.svg)"
     )
     assert sentences(text) == ["One word.", "See two words.", "item one", "a b item"]
 
