@@ -14,7 +14,7 @@ from markdown_it.token import Token
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 # No sentence ends after these.
-SHORT = ("e.g.", "i.e.", "et al.", "vs.", "Fig.", "Eq.", "cf.", "etc.", "No.", "p.", "pp.")
+SHORT = {"e.g.", "i.e.", "al.", "vs.", "Fig.", "Eq.", "cf."}
 TEXTS = ("COMMENT", "STRING", "FSTRING")
 END = re.compile(r"(?<=[.!?])[\"')\]*_`]*\s+(?=[\"'(\[*_`]*[A-Z0-9`])")
 
@@ -65,7 +65,7 @@ def sentences(text: str) -> list[str]:
     for paragraph in paragraphs(text):
         start = 0
         for end in END.finditer(paragraph):
-            if not paragraph[: end.start()].endswith(SHORT):
+            if paragraph[: end.start()].split()[-1].lstrip("(") not in SHORT:
                 kept.append(paragraph[start : end.start()].strip())
                 start = end.end()
         kept.append(paragraph[start:].strip())

@@ -30,9 +30,10 @@ def test_code_tables_headings_and_pictures_are_not_counted() -> None:
 
 
 def test_sentences_end_at_stops_not_at_colons_or_abbreviations() -> None:
-    text = "It moves: once; e.g. `W`, by Wang et al. In 2024? Yes.\n\n3.5 is less"
+    text = "It moves: once; e.g. `W`, by Wang et al. In a step? In one step. Yes.\n\n3.5 is less"
     assert sentences(text) == [
-        "It moves: once; e.g. W, by Wang et al. In 2024?",
+        "It moves: once; e.g. W, by Wang et al. In a step?",
+        "In one step.",
         "Yes.",
         "3.5 is less",
     ]
