@@ -46,8 +46,13 @@ def paragraphs(text: str) -> list[str]:
 def shown(tokens: list[Token]) -> str:
     """Return the words of a paragraph without its markup."""
     breaks = ("softbreak", "hardbreak")
-    words = [" " if token.type in breaks else token.content for token in tokens if is_shown(token)]
+    words = [" " if token.type in breaks else marked(token) for token in tokens if is_shown(token)]
     return "".join(words).strip()
+
+
+def marked(token: Token) -> str:
+    """Return the words of a token; code keeps its marks, since it may start a sentence."""
+    return f"`{token.content}`" if token.type == "code_inline" else token.content
 
 
 def is_shown(token: Token) -> bool:
@@ -59,7 +64,7 @@ def sentences(text: str) -> list[str]:
     """Split paragraphs into sentences; a paragraph or a list item ends one, a colon does not.
 
     >>> sentences("One block, e.g. `W`, moves. It is *sent*: once.")
-    ['One block, e.g. W, moves.', 'It is sent: once.']
+    ['One block, e.g. `W`, moves.', 'It is sent: once.']
     """
     kept: list[str] = []
     for paragraph in paragraphs(text):

@@ -26,13 +26,13 @@ def test_code_tables_headings_and_pictures_are_not_counted() -> None:
         "# A heading. Two.\n\nOne *word*. See [two words](x.md).\n\n- item one\n- `a b` item\n\n"
         "| a | b |\n|---|---|\n| c. | d. |\n\n```text\nOutput. Two.\n```\n\n![Picture.](p.svg)"
     )
-    assert sentences(text) == ["One word.", "See two words.", "item one", "a b item"]
+    assert sentences(text) == ["One word.", "See two words.", "item one", "`a b` item"]
 
 
 def test_sentences_end_at_stops_not_at_colons_or_abbreviations() -> None:
     text = "It moves: once; e.g. `W`, by Wang et al. In a step? In one step. Yes.\n\n3.5 is less"
     assert sentences(text) == [
-        "It moves: once; e.g. W, by Wang et al. In a step?",
+        "It moves: once; e.g. `W`, by Wang et al. In a step?",
         "In one step.",
         "Yes.",
         "3.5 is less",
