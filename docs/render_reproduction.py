@@ -69,8 +69,8 @@ def all_points(setting: Setting = SETTING) -> list[PaperPoint]:
 
 def speed_row(point: PaperPoint) -> list[str]:
     """A row of figure 7's table."""
-    return [NAMES[point.model], str(point.devices), f"{point.printed_speed:.2f}", f"{point.speed:.2f}",
-            off(point.speed, point.printed_speed), f"{1e3 * point.megatron_seconds:,.0f}",
+    return [NAMES[point.model], str(point.devices), f"{point.printed_speed:.2f}",
+            f"{point.speed:.2f}", off(point.speed, point.printed_speed), f"{1e3 * point.megatron_seconds:,.0f}",
             f"{1e3 * point.seconds:,.0f}", str(point.copies)]  # fmt: skip
 
 
@@ -78,8 +78,8 @@ def share_row(point: PaperPoint) -> list[str]:
     """A row of figure 8's table."""
     apart = 100 * (point.share - point.printed_share)
     gib = (f"{size / 2**30:.2f}" for size in (point.megatron_memory, point.memory))
-    return [NAMES[point.model], str(point.devices), f"{point.printed_share:.0%}", f"{point.share:.0%}",
-            f"{apart:+.0f}", *gib]  # fmt: skip
+    return [NAMES[point.model], str(point.devices), f"{point.printed_share:.0%}",
+            f"{point.share:.0%}", f"{apart:+.0f}", *gib]  # fmt: skip
 
 
 def agreement(points: list[PaperPoint]) -> tuple[float, float, int, float, int]:
@@ -129,10 +129,10 @@ def figures_7_and_8(points: list[PaperPoint]) -> Iterator[str]:
                  "Megatron's copies"], map(speed_row, points))  # fmt: skip
     yield "## Figure 8: peak memory"
     yield "![Memory over Megatron's, the paper's and ours](images/reproduction-figure-8.svg)"
+    farthest = 100 * max(abs(point.share - point.printed_share) for point in points)
     yield words(
         f"{near} of the {len(points)} ratios are within 10 points of the paper's; the farthest is "
-        f"off by {100 * max(abs(point.share - point.printed_share) for point in points):.0f}. GiB are "
-        "of one block."
+        f"off by {farthest:.0f}. GiB are of one block."
     )
     yield table(["model", "GPUs", "paper", "ours", "points off", "Megatron GiB", "PrimePar GiB"],
                 map(share_row, points))  # fmt: skip
@@ -192,8 +192,8 @@ def collective_row(printed: Collectives, megatron: Mlp, primepar: Mlp) -> list[s
     ratio = primepar.collectives / megatron.collectives
     computing = 1 - megatron.collectives / megatron.seconds
     plan = ", ".join(f"`{text}`" for text in primepar.sequences)
-    return [NAMES[printed.model], str(printed.devices), str(printed.batch), plan, f"{printed.ratio:.0%}",
-            f"{ratio:.0%}", f"{printed.computing:.0%}", f"{computing:.0%}",
+    return [NAMES[printed.model], str(printed.devices), str(printed.batch), plan,
+            f"{printed.ratio:.0%}", f"{ratio:.0%}", f"{printed.computing:.0%}", f"{computing:.0%}",
             f"{primepar.seconds / megatron.seconds:.2f}"]  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def choices(paper_points: list[PaperPoint]) -> Iterator[str]:
 
 
 def causes(points: list[PaperPoint]) -> Iterator[str]:
-    """Where ours is far from the paper's, and what the model says there."""
+    """Where ours is far from the paper's, and what the model shows there."""
     by_place = {(point.model, point.devices): point for point in points}
     free = without_links(SETTING)
     rows = []
@@ -364,8 +364,8 @@ def draw(points: list[PaperPoint], stacks: list[Stack]) -> None:
     panels = [
         BarPanel(NAMES[stack.model], tuple(
             (",".join(map(str, split)), values) for split, *values in
-            zip(SPLITS, stack.printed.megatron, stack.bars[0], stack.printed.primepar, stack.bars[1],
-                strict=True)
+            zip(SPLITS, stack.printed.megatron, stack.bars[0], stack.printed.primepar,
+                stack.bars[1], strict=True)
         ))
         for stack in stacks
     ]  # fmt: skip
