@@ -70,8 +70,9 @@ def all_points(setting: Setting = SETTING) -> list[PaperPoint]:
 def speed_row(point: PaperPoint) -> list[str]:
     """A row of figure 7's table."""
     return [NAMES[point.model], str(point.devices), f"{point.printed_speed:.2f}",
-            f"{point.speed:.2f}", off(point.speed, point.printed_speed), f"{1e3 * point.megatron_seconds:,.0f}",
-            f"{1e3 * point.seconds:,.0f}", str(point.copies)]  # fmt: skip
+            f"{point.speed:.2f}", off(point.speed, point.printed_speed),
+            f"{1e3 * point.megatron_seconds:,.0f}", f"{1e3 * point.seconds:,.0f}",
+            str(point.copies)]  # fmt: skip
 
 
 def share_row(point: PaperPoint) -> list[str]:
@@ -292,7 +293,7 @@ def causes(points: list[PaperPoint]) -> Iterator[str]:
     yield "## Where ours differs, and why"
     yield words(
         "**On 4 GPUs** ours are below the paper's for all models. With the coefficients of the "
-        "paper's point figure 9 there is less to gain. The last column is the throughput over "
+        "paper's own figure 9 there is less to gain. The last column is the throughput over "
         "Megatron's of a plan that had to send nothing at all."
     )
     yield table(["model", "paper", "ours", "nothing sent"], rows)
