@@ -13,7 +13,7 @@ from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.signature import Bound, Signature, Tensor
 from primepar.verify.report import PROPERTIES
 
-MENDED = Path(__file__).parent / "mended"
+REPAIRED = Path(__file__).parent / "repaired"
 DIAGNOSES = {
     1: "deadlock-freedom:0,0",
     2: "completion:0",
@@ -44,7 +44,7 @@ def target(exercise: Exercise, folder: Path) -> str:
 def test_there_are_ten_with_a_symptom_each_and_they_cover_all_properties() -> None:
     assert [exercise.number for exercise in ALL] == list(range(1, 11)) == list(DIAGNOSES)
     assert all(exercise.title and exercise.symptom for exercise in ALL)
-    assert {path.name for path in MENDED.iterdir()} == {each.path.name for each in ALL}
+    assert {path.name for path in REPAIRED.iterdir()} == {each.path.name for each in ALL}
     assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
         "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
         "traffic",
@@ -67,7 +67,7 @@ def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercis
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
 def test_an_answer_mends_it(exercise: Exercise) -> None:
-    done = run("exercise", str(exercise.number), target(exercise, MENDED))
+    done = run("exercise", str(exercise.number), target(exercise, REPAIRED))
     assert done == Done(0, f"exercise {exercise.number}: mended\n", "")
 
 
@@ -97,9 +97,9 @@ CHANGED = {
 
 @pytest.mark.parametrize("field", QUESTIONS)
 def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: Path) -> None:
-    program = load_program(MENDED / "02_rows.json")
+    program = load_program(REPAIRED / "02_rows.json")
     if field == "ranks":
-        other = load_program(MENDED / "01_ring.json")
+        other = load_program(REPAIRED / "01_ring.json")
     else:
         other = replace(program, **{field: CHANGED[field]})
     save_program(other, tmp_path / "mine.json")
@@ -187,7 +187,7 @@ def test_wrong_input_ends_in_one_line() -> None:
         "exercise 1: expected a program as the answer, got something else: start from what "
         "primepar exercise 1 -o FILE writes"
     )
-    assert refused("10", str(MENDED / "01_ring.json")) == (
+    assert refused("10", str(REPAIRED / "01_ring.json")) == (
         "exercise 10: expected a primitive as the answer, got something else: start from what "
         "primepar exercise 10 -o FILE writes"
     )
