@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
 
 from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.verify.counterexample.data import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]
@@ -18,6 +19,14 @@ PROPERTIES = (
     "traffic",
 )  # fmt: skip
 """Names of the properties, in the order in which a report lists them."""
+NOT_CERTIFIED = "proved by Z3, not certified"
+Paint = Callable[[str, str], str]
+"""Colours a text by the verdict that it states."""
+
+
+def plain(text: str, verdict: str) -> str:
+    """The text without a colour."""
+    return text
 
 
 class PropertyResult(Struct, frozen=True):
@@ -64,6 +73,30 @@ class Report(Struct, frozen=True):
         elif "unknown" in verdicts:
             overall = "unknown"
         return cls(target, overall, results, scope, certificate)
+
+    def lines(self, scope: str = "", seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
+        """The report as text: the verdict, every property, and the counterexamples drawn.
+
+        `scope` is what a proof is about; `seconds` adds the time that each property took.
+        """
+        reach = f" {scope}" if scope and self.verdict == "proved" else ""
+        yield f"{self.target}: {paint(self.verdict, self.verdict)}{reach}"
+        for result in self.properties:
+            verdict = paint(f"{result.verdict:8}", result.verdict)
+            if result.certified is False:
+                verdict = paint(NOT_CERTIFIED, "unknown")
+            time = f" {result.seconds:8.3f} s" if seconds else ""
+            yield f"  {result.name:17} {verdict}{time}".rstrip()
+            text = result.counterexample or result.reason or ""
+            yield from (f"      {line}" for line in text.splitlines())
+            if result.details is not None:
+                for line in counterexample_lines(result.details):
+                    yield f"        {line}".rstrip()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines(f"for {self.scope}" if self.scope else ""))
+
+    __repr__ = __str__
 
     def __getitem__(self, name: str) -> PropertyResult:
         """Give one property by name. Raises `KeyError` if it was not asked."""
