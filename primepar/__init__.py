@@ -58,9 +58,11 @@ class _Root(ModuleType):
 sys.modules[__name__].__class__ = _Root
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _QUESTIONS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module("primepar.api"), name)
+if not TYPE_CHECKING:  # so that a misspelt name is an error of types, too
+
+    def __getattr__(name: str) -> Any:
+        if name not in _QUESTIONS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        return getattr(import_module("primepar.api"), name)

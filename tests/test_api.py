@@ -14,6 +14,7 @@ from test_imports import loaded_by
 
 import primepar
 from primepar import PrimeParError, Primitive, api
+from primepar.api.resolved import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
 from primepar.plan import ready_plan
@@ -65,10 +66,12 @@ def test_a_target_is_a_class_an_object_text_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     program = primepar.lower("P2x2")
     save_program(program, tmp_path / "program.json")
-    alike = [PrimePar, PrimePar(), "primepar"]
+    alike: list[AnyTarget] = [PrimePar, PrimePar(), "primepar"]
     assert [primepar.lower(target, side=2) for target in alike] == [program] * 3
-    for same in ("P2x2", parse_sequence("P2x2"), program, tmp_path / "program.json"):
-        assert primepar.lower(same) == program
+    same: list[AnyTarget] = [
+        "P2x2", parse_sequence("P2x2"), program, tmp_path / "program.json",
+    ]  # fmt: skip
+    assert [primepar.lower(target) for target in same] == [program] * 4
     assert primepar.check(f"{tmp_path / 'mine.py'}:Mine", side=3).equal
 
 
