@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 from primepar.pictures.counterexample_text import counterexample_lines
-from primepar.verify.counterexample.data import Counterexample
+from primepar.schedule.counterexample import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]
 """A property that has no meaning until another one holds is not asked; a report always is."""
