@@ -14,7 +14,7 @@ from test_imports import loaded_by
 
 import primepar
 from primepar import PrimeParError, Primitive, api
-from primepar.api.resolved import AnyTarget
+from primepar.api.asked_target import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
 from primepar.plan import ready_plan

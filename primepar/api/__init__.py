@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AnyTarget, AskedTarget
 from primepar.api.placement import Shape, Side, operator_of
-from primepar.api.resolved import OF_A_PLAN, OF_A_STEP, AnyTarget, Resolved
 from primepar.api.training_step import TrainingStep
 from primepar.errors import ShapeError
 from primepar.plan.plan import Plan
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.pictures.drawing import Drawing
     from primepar.plan.cluster import Cluster
-    from primepar.plan.search.planner import Found
-    from primepar.plan.search.space import SpaceName
+    from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.sequence_space import SpaceName
     from primepar.plan.simulator.run import Simulation
     from primepar.reference.check import CheckReport
-    from primepar.trace import Event
+    from primepar.schedule.events import Event
     from primepar.verify.report import Report
 
 __all__ = ["check", "lower", "plan", "show", "simulate", "verify"]
 
 
 @runtime_checkable
-class Run(Protocol):
+class HasEvents(Protocol):
     """What ran a program: an emulation or a simulation."""
 
     @property
@@ -47,7 +47,7 @@ class Run(Protocol):
 
 
 def show(
-    target: AnyTarget | Run, *, side: Side | None = None, phase: Phase | None = None
+    target: AnyTarget | HasEvents, *, side: Side | None = None, phase: Phase | None = None
 ) -> Drawing:
     """Draw a target: what each device multiplies at each step, and what moves meanwhile.
 
@@ -79,12 +79,12 @@ def show(
     """
     from primepar.api import drawings
 
-    if isinstance(target, Run):
+    if isinstance(target, HasEvents):
         seconds = getattr(target, "seconds", None)
         if seconds is None:  # an emulation has a clock of its own
             return drawings.timeline_drawing(target.events, "units")
         return drawings.timeline_drawing(*drawings.in_readable_unit(target.events, float(seconds)))
-    asked = Resolved.of(target)
+    asked = AskedTarget.of(target)
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, phase=phase)
         return drawings.plan_drawing(asked.target)
@@ -102,7 +102,7 @@ def check(
     batch: int | None = None,
     positions: int | None = None,
 ) -> CheckReport:
-    """Run a target on emulated devices, and compare what they compute with one device, with ==.
+    """HasEvents a target on emulated devices, and compare what they compute with one device, with ==.
 
     `shape` gives the elements M, N, K of the operator, by default two for each slice. Of a plan a
     whole training step is run, of `batch` sequences of `positions` tokens. Raises `TargetError`
@@ -124,7 +124,7 @@ def check(
     from primepar.reference.check import check as check_sequence
     from primepar.reference.check import check_plan, check_program
 
-    asked = Resolved.of(target)
+    asked = AskedTarget.of(target)
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, shape=shape)
         step = TrainingStep.of(asked.target, batch, positions)
@@ -175,7 +175,7 @@ def verify(
         >>> report.verdict, report["coverage"].details.sides
         ('refuted', {'s': 2})
     """
-    asked = Resolved.of(target)
+    asked = AskedTarget.of(target)
     resolved = asked.target
     if isinstance(resolved, Nesting) or (isinstance(resolved, Primitive) and side is None):
         reason = "as what a map moves is posted at once and needs no buffer"
@@ -223,7 +223,7 @@ def lower(
         >>> [node.block for node in program.programs[0] if isinstance(node, ISend)]
         ['I[0,0]', 'W[0,0]']
     """
-    return Resolved.of(target).program(side, shape, phase, batch, positions)
+    return AskedTarget.of(target).program(side, shape, phase, batch, positions)
 
 
 def simulate(
@@ -236,7 +236,7 @@ def simulate(
     batch: int | None = None,
     positions: int | None = None,
 ) -> Simulation:
-    """Run a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
+    """HasEvents a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
 
     `cluster` is a name like `"h200-8"`, a TOML file, or a cluster. A sequence needs the `shape` of
     its operator; of a plan a training step is simulated. `dtype` is by default the first that the
@@ -253,7 +253,7 @@ def simulate(
     from primepar.plan.simulator.run import simulate as run_program
     from primepar.plan.simulator.step import simulate_step
 
-    asked = Resolved.of(target)
+    asked = AskedTarget.of(target)
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
@@ -279,7 +279,7 @@ def plan(
     dtype: str | None = None,
     space: SpaceName = "paper",
     alpha: float = 0.0,
-) -> Found:
+) -> SearchResult:
     """Search the plan with the shortest training step of a model on a cluster.
 
     `model` is a name like `"opt-6.7b"`, a `config.json`, or its sizes; `batch` counts sequences of
@@ -300,7 +300,8 @@ def plan(
     from primepar.models.sizes import find_model
     from primepar.plan.cluster import load_cluster
     from primepar.plan.search.planner import Planner
+    from primepar.plan.search.search import search
 
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
-    return Planner.of(sizes, machine, devices, batch, dtype, space, alpha).search()
+    return search(Planner.of(sizes, machine, devices, batch, dtype, space, alpha))

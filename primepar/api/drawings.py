@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from primepar.pictures.drawing import Drawing
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
+from primepar.pictures.timeline import timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
-from primepar.plan.describe import describe, words
+from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program, Sequence
-from primepar.trace import Event, timeline_svg
+from primepar.schedule.events import Event
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from primepar.api.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence
-from primepar.targets import Target
 
 MOST_DEVICES = 4096
 """Largest mesh that is unrolled device by device."""

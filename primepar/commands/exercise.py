@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import resolve
 from primepar.commands.exercise_catalog import (
     PRIMITIVE,
     Exercise,
@@ -18,7 +19,6 @@ from primepar.commands.exercise_catalog import (
     other_work,
     verify,
 )
-from primepar.commands.resolve_target import resolve
 from primepar.commands.verify import EXIT_CODES
 from primepar.errors import TargetError
 from primepar.files import write_text

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primepar.commands.resolve_target import Target, resolve
+from primepar.api.resolve_target import Target, resolve
 from primepar.errors import TargetError
 from primepar.schedule import Primitive, Program, Sequence
 

@@ -10,7 +10,7 @@ import typer
 from primepar.api import placement
 from primepar.api.placement import COMMAND_LINE
 from primepar.api.placement import MOST_DEVICES as MOST_DEVICES
-from primepar.commands.resolve_target import Target
+from primepar.api.resolve_target import Target
 from primepar.errors import TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Program, Sequence

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
+from primepar.api.resolve_target import Target, resolve, without_lengths
 from primepar.api.training_step import TrainingStep as TrainingStep
 from primepar.commands.options import json_text
-from primepar.commands.resolve_target import Target, resolve, without_lengths
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.plan import Plan, ready_plan, save_plan

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from primepar.api.drawings import in_readable_unit
+from primepar.api.resolve_target import Target
 from primepar.commands.options import (
     BatchOption,
     DepthOption,
@@ -26,7 +27,6 @@ from primepar.commands.options import (
     operator_of,
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
-from primepar.commands.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg

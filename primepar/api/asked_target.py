@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from primepar.api.placement import Shape, Side, no_shape, on_mesh, operator_of, refused
+from primepar.api.resolve_target import Target, primitive_of, resolve, without_lengths
 from primepar.api.training_step import TrainingStep
 from primepar.errors import TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.operators import PHASES, Phase
-from primepar.targets import Target, primitive_of, resolve, without_lengths
 
 
 @runtime_checkable
@@ -35,14 +35,14 @@ OF_A_PROGRAM = "as a program is read as it stands"
 
 
 @dataclass(frozen=True)
-class Resolved:
+class AskedTarget:
     """A target, and how messages name it."""
 
     name: str
     target: Target | Nesting
 
     @classmethod
-    def of(cls, given: AnyTarget) -> Resolved:
+    def of(cls, given: AnyTarget) -> AskedTarget:
         """Resolve a target. Raises `TargetError`, and what reading a file raises."""
         if isinstance(given, str | Path):
             text = str(given)
