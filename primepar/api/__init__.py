@@ -102,7 +102,7 @@ def check(
     batch: int | None = None,
     positions: int | None = None,
 ) -> CheckReport:
-    """HasEvents a target on emulated devices, and compare what they compute with one device, with ==.
+    """Run a target on emulated devices, and compare what they compute with one device, with ==.
 
     `shape` gives the elements M, N, K of the operator, by default two for each slice. Of a plan a
     whole training step is run, of `batch` sequences of `positions` tokens. Raises `TargetError`
@@ -236,7 +236,7 @@ def simulate(
     batch: int | None = None,
     positions: int | None = None,
 ) -> Simulation:
-    """HasEvents a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
+    """Run a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
 
     `cluster` is a name like `"h200-8"`, a TOML file, or a cluster. A sequence needs the `shape` of
     its operator; of a plan a training step is simulated. `dtype` is by default the first that the

@@ -97,7 +97,13 @@ def primitive_of(text: str, kind: type[Primitive]) -> Primitive:
             f"{text}: expected a class that can be called without arguments, "
             f"got {type(error).__name__}: {error}"
         ) from None
-    _check_axes(text, primitive.axes)
+    try:
+        axes = primitive.axes
+    except Exception as error:
+        raise PrimitiveError(
+            f"{text}: expected axes that can be read, got {type(error).__name__}: {error}"
+        ) from None
+    _check_axes(text, axes)
     maps_of(primitive)
     return primitive
 
