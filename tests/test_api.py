@@ -18,6 +18,7 @@ from primepar.api.asked_target import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
 from primepar.plan import ready_plan
+from primepar.plan.search.explain import explain, words
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule import save_program
@@ -87,7 +88,9 @@ def test_a_plan_is_shown_checked_verified_lowered_and_simulated() -> None:
 
 def test_a_search_returns_what_the_other_questions_take() -> None:
     found = primepar.plan(MODEL, "h200-8", devices=2, batch=2)
-    assert primepar.show(found).text == primepar.show(found.plan).text
+    shown = primepar.show(found)
+    assert shown.text == words(explain(found))
+    assert shown.svg == primepar.show(found.plan).svg
     assert primepar.verify(found).verdict == "proved"
 
 

@@ -269,7 +269,8 @@ def test_no_answer_ends_in_a_traceback(
         (b"", "mine.json: expected JSON, got broken text: Input data was truncated"),
         (
             b"\x00\xff\xfe",
-            "mine.json: expected JSON, got broken text: JSON is malformed: invalid character (byte 0)",
+            "mine.json: expected JSON, got broken text: JSON is malformed: invalid character "
+            "(byte 0)",
         ),
         (b"[1]", "mine.json: Expected `object`, got `array`"),
     ],

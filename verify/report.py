@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from textwrap import fill
 from typing import Literal
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ PROPERTIES = (
 )  # fmt: skip
 """Names of the properties, in the order in which a report lists them."""
 NOT_CERTIFIED = "proved by Z3, not certified"
+COLUMNS = 100
 Paint = Callable[[str, str], str]
 """Colours a text by the verdict that it states."""
 
@@ -43,6 +45,21 @@ class PropertyResult(Struct, frozen=True):
     """If refuted: the counterexample as data, for pictures and programs."""
     certified: bool | None = None
     """Of a proof for all sides: whether the checker accepted a certificate of it."""
+
+    def lines(self, seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
+        """The property as text: its verdict, and the counterexample drawn or the reason."""
+        verdict = paint(f"{self.verdict:8}", self.verdict)
+        if self.certified is False:
+            verdict = paint(NOT_CERTIFIED, "unknown")
+        yield f"{self.name:17} {verdict}{f' {self.seconds:8.3f} s' if seconds else ''}".rstrip()
+        text = self.counterexample or self.reason or ""
+        yield from (f"    {line}" for line in text.splitlines())
+        if self.details is not None:
+            for line in counterexample_lines(self.details):
+                yield f"      {line}".rstrip()
+
+    def __str__(self) -> str:
+        return _wrapped(self.lines())
 
 
 class Report(Struct, frozen=True):
@@ -82,19 +99,10 @@ class Report(Struct, frozen=True):
         reach = f" {scope}" if scope and self.verdict == "proved" else ""
         yield f"{self.target}: {paint(self.verdict, self.verdict)}{reach}"
         for result in self.properties:
-            verdict = paint(f"{result.verdict:8}", result.verdict)
-            if result.certified is False:
-                verdict = paint(NOT_CERTIFIED, "unknown")
-            time = f" {result.seconds:8.3f} s" if seconds else ""
-            yield f"  {result.name:17} {verdict}{time}".rstrip()
-            text = result.counterexample or result.reason or ""
-            yield from (f"      {line}" for line in text.splitlines())
-            if result.details is not None:
-                for line in counterexample_lines(result.details):
-                    yield f"        {line}".rstrip()
+            yield from (f"  {line}" for line in result.lines(seconds, paint))
 
     def __str__(self) -> str:
-        return "\n".join(self.lines(f"for {self.scope}" if self.scope else ""))
+        return _wrapped(self.lines(f"for {self.scope}" if self.scope else ""))
 
     __repr__ = __str__
 
@@ -104,3 +112,13 @@ class Report(Struct, frozen=True):
             if result.name == name:
                 return result
         raise KeyError(name)
+
+
+def _wrapped(lines: Iterable[str]) -> str:
+    """Lines for a page of `COLUMNS`; what is drawn is narrower and stays as it is."""
+    return "\n".join(
+        fill(line, COLUMNS, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2))
+        if len(line) > COLUMNS
+        else line
+        for line in lines
+    )

@@ -51,8 +51,8 @@ def show(
 ) -> Drawing:
     """Draw a target: what each device multiplies at each step, and what moves meanwhile.
 
-    Of a plan its operators and layouts are drawn, of a run (what `simulate` or
-    `primepar.reference.emulate` returns) its timeline. Print the drawing, `save` it as SVG, or
+    Of a plan its operators and layouts are drawn, of what `plan` returns the predicted cost too, and
+    of a run (what `simulate` or `primepar.reference.emulate` returns) its timeline. Print the drawing, `save` it as SVG, or
     leave it as the last line of a notebook's cell. Raises `TargetError` for a target, a side or a
     phase that does not fit.
 
@@ -87,7 +87,7 @@ def show(
     asked = AskedTarget.of(target)
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, phase=phase)
-        return drawings.plan_drawing(asked.target)
+        return drawings.search_drawing(target) or drawings.plan_drawing(asked.target)
     placed = asked.on_mesh(side)
     program = asked.program(side, None, phase, None, None)
     return drawings.grid_drawing(drawings.grid_of(asked.name, placed, program))

@@ -46,6 +46,17 @@ def plan_drawing(plan: Plan) -> Drawing:
     return Drawing(words(description, _columns()), lambda: plan_svg(description))
 
 
+def search_drawing(found: object) -> Drawing | None:
+    """What a search chose and its predicted cost; None for anything else."""
+    from primepar.plan.search.explain import explain
+    from primepar.plan.search.explain import words as explanation_text
+    from primepar.plan.search.result import SearchResult
+
+    if not isinstance(found, SearchResult):
+        return None
+    return Drawing(explanation_text(explain(found)), lambda: plan_svg(describe(found.plan)))
+
+
 def timeline_drawing(events: Several[Event], unit: str) -> Drawing:
     """What every device of a run did over time."""
     text = timeline_text(events, _columns(), unit)
