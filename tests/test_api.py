@@ -177,11 +177,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: primepar.verify("primepar", buffered=True),
      "primepar: expected no buffered, as what a map moves is posted at once and needs no buffer, "
      "got buffered=True: leave it out"),
-    (lambda: primepar.verify("K,P", side=2),
-     "K,P: expected no side, as a sequence has a length for each primitive, got side=2: leave it "
-     "out"),
-    (lambda: primepar.check("K,P"),
-     "K,P: expected a length for each primitive, got none: write them like K2,P2x2"),
+    (lambda: primepar.verify("K2,P2x2", side=2),
+     "K2,P2x2: expected no side, as a sequence has its own mesh, got side=2: leave it out"),
+    (lambda: primepar.check(Nesting((PrimePar(), PrimePar()), ("P", "P"))),
+     "P,P: expected a length for each primitive, got none: write them like P2x2,P2x2"),
     (lambda: primepar.verify(NoMap),
      "NoMap.forward: expected a map that can be called as forward(self, r, t, s), got "
      "NotImplementedError: NoMap has no forward map"),

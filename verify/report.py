@@ -99,7 +99,7 @@ class Report(Struct, frozen=True):
         reach = f" {scope}" if scope and self.verdict == "proved" else ""
         yield f"{self.target}: {paint(self.verdict, self.verdict)}{reach}"
         for result in self.properties:
-            yield from (f"  {line}" for line in result.lines(seconds, paint))
+            yield from (f"  {line}".rstrip() for line in result.lines(seconds, paint))
 
     def __str__(self) -> str:
         return _wrapped(self.lines(f"for {self.scope}" if self.scope else ""))

@@ -51,10 +51,10 @@ def show(
 ) -> Drawing:
     """Draw a target: what each device multiplies at each step, and what moves meanwhile.
 
-    Of a plan its operators and layouts are drawn, of what `plan` returns the predicted cost too, and
-    of a run (what `simulate` or `primepar.reference.emulate` returns) its timeline. Print the drawing, `save` it as SVG, or
-    leave it as the last line of a notebook's cell. Raises `TargetError` for a target, a side or a
-    phase that does not fit.
+    Of a plan its operators and layouts are drawn, of what `plan` returns its choices and their
+    predicted cost, of a run (what `simulate` or `primepar.reference.emulate` returns) its timeline.
+    Print the drawing, `save` it as SVG, or leave it as the last line of a notebook's cell. Raises
+    `TargetError` for a target, a side or a phase that does not fit.
 
     Examples:
         >>> import primepar
@@ -175,7 +175,7 @@ def verify(
         >>> report.verdict, report["coverage"].details.sides
         ('refuted', {'s': 2})
     """
-    asked = AskedTarget.of(target)
+    asked = AskedTarget.of(target, every_length=side is None)
     resolved = asked.target
     if isinstance(resolved, Nesting) or (isinstance(resolved, Primitive) and side is None):
         reason = "as what a map moves is posted at once and needs no buffer"
@@ -184,7 +184,6 @@ def verify(
     if isinstance(resolved, Nesting):
         from primepar.verify.nesting.proof import verify_nesting
 
-        asked.refuse("as a sequence has a length for each primitive", side=side)
         return verify_nesting(resolved, asked.name, timeout)
     if isinstance(resolved, Primitive) and side is None:
         from primepar.verify.primitive.proof import verify_primitive

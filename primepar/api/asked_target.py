@@ -42,11 +42,14 @@ class AskedTarget:
     target: Target | Nesting
 
     @classmethod
-    def of(cls, given: AnyTarget) -> AskedTarget:
-        """Resolve a target. Raises `TargetError`, and what reading a file raises."""
+    def of(cls, given: AnyTarget, every_length: bool = False) -> AskedTarget:
+        """Resolve a target. Raises `TargetError`, and what reading a file raises.
+
+        With `every_length` text like `K,P` names the sequence for every length of its members.
+        """
         if isinstance(given, str | Path):
             text = str(given)
-            return cls(text, without_lengths(text) or resolve(text))
+            return cls(text, (without_lengths(text) if every_length else None) or resolve(text))
         if isinstance(given, type) and issubclass(given, Primitive):
             return cls(given.__name__, primitive_of(given.__name__, given))
         if isinstance(given, Primitive):
