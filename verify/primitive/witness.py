@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -158,7 +159,25 @@ class _Candidate:
     """Expressions that are right at a point, and conditions that hold there, sort by sort."""
 
     found: Found
-    conditions: tuple[tuple[Condition, ...], ...]
+    point: Point
+    path: _Path
+    sorts: tuple[list[Form], ...]
+    """The conditions as forms that are 0 or more."""
+
+    @cached_property
+    def conditions(self) -> list[tuple[Condition, ...]]:
+        """The conditions as expressions: few candidates are asked for theirs."""
+        known = {**{each: name(each) for each in self.point}, **self.found}
+        return [
+            tuple(
+                _once(
+                    evaluate(self.path.condition(form), known)
+                    for form in forms
+                    if form.constant is None
+                )
+            )
+            for forms in self.sorts
+        ]
 
     @classmethod
     def at(cls, claim: Claim, point: Point) -> _Candidate:
@@ -183,13 +202,7 @@ class _Candidate:
             found[each], wraps = path.around(solved[each], rooms[each])
             room = rooms[each].plus(solved[each], -1).plus(Form.of(-1))
             inside += [] if wraps else [solved[each], room]
-        known = {**{each: name(each) for each in point}, **found}
-        sorts = ([*left, *path.literals], inside, path.wrapped)
-        return cls(found, tuple(
-            tuple(_once(evaluate(path.condition(form), known) for form in forms
-                        if form.constant is None))
-            for forms in sorts
-        ))  # fmt: skip
+        return cls(found, point, path, ([*left, *path.literals], inside, path.wrapped))
 
 
 def _once(conditions: Iterable[Condition | bool]) -> Iterable[Condition]:
