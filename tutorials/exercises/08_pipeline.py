@@ -7,10 +7,10 @@
 # one receive, the send first. The pipeline has to end with any number of stages and micro-batches.
 
 # %%
+import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.schedule import Program
 from primepar.schedule.program import Group, Recv, Send
-from primepar.verify import verify_program
 
 errors_in_one_line(__file__)
 
@@ -59,7 +59,7 @@ for stages in range(2, 6):
                     refuse(f"{where}: a group holds other than a send and a receive of a neighbour")
             ranks.append(tuple(calls))
         pipeline = Program("primepar-program", 1, stages, tuple(ranks))
-        for result in verify_program(pipeline).properties:
+        for result in primepar.verify(pipeline).properties:
             if result.verdict != "proved":
                 lines = (result.counterexample or result.reason).splitlines()
                 refuse(f"{stages} stages, {batches} micro-batches, {result.name}: {lines[0]}")
