@@ -41,10 +41,8 @@ for side in (2, 3, 4):
             refuse(f"with side {side} device {rank} makes other columns than its own")
     homes = {"I": [(1, 0)], "W": [(0, 1)], "O": [(m, 1) for m in range(side)]}
     for tensor, blocks in homes.items():
-        if sorted(ring.home(tensor, 1)) != blocks:
-            refuse(
-                f"with side {side} the home of {tensor} on device 1 is {sorted(ring.home(tensor, 1))}"
-            )
+        if (home := sorted(ring.home(tensor, 1))) != blocks:
+            refuse(f"with side {side} the home of {tensor} on device 1 is {home}")
     sent = primepar.check(ring, shape=shape).sent[0]
     if sent > 3 * (side - 1) * 12 * 12 // side:
         refuse(f"with side {side} each device sends {sent} elements")
