@@ -22,7 +22,7 @@ _MODULES = {
     "verify_nesting": "nesting.proof",
     "verify_primitive": "primitive.proof",
     "verify_program": "program.proof",
-    "verify_side": "primitive.side",
+    "verify_side": "primitive.one_mesh",
 }
 
 __all__ = [
