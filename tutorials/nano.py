@@ -186,6 +186,8 @@ def emulate(method, s):
 
 # ------------------------------------------------------------------- Reader 3: Z3, for every s >= 1
 
+SYMBOLS = z3.Ints("s r c t r2 c2 t2")  # the side, a place, and another place
+
 
 class Term(z3.ArithRef):
     """A Z3 integer; `%` by the symbolic side s stays linear, which Z3 decides."""
@@ -208,7 +210,7 @@ class Term(z3.ArithRef):
     def __mod__(self, side):
         """Subtract s up to three times, or add it once: right from -s to 4 s.
 
-        Beyond these the result is outside of 0 to s - 1, which `coverage` refutes.
+        Beyond these the result is outside of 0 to s - 1, which is refuted as its `range`.
         """
         found = self - 3 * side
         for multiple in (2, 1, 0, -1):
@@ -216,12 +218,8 @@ class Term(z3.ArithRef):
         return Term(found)
 
 
-def symbols(*names):
-    return [Term(z3.Int(name)) for name in names]
-
-
 def inside(s, *values):
-    return [z3.And(value >= 0, value < s) for value in values]
+    return z3.And(*(z3.And(value >= 0, value < s) for value in values))
 
 
 def same(left, right):
@@ -242,29 +240,31 @@ def text_of(model, *story):
 
 def properties(method):
     """Name of each property, a formula of the places where it fails, and what is wrong there."""
-    s, r, c, t, r2, c2, t2 = symbols("s", "r", "c", "t", "r2", "c2", "t2")
-    mesh = z3.And(s >= 1, *inside(s, r, c, t, r2, c2, t2))
+    s, r, c, t, r2, c2, t2 = map(Term, SYMBOLS)
+    mesh = z3.And(s >= 1, inside(s, r, c, t, r2, c2, t2))
+    here, there = (r, c, t), (r2, c2, t2)
     for phase, (*tensors, _) in PRODUCTS.items():
-        done, again = (tuple(getattr(method, phase)(*place, s).values())
-                       for place in ((r, c, t), (r2, c2, t2)))  # fmt: skip
-        story = "device", (r, c), "computes block product", done, "at step", t
-        yield f"range of {phase}", z3.And(mesh, z3.Not(z3.And(*inside(s, *done)))), story
+        done, again = (tuple(getattr(method, phase)(*at, s).values()) for at in (here, there))
+        fails = z3.And(mesh, z3.Not(inside(s, *done)))
+        story = "device", (r, c), "at step", t
+        yield f"range of {phase}", fails, (*story, "computes", done)
         # There are as many places as block products: if no two places compute the same block
         # product, then each is computed exactly once.
-        twice = z3.And(mesh, same(done, again), z3.Not(same((r, c, t), (r2, c2, t2))))
-        yield f"coverage of {phase}", twice, (*story, "and", (r2, c2), "at step", t2)
+        fails = z3.And(mesh, same(done, again), z3.Not(same(here, there)))
+        story += "and device", (r2, c2), "at step", t2, "compute", done
+        yield f"coverage of {phase}", fails, story
         for tensor in tensors:
             # At each step a block is on one device, so what is needed next has exactly one sender.
             held, other = (block(method, tensor, phase, *at, t, s) for at in ((r, c), (r2, c2)))
-            twice = z3.And(mesh, same(held, other), z3.Not(same((r, c), (r2, c2))))
+            fails = z3.And(mesh, same(held, other), z3.Not(same((r, c), (r2, c2))))
             story = "devices", (r, c), "and", (r2, c2), "hold", tensor, held, "at step", t
-            yield f"one holder of {tensor} in {phase}", twice, story
+            yield f"one holder of {tensor} in {phase}", fails, story
     for left, before, right, after in ALIGNED:
         held = block(method, left, before, r, c, s - 1, s)
         needed = block(method, right, after, r, c, Term(z3.IntVal(0)), s)
+        fails = z3.And(mesh, z3.Not(same(held, needed)))
         story = "device", (r, c), "ends with", left, held, "and starts with", right, needed
-        yield (f"alignment of {before} with {after}", z3.And(mesh, z3.Not(same(held, needed))),
-               story)  # fmt: skip
+        yield f"alignment of {before} with {after}", fails, story
 
 
 def verify(method):
@@ -276,11 +276,11 @@ def verify(method):
         verdicts.append(solver.check() == z3.unsat)  # it fails nowhere: proved for every s >= 1
         if verdicts[-1]:
             continue
-        for symbol in z3.Ints("s r c t r2 c2 t2"):  # the smallest mesh, and the first place on it
+        for symbol in SYMBOLS:  # the smallest mesh, and the first place on it
             found = next(value for value in range(100) if solver.check(symbol == value) == z3.sat)
             solver.add(symbol == found)
         solver.check()
-        side = solver.model()[z3.Int("s")]
+        side = solver.model()[SYMBOLS[0]]
         print(f"  refuted at s = {side}: {name}: {text_of(solver.model(), *story)}")
     print(f"  {sum(verdicts)} of {len(verdicts)} properties proved for every s >= 1")
     return all(verdicts)
