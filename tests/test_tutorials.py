@@ -22,12 +22,12 @@ USER_CODE = re.compile(r"^# USER CODE BEGIN\n.*?^# USER CODE END\n", re.MULTILIN
 SOLUTIONS = ROOT / "tutorials" / "exercises" / "solutions"
 
 
-def rows_go_round(forward: str, rests: str) -> str:
-    """User code of the seventh exercise: its map, and where O rests."""
+def rows_go_round(forward: str, home: str) -> str:
+    """User code of the seventh exercise: its map, and the home of O."""
     return (
         "class RowRing(Primitive):\n    axes = ('r',)\n    def forward(self, r, t, s):\n"
         f"        return dict({forward})\n    def home(self, tensor, r, s):\n"
-        f"        return dict(I=dict(M=r), W=dict(K=r), O=dict({rests}))[tensor]\n"
+        f"        return dict(I=dict(M=r), W=dict(K=r), O=dict({home}))[tensor]\n"
     )
 
 
@@ -132,8 +132,8 @@ def test_a_tutorial_ends_with_the_commands_of_its_exercises(script: Path) -> Non
     last = script.read_text(encoding="utf-8").rpartition("# %% [markdown]\n")[2]
     shell = re.search(r"^# ```sh\n(.*?)^# ```$", last, re.MULTILINE | re.DOTALL)
     assert shell is not None
-    own, broken = shell[1].replace("# ", "").splitlines()
-    assert own == f"python {the(EXERCISES, script.name[:2]).relative_to(ROOT)}"
+    tutorials, broken = shell[1].replace("# ", "").splitlines()
+    assert tutorials == f"python {the(EXERCISES, script.name[:2]).relative_to(ROOT)}"
     assert exercise_number(int(broken.removeprefix("primepar exercise "))).symptom
 
 
@@ -201,7 +201,7 @@ def test_an_exercise_as_it_stands_is_refused(
 
 
 @pytest.mark.parametrize(("number", "user_code", "why"), WRONG)
-def test_a_wrong_answer_is_refused_and_told_why(
+def test_a_wrong_answer_is_refused_with_the_reason(
     number: str, user_code: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     exercise = solved(the(EXERCISES, number), user_code, tmp_path)
@@ -215,8 +215,8 @@ def test_the_picture_in_the_readme_is_what_the_code_draws(tmp_path: Path) -> Non
     program = Path(sys.executable).with_name("primepar")
     subprocess.run([program, "show", "primepar", "--side", "2", "-o", drawn], check=True)
     kept = ROOT / "docs" / "images" / "p2x2.svg"
-    mend = "primepar show primepar --side 2 -o docs/images/p2x2.svg"
-    assert drawn.read_text() == kept.read_text(), f"draw it anew: {mend}"
+    command = "primepar show primepar --side 2 -o docs/images/p2x2.svg"
+    assert drawn.read_text() == kept.read_text(), f"draw it anew: {command}"
 
 
 def test_the_renderer_shows_prose_code_output_and_pictures(

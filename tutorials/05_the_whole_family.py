@@ -274,7 +274,7 @@ for devices, pairs in PAIRS.items():
 #
 # What these counts leave out is time. Shifts overlap the products, a sum at the end of a phase
 # does not, and a machine may be better at one than at the other. Elements sent can be counted
-# without saying which machine.
+# without naming a machine.
 #
 # ## At sixty-four devices
 #

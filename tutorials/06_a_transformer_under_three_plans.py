@@ -145,8 +145,10 @@ for name, plan in PLANS.items():
 # %%
 program = primepar.lower(stationary)
 lines = [" ".join(instruction_text(node).split()) for node in program.programs[0]]
-first = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
-last = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward"))
+first = next(number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
+last = next(
+    number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward")
+)
 print("\n".join(lines[first : last + 1]))
 
 # %% [markdown]

@@ -98,8 +98,8 @@ primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 
 # %%
 BATCH = 4
-found = primepar.plan(model, cluster, 4, BATCH)
-print(primepar.show(found))
+result = primepar.plan(model, cluster, 4, BATCH)
+print(primepar.show(result))
 
 # %% [markdown]
 # *What to notice.* The plan is Megatron's within each layer, `K` and then `N`, with nothing to move
@@ -124,17 +124,17 @@ for batch in (4, 16, 64, 256):
 
 # %%
 step = (BATCH, model.context)
-run = primepar.simulate(found, cluster)
-print(f"the search's plan: {1e3 * found.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
+run = primepar.simulate(result, cluster)
+print(f"the search's plan: {1e3 * result.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
 for name in ("megatron", "M2,megatron", "data", "primepar"):
     other = primepar.simulate(ready_plan(name, model, 4, BATCH), cluster)
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
 primepar.show(run).save(OUT / "09_step.svg")
 
-sent = traffic(found.plan, *step).bytes("float32")
-held = peak_bytes(found.plan, *step, "float32")
+sent = traffic(result.plan, *step).bytes("float32")
+held = peak_bytes(result.plan, *step, "float32")
 print(f"bytes sent:  predicted {list(sent)}")
-print(f"             counted   {[int(each) for each in run.sent]}")
+print(f"             counted   {[int(count) for count in run.sent]}")
 print(f"bytes held:  predicted {list(held)}")
 print(f"             counted   {run.peak}")
 

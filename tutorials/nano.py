@@ -101,9 +101,8 @@ def draw(method, phase, s):
     for r, c in devices(s):
         cells = []
         for t in range(s):
-            texts = {}
-            for tensor in (out, left, right):
-                texts[tensor] = "{}{}{}".format(tensor, *block(method, tensor, phase, r, c, t, s))
+            used = {name: block(method, name, phase, r, c, t, s) for name in (out, left, right)}
+            texts = {name: f"{name}{i}{j}" for name, (i, j) in used.items()}
             cell = f"{texts[out]} += {texts[left]} * {texts[right]}"
             for tensor, text in texts.items() if t < s - 1 else ():
                 if target := sends(method, tensor, phase, t, s).get((r, c)):
@@ -132,7 +131,7 @@ class Mesh:
         blocks[self.index[tensor]] = self.blocks[tensor]
         return np.block([list(row) for row in blocks])
 
-    def bring(self, tensor, index):
+    def move(self, tensor, index):
         """Move the blocks of a tensor to the devices that need them: all that is ever sent."""
         holder = np.zeros((self.s, self.s), int)
         holder[self.index[tensor]] = np.arange(self.s**2).reshape(self.s, self.s)
@@ -142,8 +141,8 @@ class Mesh:
 
     def at(self, method, tensor, phase, t):
         """Block index of every device at once: the map, called on arrays."""
-        found = block(method, tensor, phase, self.r, self.c, t, self.s)
-        return tuple(np.broadcast_to(each, (self.s, self.s)) for each in found)
+        index = block(method, tensor, phase, self.r, self.c, t, self.s)
+        return tuple(np.broadcast_to(slices, (self.s, self.s)) for slices in index)
 
 
 def cut(dense, s):
@@ -165,9 +164,9 @@ def train(method, s, I, W, dO):
         mesh.scatter(out, zeros, mesh.at(method, out, phase, 0))
         for t in range(s):
             for tensor in (out, left, right):
-                mesh.bring(tensor, mesh.at(method, tensor, phase, t))
+                mesh.move(tensor, mesh.at(method, tensor, phase, t))
             mesh.blocks[out] += multiply(mesh.blocks[left], mesh.blocks[right])
-    mesh.bring("W", mesh.at(method, "W", "forward", 0))  # the realigning hop
+    mesh.move("W", mesh.at(method, "W", "forward", 0))  # the realigning hop
     mesh.blocks["W"] -= mesh.blocks["dW"]  # each device updates the block that it holds
     return mesh.gather("O"), mesh.gather("dI"), mesh.gather("W"), mesh.moved
 
@@ -212,10 +211,10 @@ class Term(z3.ArithRef):
 
         Beyond these the result is outside of 0 to s - 1, which is refuted as its `range`.
         """
-        found = self - 3 * side
+        remainder = self - 3 * side
         for multiple in (2, 1, 0, -1):
-            found = z3.If(self < (multiple + 1) * side, self - multiple * side, found)
-        return Term(found)
+            remainder = z3.If(self < (multiple + 1) * side, self - multiple * side, remainder)
+        return Term(remainder)
 
 
 def inside(s, *values):
@@ -244,7 +243,7 @@ def properties(method):
     mesh = z3.And(s >= 1, inside(s, r, c, t, r2, c2, t2))
     here, there = (r, c, t), (r2, c2, t2)
     for phase, (*tensors, _) in PRODUCTS.items():
-        done, again = (tuple(getattr(method, phase)(*at, s).values()) for at in (here, there))
+        done, again = (tuple(getattr(method, phase)(*place, s).values()) for place in (here, there))
         fails = z3.And(mesh, z3.Not(inside(s, *done)))
         story = "device", (r, c), "at step", t
         yield f"range of {phase}", fails, (*story, "computes", done)
@@ -255,7 +254,8 @@ def properties(method):
         yield f"coverage of {phase}", fails, story
         for tensor in tensors:
             # At each step a block is on one device, so what is needed next has exactly one sender.
-            held, other = (block(method, tensor, phase, *at, t, s) for at in ((r, c), (r2, c2)))
+            held = block(method, tensor, phase, r, c, t, s)
+            other = block(method, tensor, phase, r2, c2, t, s)
             fails = z3.And(mesh, same(held, other), z3.Not(same((r, c), (r2, c2))))
             story = "devices", (r, c), "and", (r2, c2), "hold", tensor, held, "at step", t
             yield f"one holder of {tensor} in {phase}", fails, story
@@ -277,8 +277,8 @@ def verify(method):
         if verdicts[-1]:
             continue
         for symbol in SYMBOLS:  # the smallest mesh, and the first place on it
-            found = next(value for value in range(100) if solver.check(symbol == value) == z3.sat)
-            solver.add(symbol == found)
+            first = next(value for value in range(100) if solver.check(symbol == value) == z3.sat)
+            solver.add(symbol == first)
         solver.check()
         side = solver.model()[SYMBOLS[0]]
         print(f"  refuted at s = {side}: {name}: {text_of(solver.model(), *story)}")

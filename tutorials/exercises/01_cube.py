@@ -37,7 +37,7 @@ for side in (2, 3):
         refuse(f"with side {side} the dims are cut into {cube.grid}, not {side} slices each")
     for rank in range(cube.ranks):
         slices = cube.slices("forward", rank, 0)
-        if any(len(own) > 1 for own in slices.values()):
+        if any(len(indices) > 1 for indices in slices.values()):
             refuse(f"{cube.place(rank)} has more than one sub-operator: {slices}")
     work = {tuple(cube.slices("forward", rank, 0).items()) for rank in range(cube.ranks)}
     if len(work) < cube.ranks:

@@ -40,7 +40,9 @@ def messages(stage, stages, batches):
 
 
 def flat(calls):
-    return [each for call in calls for each in (call.body if isinstance(call, Group) else [call])]
+    return [
+        single for call in calls for single in (call.body if isinstance(call, Group) else [call])
+    ]
 
 
 for stages in range(2, 6):
@@ -53,9 +55,9 @@ for stages in range(2, 6):
             if flat(calls) != given:
                 refuse(f"{where}: expected each message once and in order")
             for call in calls:
-                kinds = [type(each) for each in flat([call])]
+                kinds = [type(single) for single in flat([call])]
                 one_way = len(kinds) == 1 or kinds == [Send, Recv]
-                if not one_way or len({each.peer for each in flat([call])}) > 1:
+                if not one_way or len({single.peer for single in flat([call])}) > 1:
                     refuse(f"{where}: a group holds other than a send and a receive of a neighbour")
             ranks.append(tuple(calls))
         pipeline = Program("primepar-program", 1, stages, tuple(ranks))

@@ -19,7 +19,7 @@ errors_in_one_line(__file__)
 
 # USER CODE BEGIN
 def hidden(events):
-    moving = sum(each.end - each.start for each in events if each.track == "communication")
+    moving = sum(event.end - event.start for event in events if event.track == "communication")
     return moving, moving
 
 
@@ -38,20 +38,20 @@ def machine(overlap):
 def lengths(events):
     """The same second by second: between two neighbouring times nothing begins or ends."""
     transfers = [e for e in events if e.track == "communication" and e.op != "wait"]
-    times = sorted({time for each in events for time in (each.start, each.end)})
+    times = sorted({time for event in events for time in (event.start, event.end)})
     moving = both = 0.0
     for begin, end in pairwise(times):
-        now = [each for each in events if each.start <= begin and each.end >= end]
-        if any(each in transfers for each in now):
+        now = [event for event in events if event.start <= begin and event.end >= end]
+        if any(event in transfers for event in now):
             moving += end - begin
-            both += (end - begin) * any(each.track == "compute" for each in now)
+            both += (end - begin) * any(event.track == "compute" for event in now)
     return moving, both
 
 
 for text, overlap in product(("P2x2", "S2x2", "K4", "P2x2,K2", "Os2x2"), (True, False)):
     for shape in (Linear(M=8, N=8, K=8), Linear(M=32, N=8, K=16)):
         run = primepar.simulate(text, machine(overlap), shape=shape)
-        events = [each for each in run.events if each.rank == 1]
+        events = [event for event in run.events if event.rank == 1]
         for got, expected, what in zip(
             hidden(list(events)), lengths(events), ("something moves", "it also multiplies"),
             strict=True,
@@ -62,5 +62,5 @@ for text, overlap in product(("P2x2", "S2x2", "K4", "P2x2,K2", "Os2x2"), (True, 
 
 for text in ("P2x2", "K4"):
     run = primepar.simulate(text, machine(True), shape=(32, 8, 16))
-    moving, both = hidden([each for each in run.events if each.rank == 1])
+    moving, both = hidden([event for event in run.events if event.rank == 1])
     print(f"Right: {text} hides {both:g} of the {moving:g} seconds in which something moves.")
