@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -55,6 +56,12 @@ def test_a_question_is_asked_before_and_after_its_package_is_imported() -> None:
     loaded_by(f"import primepar; {asked}; import primepar.verify, primepar.plan; {asked}")
     loaded_by(f"from primepar.plan import Plan; import primepar; {asked}; primepar.plan.Plan")
     assert loaded_by("import primepar; primepar.verify") == set()
+
+
+def test_a_package_that_is_called_has_the_signature_of_its_question() -> None:
+    for name in NAMES:
+        assert signature(getattr(primepar, name)) == signature(getattr(api, name))
+        assert name in dir(primepar)
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
