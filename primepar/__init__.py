@@ -8,7 +8,9 @@ can be imported from, and they can be called.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from inspect import Signature, signature
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +44,17 @@ class _CalledPackage(ModuleType):
     """A package with the name of a question, which asks it when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        question = getattr(import_module("primepar.api"), self.__name__.rpartition(".")[2])
-        return question(*args, **kwargs)
+        return self._question(*args, **kwargs)
+
+    @property
+    def _question(self) -> Callable[..., Any]:
+        name = self.__name__.rpartition(".")[2]
+        function: Callable[..., Any] = getattr(import_module("primepar.api"), name)
+        return function
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(self._question)
 
 
 class _Root(ModuleType):
@@ -66,3 +77,6 @@ if not TYPE_CHECKING:  # so that a misspelt name is an error of types, too
         if name in _PACKAGES:
             return import_module(f"{__name__}.{name}")
         return getattr(import_module("primepar.api"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -43,10 +44,10 @@ class Mine(Primitive):
 
 def test_the_examples_of_the_docstrings_run() -> None:
     for name in NAMES:
-        found = doctest.DocTestFinder().find(getattr(api, name), name, module=api)
-        assert any(test.examples for test in found), name
+        examples = doctest.DocTestFinder().find(getattr(api, name), name, module=api)
+        assert any(test.examples for test in examples), name
         runner = doctest.DocTestRunner(verbose=False)
-        failed = [result.failed for result in map(runner.run, found)]
+        failed = [result.failed for result in map(runner.run, examples)]
         assert failed == [0] * len(failed), name
 
 
@@ -55,6 +56,12 @@ def test_a_question_is_asked_before_and_after_its_package_is_imported() -> None:
     loaded_by(f"import primepar; {asked}; import primepar.verify, primepar.plan; {asked}")
     loaded_by(f"from primepar.plan import Plan; import primepar; {asked}; primepar.plan.Plan")
     assert loaded_by("import primepar; primepar.verify") == set()
+
+
+def test_a_package_that_is_called_has_the_signature_of_its_question() -> None:
+    for name in NAMES:
+        assert signature(getattr(primepar, name)) == signature(getattr(api, name))
+        assert name in dir(primepar)
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
@@ -87,11 +94,11 @@ def test_a_plan_is_shown_checked_verified_lowered_and_simulated() -> None:
 
 
 def test_a_search_returns_what_the_other_questions_take() -> None:
-    found = primepar.plan(MODEL, "h200-8", devices=2, batch=2)
-    shown = primepar.show(found)
-    assert shown.text == words(explain(found))
-    assert shown.svg == primepar.show(found.plan).svg
-    assert primepar.verify(found).verdict == "proved"
+    result = primepar.plan(MODEL, "h200-8", devices=2, batch=2)
+    shown = primepar.show(result)
+    assert shown.text == words(explain(result))
+    assert shown.svg == primepar.show(result.plan).svg
+    assert primepar.verify(result).verdict == "proved"
 
 
 def test_a_sequence_without_lengths_is_proved_for_every_length() -> None:
@@ -172,7 +179,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
      "program: expected no shape, as a program names its own, got shape=(4, 4, 4): write it into "
      'the file, "shape": {"M": 4, "N": 4, "K": 4}'),
     (lambda: primepar.lower(primepar.lower("P2x2"), phase="forward"),
-     "program: expected no phase, as a program is read as it stands, got phase='forward': leave it "
+     "program: expected no phase, as a program is read as written, got phase='forward': leave it "
      "out"),
     (lambda: primepar.verify("primepar", buffered=True),
      "primepar: expected no buffered, as what a map moves is posted at once and needs no buffer, "

@@ -46,18 +46,18 @@ def target(exercise: Exercise, folder: Path) -> str:
 def test_there_are_ten_with_a_symptom_each_and_they_cover_all_properties() -> None:
     assert [exercise.number for exercise in ALL] == list(range(1, 11)) == list(DIAGNOSES)
     assert all(exercise.title and exercise.symptom for exercise in ALL)
-    assert {path.name for path in FIXED.iterdir()} == {each.path.name for each in ALL}
+    assert {path.name for path in FIXED.iterdir()} == {exercise.path.name for exercise in ALL}
     assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
         "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
         "traffic",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
 def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercise) -> None:
     number, diagnosis = exercise.number, DIAGNOSES[asked(exercise).number]
-    told = run("exercise", str(number), "--diagnose", diagnosis)
-    assert told == Done(0, f"exercise {number}: diagnosed\n", "")
+    done = run("exercise", str(number), "--diagnose", diagnosis)
+    assert done == Done(0, f"exercise {number}: diagnosed\n", "")
     done = run("exercise", str(number), target(exercise, exercise.path.parent))
     assert (done.code, done.err) == (1, "")
     assert done.out.startswith(f"exercise {number}: not yet\n  ")
@@ -67,13 +67,13 @@ def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercis
     assert all(f"      {line}\n" in done.out for line in wrong.splitlines())
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
 def test_an_answer_fixes_it(exercise: Exercise) -> None:
     done = run("exercise", str(exercise.number), target(exercise, FIXED))
     assert done == Done(0, f"exercise {exercise.number}: fixed\n", "")
 
 
-@pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
 def test_it_is_shown_and_written(exercise: Exercise, tmp_path: Path) -> None:
     shown = run("exercise", str(exercise.number))
     assert (shown.code, shown.err) == (0, "")
@@ -144,7 +144,7 @@ def test_a_primitive_that_cuts_in_another_way_is_other_work(what: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("number", "diagnosis", "said"),
+    ("number", "diagnosis", "answer"),
     [
         (1, "races", "races is proved"),
         (1, "completion", "completion is not asked of this schedule"),
@@ -154,10 +154,10 @@ def test_a_primitive_that_cuts_in_another_way_is_other_work(what: str, tmp_path:
     ],
 )
 def test_a_wrong_diagnosis_is_refused_without_the_right_one(
-    number: int, diagnosis: str, said: str
+    number: int, diagnosis: str, answer: str
 ) -> None:
     done = run("exercise", str(number), "--diagnose", diagnosis)
-    assert done == Done(1, f"exercise {number}: {said}\n", "")
+    assert done == Done(1, f"exercise {number}: {answer}\n", "")
 
 
 def refused(*arguments: str) -> str:
@@ -287,4 +287,4 @@ def test_no_file_of_another_kind_ends_in_a_traceback(
 def test_the_list_has_a_line_for_each() -> None:
     done = run("exercise")
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines() == [f"{each.number:2}  {each.title}" for each in ALL]
+    assert done.out.splitlines() == [f"{exercise.number:2}  {exercise.title}" for exercise in ALL]

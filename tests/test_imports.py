@@ -24,6 +24,7 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "package",
     ["primepar", "primepar.schedule", "primepar.partition", "primepar.models", "primepar.plan",
+     "primepar.api",
      "primepar.cli"],
 )  # fmt: skip
 def test_a_light_package_loads_nothing_heavy(package: str) -> None:

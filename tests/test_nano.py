@@ -57,7 +57,7 @@ def test_its_blocks_and_its_moves_are_those_of_the_library(nano: ModuleType, sid
         slices = getattr(nano.PrimePar(), phase)
         for rank, (r, c) in enumerate(sequence.coordinates):
             for t in range(side):
-                expected = {dim: (at,) for dim, at in slices(r, c, t, side).items()}
+                expected = {dim: (index,) for dim, index in slices(r, c, t, side).items()}
                 assert sequence.slices(phase, rank, t) == expected
     programs = primepar.lower(sequence).programs
     messages = sum(isinstance(node, ISend) for nodes in programs for node in nodes)
@@ -96,14 +96,14 @@ def test_a_map_out_of_range_and_one_with_copies_are_refuted(
     def copies(self: object, r: int, c: int, t: int, s: int) -> dict[str, int]:
         return dict(M=r, N=t, K=c)
 
-    found = {}
+    printed = {}
     for forward in (beyond, far, copies):
         kind = type(forward.__name__, (nano.PrimePar,), {"forward": forward})
         assert not nano.verify(kind())
-        found[forward.__name__] = capsys.readouterr().out
-    assert "refuted at s = 1: range of forward" in found["beyond"]
-    assert "range of forward" in found["far"]
-    assert "refuted at s = 2: one holder of I in forward" in found["copies"]
+        printed[forward.__name__] = capsys.readouterr().out
+    assert "refuted at s = 1: range of forward" in printed["beyond"]
+    assert "range of forward" in printed["far"]
+    assert "refuted at s = 2: one holder of I in forward" in printed["copies"]
 
 
 def test_it_needs_nothing_of_the_library(nano: ModuleType) -> None:

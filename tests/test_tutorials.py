@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from primepar.commands.exercise_catalog import exercise_number
+
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "tutorials").glob("0[1-9]_*.py"))
 EXERCISES = sorted((ROOT / "tutorials" / "exercises").glob("[0-9]*.py"))
@@ -20,12 +22,12 @@ USER_CODE = re.compile(r"^# USER CODE BEGIN\n.*?^# USER CODE END\n", re.MULTILIN
 SOLUTIONS = ROOT / "tutorials" / "exercises" / "solutions"
 
 
-def rows_go_round(forward: str, rests: str) -> str:
-    """User code of the seventh exercise: its map, and where O rests."""
+def rows_go_round(forward: str, home: str) -> str:
+    """User code of the seventh exercise: its map, and the home of O."""
     return (
         "class RowRing(Primitive):\n    axes = ('r',)\n    def forward(self, r, t, s):\n"
         f"        return dict({forward})\n    def home(self, tensor, r, s):\n"
-        f"        return dict(I=dict(M=r), W=dict(K=r), O=dict({rests}))[tensor]\n"
+        f"        return dict(I=dict(M=r), W=dict(K=r), O=dict({home}))[tensor]\n"
     )
 
 
@@ -66,7 +68,7 @@ WRONG = [
     ("07", rows_go_round("M=(r + t) % s, K=(r + 1) % s", "K=r"),
      "with side 2 device 0 makes other columns than its own"),
     ("07", rows_go_round("M=(r + t) % s, K=r", "M=r"),
-     "with side 2 O rests on device 1 as [(1, 0), (1, 1)]"),
+     "with side 2 the home of O on device 1 is [(1, 0), (1, 1)]"),
     ("07", rows_go_round("M=r, K=(r + t) % s", "M=r"),
      "with side 2 device 0 makes other columns than its own"),
     ("07", rows_go_round("M=(r + t) % s, K=r", "K=r")
@@ -126,6 +128,45 @@ def test_every_tutorial_has_an_exercise_and_every_exercise_a_solution() -> None:
 
 
 @pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_ends_with_the_commands_of_its_exercises(script: Path) -> None:
+    last = script.read_text(encoding="utf-8").rpartition("# %% [markdown]\n")[2]
+    shell = re.search(r"^# ```sh\n(.*?)^# ```$", last, re.MULTILINE | re.DOTALL)
+    assert shell is not None
+    tutorials, broken = shell[1].replace("# ", "").splitlines()
+    assert tutorials == f"python {the(EXERCISES, script.name[:2]).relative_to(ROOT)}"
+    assert exercise_number(int(broken.removeprefix("primepar exercise "))).symptom
+
+
+def test_the_tutorials_name_nine_of_the_ten_broken_schedules_each_once() -> None:
+    named = re.findall(
+        r"^# primepar exercise (\d+)$", "".join(map(Path.read_text, TUTORIALS)), re.M
+    )
+    assert len(set(named)) == len(named) == len(TUTORIALS)
+
+
+@pytest.mark.parametrize(
+    ("number", "user_code", "why"),
+    [
+        ("01", "class Cube(:\n    pass\n", "invalid syntax"),
+        ("01", "class Cube(Primitive):\n    axes = ('i', 'j', 'l')\n    def forward(self, *a):\n"
+               "        return 1 / 0\n",
+         "not yet: Cube.forward: expected a map that can be called as "
+         "forward(self, i, j, l, t, s), got ZeroDivisionError: division by zero\n"),
+        ("02", "fc1 = K4\n", "not yet: line 25: NameError: name 'K4' is not defined\n"),
+        ("02", "fc1, fc2 = 'K4', 'Z9'\n", "not yet: sequence 'Z9': expected primitives like"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_raises_ends_without_a_traceback(
+    number: str, user_code: str, why: str, tmp_path: Path
+) -> None:
+    script = solved(the(EXERCISES, number), f"# USER CODE BEGIN\n{user_code}", tmp_path)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs_alone_and_draws(
     script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -160,7 +201,7 @@ def test_an_exercise_as_it_stands_is_refused(
 
 
 @pytest.mark.parametrize(("number", "user_code", "why"), WRONG)
-def test_a_wrong_answer_is_refused_and_told_why(
+def test_a_wrong_answer_is_refused_with_the_reason(
     number: str, user_code: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     exercise = solved(the(EXERCISES, number), user_code, tmp_path)
@@ -174,8 +215,8 @@ def test_the_picture_in_the_readme_is_what_the_code_draws(tmp_path: Path) -> Non
     program = Path(sys.executable).with_name("primepar")
     subprocess.run([program, "show", "primepar", "--side", "2", "-o", drawn], check=True)
     kept = ROOT / "docs" / "images" / "p2x2.svg"
-    mend = "primepar show primepar --side 2 -o docs/images/p2x2.svg"
-    assert drawn.read_text() == kept.read_text(), f"draw it anew: {mend}"
+    command = "primepar show primepar --side 2 -o docs/images/p2x2.svg"
+    assert drawn.read_text() == kept.read_text(), f"draw it anew: {command}"
 
 
 def test_the_renderer_shows_prose_code_output_and_pictures(

@@ -5,28 +5,23 @@
 # its own, a notation of its own, and code of its own. Each is one map from (device, step) to
 # sub-operator. Here they all are, read by the same code on the same product:
 
-# %% Set-up: imports and a few functions that draw and count
+# %% Set-up: imports, and two functions that describe and count
 from pathlib import Path
-from textwrap import fill
 
+import primepar
 from primepar import Primitive
 from primepar.partition import PRIMITIVES, parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import space_time
-from primepar.reference import check
-from primepar.schedule import Linear, Movement, Sequence, lower
+from primepar.schedule import Linear, Movement, Sequence
 from primepar.schedule.communication import moves, moves_text
 from primepar.schedule.equations import home_equations, map_equations
 from primepar.schedule.lowering import layout
-from primepar.schedule.operators import PHASES
 from primepar.schedule.redistribute import moved
-from primepar.verify import verify_primitive
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
 
-def tell(name):
+def describe(name):
     """The map, the homes, and what moves on a mesh of side three."""
     primitive = PRIMITIVES[name]()
     maps = map_equations(primitive)
@@ -37,19 +32,11 @@ def tell(name):
     if homes := home_equations(primitive):
         print(f"{'homes':14}{'  '.join(homes.values())}")
     three = Sequence.of(primitive, *[3] * len(primitive.side_names))
-    print(f"{str(three) + ' moves':14}{moves_text(moves(lower(three)))}")
+    print(f"{str(three) + ' moves':14}{moves_text(moves(primepar.lower(three)))}")
 
 
-def draw(text, name, *phases):
-    sequence = parse_sequence(text)
-    places = [sequence.place(rank).partition("(")[2].rstrip(")") for rank in range(sequence.ranks)]
-    program = lower(sequence, phases=phases or PHASES)
-    grid = space_time(program, text, places, sequence.steps)
-    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-
-
-def resting(sequence, shape):
-    """Elements of I and W that rest on a device between two steps, counted."""
+def resident(sequence, shape):
+    """Elements of I and W in the resident layout of a device, between two steps, counted."""
     sizes = {"I": shape.M * shape.N, "W": shape.N * shape.K}
     total = 0
     for tensor, size in sizes.items():
@@ -63,55 +50,55 @@ for name, primitive in PRIMITIVES.items():
     print(f"{name:19}{map_equations(primitive())['forward']}")
 
 # %% [markdown]
-# We look at them one after the other, and ask each the same: where does every tensor rest, what
-# moves, how much of it, and how much does a device have to hold?
+# We look at them one after the other, and ask each the same: what is the resident layout of every
+# tensor, what moves, how much of it, and how much does a device have to hold?
 #
 # ## One dimension
 #
 # The oldest way, of Megatron-LM (Shoeybi et al., 2019). Splitting `K` gives each device some
-# columns of the weight; splitting `N` some of its rows. One tensor is whole on every device,
-# and one sum is spread over all of them.
+# columns of the weight; splitting `N` some of its rows. One tensor is replicated, and one sum is
+# spread over all devices.
 
 # %%
-tell("by-output")
-tell("by-input")
-draw("K2", "05_one_dimension")
+describe("by-output")
+describe("by-input")
+primepar.show("K2").save(OUT / "05_one_dimension.svg")
 
 # %% [markdown]
 # In the last line of each is what moves in a training step, and how often on one device.
 #
 # ## Sequence parallelism
 #
-# The tensor that 1D leaves whole can rest split along `M` instead (Korthikanti et al., 2022).
-# Then it has a **home** that is not where the product wants it: it is gathered before the
-# product, and the sum is scattered after it. An all-reduce is a reduce-scatter and an
-# all-gather, so forward and backward together send what they did before. But the gathered `I`
-# is not kept, and the gradient of the weight needs it once more.
+# The tensor that 1D replicates can stay sharded along `M` instead (Korthikanti et al., 2022).
+# Then it has a **home**, a declared resident layout, that is not what the product needs: it is
+# gathered before the product, and the sum is scattered after it. An all-reduce is a
+# reduce-scatter and an all-gather, so forward and backward together send what they did before.
+# But the gathered `I` is not kept, and the gradient of the weight needs it once more.
 
 # %%
-tell("sequence-column")
-tell("sequence-row")
-draw("Ks2", "05_sequence_parallelism")
+describe("sequence-column")
+describe("sequence-row")
+primepar.show("Ks2").save(OUT / "05_sequence_parallelism.svg")
 
 # %% [markdown]
 # ## Two dimensions: SUMMA
 #
-# On a mesh of `q` by `q` devices each rests on one block of every tensor, and nothing is held
-# twice (van de Geijn and Watts, 1997; for transformers Optimus, Xu et al., 2021). At step `t`
-# all devices work on slice `t` of `N`. So in forward each block of `I` is wanted by its whole row
+# On a mesh of `q` by `q` devices each holds one block of every tensor, and nothing is held twice
+# (van de Geijn and Watts, 1997; for transformers Optimus, Xu et al., 2021). At step `t`
+# all devices work on slice `t` of `N`. So in forward each block of `I` is needed by its whole row
 # of devices and each block of `W` by its whole column: broadcasts. In the other two phases the
 # sum is over devices of a row or a column: reduces.
 
 # %%
-tell("summa")
-draw("S2x2", "05_summa", "forward")
+describe("summa")
+primepar.show("S2x2", phase="forward").save(OUT / "05_summa.svg")
 
 # %% [markdown]
 # With two devices in a row, a broadcast is a single message, and so it is drawn.
 #
 # The mesh need not be square. `S4x6`, `summa-rectangular` in the list above, takes as many steps
-# as the greatest common divisor of its lengths, two. Slice `t` of `N` then rests on three columns
-# of devices in `I` and on two rows in `W`, and each device broadcasts its part.
+# as the greatest common divisor of its lengths, two. Slice `t` of `N` is then held by three
+# columns of devices in `I` and by two rows in `W`, and each device broadcasts its part.
 #
 # ## A layer on top: 2.5D
 #
@@ -120,31 +107,31 @@ draw("S2x2", "05_summa", "forward")
 # at the end.
 
 # %%
-tell("tesseract")
-draw("T2x2x2", "05_tesseract", "gradient")
+describe("tesseract")
+primepar.show("T2x2x2", phase="gradient").save(OUT / "05_tesseract.svg")
 
 # %% [markdown]
 # ## Three dimensions
 #
 # A cube of `q * q * q` devices does all sub-operators in one step (Agarwal et al., 1995; for
 # transformers Bian et al., 2021). You wrote its map in the first exercise. What was missing
-# there are homes: every tensor rests in `q * q * q` parts, is gathered along one axis of the
-# cube before the product, and every sum is scattered along one.
+# there are homes: every tensor is sharded into `q * q * q` parts, is gathered along one axis of
+# the cube before the product, and every sum is scattered along one.
 #
 # The two variants differ in what they keep. One holds on to the gathered `I` and `W` until
 # backward, the other gathers them again.
 
 # %%
-tell("three-d")
-tell("three-d-regathered")
-draw("C2x2x2", "05_three_dimensions", "forward")
+describe("three-d")
+describe("three-d-regathered")
+primepar.show("C2x2x2", phase="forward").save(OUT / "05_three_dimensions.svg")
 
 # %% [markdown]
-# `O` rests on `[(i, l), j]`, and `I` on `[(i, j), l]`. So the next operator has to exchange `j`
-# and `l`, and after two operators everything is back:
+# The home of `O` is `[(i, l), j]`, and that of `I` is `[(i, j), l]`. So the next operator has to
+# exchange `j` and `l`, and after two operators everything is back:
 
 # %%
-tell("three-d-exchanged")
+describe("three-d-exchanged")
 
 # %% [markdown]
 # ## Time as a dimension: PrimePar
@@ -152,16 +139,16 @@ tell("three-d-exchanged")
 # The skew of the third tutorial: no broadcasts, no sums over devices. All goes to a neighbour.
 
 # %%
-tell("primepar")
-draw("P2x2", "05_primepar", "forward")
+describe("primepar")
+primepar.show("P2x2", phase="forward").save(OUT / "05_primepar.svg")
 
 # %% [markdown]
 # ## One tensor stays
 #
 # PrimePar has three maps, so that the output of each phase can stay. Can one map do for all
-# three? In the third tutorial it could not: with Cannon's map alone, `dW` ends beside the block
+# three? In the third tutorial it could not: with Cannon's map alone, `dW` ends next to the block
 # of `W` that it belongs to. With *homes* it can. The map is one-to-one on the sub-operators, so
-# it serves any phase; each tensor has its home where step 0 has it; and the partial sums travel
+# it serves any phase. Each tensor has its home where step 0 has it, and the partial sums travel
 # round the ring and end at home.
 #
 # This family is ours, and its ancestors are Cannon's algorithm and the variants of SUMMA that
@@ -169,23 +156,25 @@ draw("P2x2", "05_primepar", "forward")
 # each map one tensor is without `t`. It stays, with its gradient. The other two rotate.
 
 # %%
-tell("output-stays")
-tell("input-stays")
-tell("weight-stays")
-draw("Ws2x2", "05_the_weight_stays", "forward")
+describe("output-stays")
+describe("input-stays")
+describe("weight-stays")
+primepar.show("Ws2x2", phase="forward").save(OUT / "05_the_weight_stays.svg")
 
 
 # %% [markdown]
-# There is a price. Partial sums on their way have to be kept in the precision of sums, and the
+# There is a price. Partial sums in flight have to be kept in the precision of sums, and the
 # order in which they are added follows the ring.
 #
 # ## Side by side
 #
 # The first operator of an MLP, `N = h` and `K = 4h`, with `M = 4h` rows. Each line was counted
 # on emulated devices that compute the product, and what they compute has to be equal to one
-# device's. All numbers are elements on one device: *sent* in a training step, counted and by the
-# formula in the primitive's file; *rests*, of `I` and `W` between steps, counted and by a formula;
-# and the *most* that it held at any moment.
+# device's. All numbers are elements on one device:
+#
+# - *sent* in a training step, counted, and by the formula in the primitive's file,
+# - *resident*, of `I` and `W` between steps, counted and by a formula,
+# - the *most* that it held at any moment.
 
 # %%
 h = 16
@@ -197,15 +186,15 @@ FAMILY = {
 }
 I, W = shape.M * shape.N, shape.N * shape.K
 for devices, sequences in FAMILY.items():
-    print(f"{devices:2} devices    sent  formula    rests  formula     most")
+    print(f"{devices:2} devices    sent  formula resident  formula     most")
     for text in sequences:
         sequence = parse_sequence(text)
-        report = check(sequence, shape)
+        report = primepar.check(sequence, shape=shape)
         assert report.equal, report.message
         whole = {"K": I + W / devices, "T": I / devices + 2 * W / devices}  # T2x2x2: two layers
-        rests = whole.get(text.rstrip("0123456789x"), (I + W) / devices)
+        stays = whole.get(text.rstrip("0123456789x"), (I + W) / devices)
         sent = f"{report.sent[0]:8g} {report.formula:8g}"
-        print(f"{text:8} {sent} {resting(sequence, shape):8} {rests:8g} {max(report.peak):8}")
+        print(f"{text:8} {sent} {resident(sequence, shape):8} {stays:8g} {max(report.peak):8}")
     print()
 
 # %% [markdown]
@@ -219,14 +208,14 @@ for devices, sequences in FAMILY.items():
 # One product is not yet a model. An MLP has two, and the output of the first is the input of the
 # second. Each method has its way to put them in a row: 1D splits `K`, then `N`; 3D exchanges two
 # axes; and in the stationary family an operator that keeps `O` is followed by one that keeps
-# `I`. Look at their homes above: the input of the first and the output of the second both rest
-# on `[r, r + c]`, the tensor between them on `[r, c]`.
+# `I`. Look at their homes above: the input of the first and the output of the second both have the
+# home `[r, r + c]`, the tensor between them `[r, c]`.
 #
 # So we count both operators, and what has to be moved between them, forward and backward.
 
 
 # %%
-def way(left, source, right, target):
+def redistributed(left, source, right, target):
     """Share of a tensor that all devices together send to take it from one place to another."""
     left, right = Movement(left), Movement(right)
     return float(moved(layout(left, *source, last=True), layout(right, *target, last=False)))
@@ -235,12 +224,12 @@ def way(left, source, right, target):
 def mlp(first, second, M, h):
     """Elements that a device sends in an MLP: in the two operators, and between them."""
     fc1, fc2 = parse_sequence(first), parse_sequence(second)
-    between = way(fc1, ("forward", "O"), fc2, ("forward", "I"))
-    between += way(fc2, ("backward", "dI"), fc1, ("backward", "dO"))
+    between = redistributed(fc1, ("forward", "O"), fc2, ("forward", "I"))
+    between += redistributed(fc2, ("backward", "dI"), fc1, ("backward", "dO"))
     shapes = Linear(M=M, N=h, K=4 * h), Linear(M=M, N=4 * h, K=h)
     sent = 0
     for sequence, shape in zip((fc1, fc2), shapes, strict=True):
-        report = check(sequence, shape)
+        report = primepar.check(sequence, shape=shape)
         assert report.equal, report.message
         sent += float(sum(report.sent)) / sequence.ranks
     return sent, between * M * 4 * h / fc1.ranks
@@ -278,14 +267,14 @@ for devices, pairs in PAIRS.items():
 # PrimePar chained with itself has to move blocks between the operators, the stationary pair does
 # not, and inside it sends less too. That is no accident of this shape. The best of the three
 # that keep a tensor sends less than PrimePar's primitive on every mesh with a side of two or
-# more. With `a = MN`, `b = NK`, `c = MK` and `e = s / (s - 1)`, in units of `(s - 1) / p`,
+# more. Let `a = MN`, `b = NK`, `c = MK` and `e = s / (s - 1)`. In units of `(s - 1) / p`,
 # PrimePar sends `2a + 2c + 2be`, keeping `W` sends `3a + 2c`, keeping `I` sends `3b + 2c`. If
 # `a < 2be`, then `W` sends less. If not, `a >= 2be > 2b`, and `3b < 2a`, so `I` does. (Our
 # derivation; the prover and the counts above do not depend on it.)
 #
 # What these counts leave out is time. Shifts overlap the products, a sum at the end of a phase
 # does not, and a machine may be better at one than at the other. Elements sent can be counted
-# without saying which machine.
+# without naming a machine.
 #
 # ## At sixty-four devices
 #
@@ -317,7 +306,7 @@ for M in (wide, 16 * wide):
 
 # %%
 for name, primitive in PRIMITIVES.items():
-    print(f"{name:19}{verify_primitive(primitive()).verdict}")
+    print(f"{name:19}{primepar.verify(primitive).verdict}")
 
 
 class Astray(Primitive):
@@ -332,4 +321,17 @@ class Astray(Primitive):
 
 
 print()
-print(fill(verify_primitive(Astray())["alignment"].counterexample, 96))
+print(primepar.verify(Astray)["alignment"])
+
+# %% [markdown]
+# ## Your turn
+#
+# Decide which tensor should stay, for an operator of any shape. Write your answer into
+# `tutorials/exercises/05_what_should_stay.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/05_what_should_stay.py
+# primepar exercise 8
+# ```
+#
+# The second command shows a schedule that is right and sends twice as much as its formula.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A transformer under three plans
 #
-# A transformer is not one product but a chain of operators, and between two linear ones stand
+# A transformer is not one product but a chain of operators. Between two linear ones there are
 # norms, attention, activations and additions. Each of them works on what the one before left,
-# where it left it. So somebody has to say for *every* operator how it is partitioned. That is a
-# **plan**: a sequence for each operator of a model, on one mesh.
+# where it left it. So somebody has to decide for *every* operator how it is partitioned. That is
+# a **plan**: a sequence for each operator of a model, on one mesh.
 
 # %% Set-up: imports and a small model
 import json
@@ -13,30 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
+import primepar
 from primepar.errors import PlanError
 from primepar.models import GPTConfig
-from primepar.operators import lower_step
 from primepar.plan import Plan, edges, parameter_places, ready_plan
-from primepar.plan.description import describe, words
-from primepar.plan.picture import plan_svg
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.optimizers import AdamW, linear_weights
 from primepar.reference.oracle.train import windows
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program_file import instruction_text
-from primepar.verify import verify_program
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
 RANKS, BATCH = 4, 4
 model = GPTConfig(layers=2, hidden=16, heads=4, context=8, vocabulary=256)
-
-
-def tell(plan, name):
-    told = describe(plan)
-    (OUT / f"06_{name}.svg").write_text(plan_svg(told), encoding="utf-8")
-    print(words(told))
 
 
 # %%
@@ -48,16 +39,16 @@ for operator in megatron.operators[:6]:
 # ## Megatron
 #
 # The linear operators go in pairs, as in the second exercise: `qkv` and `fc1` split `K`, `proj`
-# and `fc2` split `N`. Between the two of a pair stand attention, split by heads, and the
-# activation, split by columns: they work on what they have. Outside the pairs every device has
-# all (`R4`, replicated), and does all of it.
+# and `fc2` split `N`. Between the two of a pair are attention, split by heads, and the activation,
+# split by columns: they work on what they have. Outside the pairs everything is replicated (`R4`),
+# and every device computes all of it.
 
 # %%
-tell(megatron, "megatron")
+print(primepar.show(megatron).save(OUT / "06_megatron.svg"))
 
 # %% [markdown]
 # Every letter is a layout, drawn below the table: rows of the activations go down, columns to the
-# right, and in each place stand the devices that hold that block. An operator *takes* its input
+# right, and each cell names the devices that hold that block. An operator *takes* its input
 # in one layout, *leaves* its output in one, and leaves the gradient of its input in one. Where
 # what one operator leaves is not what the next one takes, blocks have to be moved, forward, and
 # another way back. Under this plan nothing is.
@@ -68,8 +59,8 @@ tell(megatron, "megatron")
 # output, which for this primitive is the block `[r, c]`.
 
 # %%
-primepar = ready_plan("primepar", model, RANKS, BATCH)
-tell(primepar, "primepar")
+spatial_temporal = ready_plan("primepar", model, RANKS, BATCH)
+print(primepar.show(spatial_temporal).save(OUT / "06_primepar.svg"))
 
 # %% [markdown]
 # No layout has more than one device in a place: nothing is held twice. But the linear operators
@@ -79,12 +70,12 @@ tell(primepar, "primepar")
 # ## Stationary
 #
 # In the last tutorial an operator that keeps `O` and one that keeps `I` made a pair without
-# redistribution. A transformer has such pairs: `qkv` and `proj`, `fc1` and `fc2`. All outside
-# the pairs lies on `[r, r + c]`, all inside on `[r, c]`.
+# redistribution. A transformer has such pairs: `qkv` and `proj`, `fc1` and `fc2`. Outside the pairs
+# the layout is `[r, r + c]`, inside it is `[r, c]`.
 
 # %%
 stationary = ready_plan("stationary", model, RANKS, BATCH)
-tell(stationary, "stationary")
+print(primepar.show(stationary).save(OUT / "06_stationary.svg"))
 
 # %% [markdown]
 # Two layouts, each block once, and nothing to move between operators.
@@ -92,11 +83,11 @@ tell(stationary, "stationary")
 # ## What moves between operators
 #
 # The list behind these tables: for each tensor between two operators, what all devices together
-# send to bring it to where it is taken, and its gradient back. Under PrimePar, in the first layer:
+# send to redistribute it, and its gradient on the way back. Under PrimePar, in the first layer:
 
 # %%
 tokens = BATCH * model.context
-for edge in edges(primepar):
+for edge in edges(spatial_temporal):
     forward, backward = edge.elements(tokens)
     if edge.consumer.startswith("blocks.0.") and forward + backward:
         names = edge.producer.removeprefix("blocks.0."), edge.consumer.removeprefix("blocks.0.")
@@ -104,10 +95,10 @@ for edge in edges(primepar):
 
 # %% [markdown]
 # Attention needs whole heads, whatever the plan. With columns cut in two, each device has half of
-# the heads, and queries, keys and values of a head lie side by side. With rows cut in two, it has
-# half of the sequences of the batch; of a batch of one it would have half of the sequence, and get
-# the keys and values of the other half. A plan whose cuts do not divide the model is refused, and
-# so is a mesh that the method has not got:
+# the heads, and queries, keys and values of a head are next to each other. With rows cut in two,
+# it has half of the sequences of the batch. Of a batch of one it would have half of the sequence,
+# and receive the keys and values of the other half. A plan whose cuts do not divide the model is
+# refused, and so is a mesh that the method has not got:
 
 # %%
 for ranks in (9, 8):
@@ -119,11 +110,11 @@ for ranks in (9, 8):
 # %% [markdown]
 # ## Where the weights are
 #
-# A plan says of each parameter who holds it, and whose gradients of it have to be added up. How
-# much of the model does each device hold?
+# A plan defines for each parameter which devices hold it, and whose gradients of it have to be
+# added up. How much of the model does each device hold?
 
 # %%
-PLANS = {"megatron": megatron, "primepar": primepar, "stationary": stationary}
+PLANS = {"megatron": megatron, "primepar": spatial_temporal, "stationary": stationary}
 
 
 def held(plan):
@@ -152,10 +143,12 @@ for name, plan in PLANS.items():
 # that of the device with the other half.
 
 # %%
-program = lower_step(stationary, BATCH, model.context)
+program = primepar.lower(stationary)
 lines = [" ".join(instruction_text(node).split()) for node in program.programs[0]]
-first = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
-last = next(at for at, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward"))
+first = next(number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
+last = next(
+    number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward")
+)
 print("\n".join(lines[first : last + 1]))
 
 # %% [markdown]
@@ -167,7 +160,7 @@ print("\n".join(lines[first : last + 1]))
 
 # %%
 print(sum(map(len, program.programs)), "instructions on four devices:", end=" ")
-print(verify_program(program).verdict)
+print(primepar.verify(program).verdict)
 
 # %% [markdown]
 # ## They train alike
@@ -237,12 +230,12 @@ for name in PLANS:
     print(f"{name:11} loss {step.loss:.6f}, sent {float(max(step.sent)):g} elements")
 
 # %% [markdown]
-# `python benchmarks/family_bytes.py` counts an MLP and a block under all ready plans, on up to 64
+# `python benchmarks/family_bytes.py` counts an MLP and a block under all preset plans, on up to 64
 # devices.
 #
 # ## A plan of your own
 #
-# A ready plan is only a start. A plan is a file, and any operator in it may have another sequence.
+# A preset is only a start. A plan is a file, and any operator in it may have another sequence.
 # What if the attention of a stationary plan were done as Megatron does it, by heads?
 
 # %%
@@ -251,12 +244,26 @@ for layer in range(model.layers):
     for name, sequence in (("qkv", "K4"), ("attention", "K4"), ("proj", "N4")):
         mixed[f"blocks.{layer}.{name}"] = sequence
 plan = Plan(model=model, ranks=RANKS, batch=BATCH, sequences=mixed)
-tell(plan, "mixed")
+print(primepar.show(plan).save(OUT / "06_mixed.svg"))
 print(np.allclose(under(plan)[0], expected, rtol=1e-10, atol=0))
 
 # %% [markdown]
-# It is right, and the table says what it costs: `qkv` takes its input whole, so that has to be
+# It is right, and the table shows what it costs: `qkv` takes its input whole, so that has to be
 # gathered from the stationary layout, and so has the gradient that comes back to `proj`. No
 # operator had to be written for this.
 #
 # On real processes the same plan is run by torch: `primepar train --plan plan.json`.
+
+# %% [markdown]
+# ## Your turn
+#
+# Run two copies of a Megatron of four on eight devices: a tensor times data mesh. Write your
+# answer into `tutorials/exercises/06_two_copies.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/06_two_copies.py
+# primepar exercise 7
+# ```
+#
+# The second command shows a schedule with the same wrong output on every run. Find the block that
+# holds the wrong data.

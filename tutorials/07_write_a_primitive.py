@@ -1,55 +1,31 @@
 # %% [markdown]
 # # Write a primitive of your own
 #
-# Three devices, or thirty. Each has some rows of `I`, and should make the same rows of `O`. That is
-# data parallelism, and it needs all of `W` on every device. We want to hold only a part of `W`
-# on each, and let the parts go round in a ring while the devices multiply. This tutorial writes
-# that down, proves it, breaks it in three places, and trains with it.
+# Three devices, or thirty. Each has some rows of `I`, and should make the same rows of `O`. That
+# is data parallelism, and `W` is replicated. Here each device holds only a part of `W`, and the
+# parts go round in a ring while the devices multiply. This tutorial writes that down, proves it,
+# breaks it in three places, and trains with it.
 
-# %% Set-up: imports and three functions that draw, ask and compare
+# %% Set-up: imports
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 
+import primepar
 from primepar import Primitive, where
-from primepar.partition import parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text, space_time
-from primepar.reference import check
 from primepar.reference.emulator.linear import EmulatedLinear
-from primepar.schedule import Linear, Sequence, lower
-from primepar.verify import verify_primitive
+from primepar.schedule import Linear, Sequence
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
-
-def draw(primitive, side, name):
-    sequence = Sequence.of(primitive, side)
-    program = lower(sequence, phases=("forward",))
-    grid = space_time(program, f"{name}: {side} devices", steps=sequence.steps)
-    (OUT / f"07_{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    print(grid_text(grid))
-
-
-def ask(primitive):
-    report = verify_primitive(primitive)
-    print(f"{type(primitive).__name__}: {report.verdict}")
-    for result in report.properties:
-        print(f"  {result.verdict:8} {result.name}")
-        if result.verdict == "refuted":
-            print(fill(result.counterexample, 96, initial_indent=" " * 11,
-                       subsequent_indent=" " * 13))  # fmt: skip
-
-
 # %% [markdown]
 # ## The map
 #
-# Say for one device `r` at step `t` what it multiplies: its rows, `M=r`, with slice `r + t` of
-# `N`. So at step 0 each device uses its own slice of `W`, and at each step the next one. Leave
-# `backward` and `gradient` out: they follow the same map. Where do tensors rest between phases?
-# By rows, each: that is their *home*.
+# Write down for one device `r` at step `t` what it multiplies: its rows, `M=r`, with slice `r +
+# t` of `N`. So at step 0 each device uses its own slice of `W`, and at each step the next one.
+# Leave `backward` and `gradient` out: they follow the same map. Between phases each tensor is
+# sharded by rows: that is its *home*.
 
 
 # %%
@@ -65,19 +41,19 @@ class WeightRing(Primitive):
         return {"I": dict(M=r), "W": dict(N=r), "O": dict(M=r)}[tensor]
 
 
-draw(WeightRing(), 3, "weight_ring")
+print(primepar.show(WeightRing, side=3, phase="forward").save(OUT / "07_weight_ring.svg"))
 
 # %% [markdown]
-# That is the whole of it. Nobody has said what is sent: it follows from the map. What a device
+# That is the whole of it. Nobody has written what is sent: it follows from the map. What a device
 # needs at the next step, and has not got, travels while it multiplies.
 #
 # ## Is it right?
 #
-# On three devices a test can tell, and on every number of devices a proof:
+# On three devices a test answers that, and on every number of devices a proof:
 
 # %%
-print(check(Sequence.of(WeightRing(), 3)).outputs)
-ask(WeightRing())
+print(primepar.check(WeightRing, side=3).outputs)
+print(primepar.verify(WeightRing))
 
 # %% [markdown]
 # ## Break the offset
@@ -92,18 +68,18 @@ class WrongOffset(WeightRing):
         return dict(M=r, N=(r + 2 * t) % s)
 
 
-ask(WrongOffset())
-draw(WrongOffset(), 2, "wrong_offset")
+print(primepar.verify(WrongOffset))
+print(primepar.show(WrongOffset, side=2, phase="forward").save(OUT / "07_wrong_offset.svg"))
 
 # %% [markdown]
 # Read it from the left: *s=2* is the smallest mesh that is wrong; then the phase and the product;
-# then the two places where it is done. In the picture both stand in the row of device 0.
-# Coverage is the root. What is unknown below it was not proved, and that is no wonder.
+# then the two places where it is computed. In the picture both are in the row of device 0. Coverage
+# is the root: whether sums are complete is *not asked* until every product is computed once.
 #
 # ## Break the home
 #
 # The same factor of two in the home of `W`. Products and steps are right now, but on two devices
-# both hold slice 0, and slice 1 rests nowhere. The counterexample names the first product that
+# both hold slice 0, and slice 1 is held by none. The counterexample names the first product that
 # misses its block.
 
 
@@ -113,7 +89,7 @@ class WrongHome(WeightRing):
         return {"I": dict(M=r), "W": dict(N=2 * r % s), "O": dict(M=r)}[tensor]
 
 
-ask(WrongHome())
+print(primepar.verify(WrongHome))
 
 # %% [markdown]
 # ## Break the last step
@@ -127,43 +103,44 @@ class WrongLastStep(WeightRing):
         return where(s == 1, 1, s - 1)
 
 
-ask(WrongLastStep())
-draw(WrongLastStep(), 3, "wrong_last_step")
+print(primepar.verify(WrongLastStep))
+print(primepar.show(WrongLastStep, side=3, phase="forward").save(OUT / "07_wrong_last_step.svg"))
 
 # %% [markdown]
 # One step too few: `s` products, of which only the first needs no transfer. In the picture of
 # three devices each row has two products where there should be three.
 #
-# All three are mended by what stands in `WeightRing`. The first and the second would have passed
+# All three are fixed by what `WeightRing` has. The first and the second would have passed
 # on any odd number of devices:
 
 # %%
-for primitive in (WrongOffset(), WrongHome()):
-    print(type(primitive).__name__, [check(Sequence.of(primitive, s)).equal for s in (3, 5)])
+for primitive in (WrongOffset, WrongHome):
+    print(primitive.__name__, [primepar.check(primitive, side=s).equal for s in (3, 5)])
 
 # %% [markdown]
 # ## What does it send, and what does it hold?
 #
-# Beside it stands plain data parallelism, `M`, which has all of `W` everywhere and all-reduces its
+# It is compared with plain data parallelism, `M`, which replicates `W` and all-reduces its
 # gradient. Elements per device in one training step:
 
 # %%
 shape = Linear(M=24, N=24, K=24)
 print(f"{'devices':8} {'ring sends':>11} {'holds':>7}   {'M sends':>8} {'holds':>7}")
 for side in (2, 4, 8):
-    ring = check(Sequence.of(WeightRing(), side), shape)
-    plain = check(parse_sequence(f"M{side}"), shape)
+    ring = primepar.check(WeightRing, side=side, shape=shape)
+    plain = primepar.check(f"M{side}", shape=shape)
     print(f"{side:<8} {ring.sent[0]:>11g} {max(ring.peak):>7}   "
           f"{plain.sent[0]:>8g} {max(plain.peak):>7}")  # fmt: skip
 
 # %% [markdown]
-# The ring sends half as much again. Forward and backward bring each device the slices of `W` that
-# it has not got, and gradient scatters the sums of `dW`; an all-reduce is two such rounds. For
-# that, what it holds shrinks with the number of devices. It is the bargain of ZeRO and FSDP.
+# The ring sends half as much again. In forward and in backward each device receives the slices of
+# `W` that it does not hold, and gradient scatters the sums of `dW`; an all-reduce is two such
+# rounds. In return, what it holds shrinks with the number of devices. ZeRO and FSDP make the same
+# trade.
 #
 # ## Train it
 #
-# Four emulated devices fit a linear map, beside one device that does the same with NumPy. The
+# Four emulated devices fit a linear map, and so does one device with NumPy, to compare. The
 # blocks stay on the devices between forward and backward.
 
 
@@ -188,3 +165,16 @@ one, expected = fit(operator, np.matmul, lambda I_MN, dO_MK: I_MN.T @ dO_MK)
 for step in range(5):
     print(f"step {step}  four devices {four[step]:.6f}  one device {one[step]:.6f}")
 assert np.allclose(weight, expected, rtol=1e-12, atol=1e-12)
+
+# %% [markdown]
+# ## Your turn
+#
+# Let the weight stay, and the rows go round. Write your answer into
+# `tutorials/exercises/07_rows_go_round.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/07_rows_go_round.py
+# primepar exercise 10
+# ```
+#
+# The second command shows a primitive that passes every test on four devices and fails on nine.

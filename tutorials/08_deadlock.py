@@ -1,19 +1,16 @@
 # %% [markdown]
 # # Who waits for whom
 #
-# A program that hangs says nothing. No error, no line, no number: every device stands in a call,
-# and waits for another one that waits as well. This tutorial makes programs hang, in the ways in
-# which they do in practice, and lets the checker say who waits for whom.
+# A program that hangs reports nothing. No error, no line, no number: every device is in a call, and
+# waits for another one that waits as well. This tutorial makes programs hang, in the ways in which
+# they do in practice, and lets the checker report who waits for whom.
 
 # %% Set-up: imports, and a function that asks
 from pathlib import Path
-from textwrap import fill
 
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import space_time
+import primepar
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Group, IRecv, ISend, Recv, Send, Wait
-from primepar.verify import verify_program
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
@@ -24,10 +21,7 @@ def program(*ranks):
 
 
 def ask(title, asked, buffered=False):
-    result = verify_program(asked, title, buffered=buffered)["deadlock-freedom"]
-    print(f"{title}: {result.verdict}")
-    for line in (result.counterexample or result.reason or "").splitlines():
-        print(fill(line, 96, initial_indent="  ", subsequent_indent="      "))
+    print(f"{title}:", primepar.verify(asked, buffered=buffered)["deadlock-freedom"])
 
 
 # %% [markdown]
@@ -41,25 +35,25 @@ head_on = program(
     [Send(1, "a"), Recv(1, "b")],
     [Send(0, "b"), Recv(0, "a")],
 )
-(OUT / "08_head_on.svg").write_text(grid_svg(space_time(head_on, "head-on")), encoding="utf-8")
+primepar.show(head_on).save(OUT / "08_head_on.svg")
 ask("head-on", head_on)
 
 # %% [markdown]
-# That is the circle: each line is a device, the call it stands in, and the call of another device
-# that would free it. Follow the lines and you come back to the first.
+# That is the circle: each line is a device, the call it hangs in, and the call of another device
+# that would release it. Follow the lines and you come back to the first.
 #
 # ## It ran on my machine
 #
-# The last line says why such programs are written all the same. Many libraries copy a small block
-# away and return from `send` at once. Under that the program ends, and `--buffered` on the
-# command line asks exactly this. The answer says what it leans on:
+# The sentence on buffered sends explains why such programs are written all the same. Many
+# libraries copy a small block away and return from `send` at once. Under that the program ends,
+# and `--buffered` on the command line asks exactly this. The answer states what it assumes:
 
 # %%
 ask("head-on, buffered", head_on, buffered=True)
 
 # %% [markdown]
-# How large is small? That depends on the library, the wire and a setting somewhere. Then the model
-# grows. So the strict question is the one that is asked unless you say otherwise.
+# How large is small? That depends on the library, the link and a setting somewhere. Then the model
+# grows. So the strict question is the default.
 #
 # ## Three ways out
 #
@@ -82,7 +76,7 @@ ask("posted", program(posted(1, "a", "b"), posted(0, "b", "a")))
 # ## Rings
 #
 # In a ring of `n` devices, each sending to the next, the circle has `n` lines. The first of the
-# three mends becomes: the even ones send first, the odd ones receive first. With an odd `n` two
+# three ways out becomes: the even ones send first, the odd ones receive first. With an odd `n` two
 # even ones are neighbours, and it still ends, as one of the two has an odd one on its other side.
 
 
@@ -168,10 +162,10 @@ ask("posted, one communicator", two_sums(apart=False, posted=True))
 # On two communicators, posting lets both sums meet. With NCCL be careful even so: the kernels of
 # two communicators may wait for room on the same device. Keep one order there.
 #
-# The last line is worth a thought: proved, as nothing hangs. But on one communicator the first call
-# of one device meets the first call of the other, and `a` is added to `b`. That is no matter of
-# deadlock, but of what the blocks hold. Another property finds it, in programs that say what their
-# blocks mean.
+# The last line is worth a thought: proved, as nothing hangs. But on one communicator the first
+# call of one device meets the first call of the other, and `a` is added to `b`. That is no matter
+# of deadlock, but of what the blocks hold. Another property finds it, in programs that define
+# what their blocks mean.
 #
 # ## Tags
 #
@@ -208,16 +202,28 @@ def messages(stage, stages, batches):
 
 
 pipeline = program(*(messages(stage, 2, 3) for stage in range(2)))
-grid = space_time(pipeline, "1F1B, two stages")
-(OUT / "08_pipeline.svg").write_text(grid_svg(grid), encoding="utf-8")
+primepar.show(pipeline).save(OUT / "08_pipeline.svg")
 ask("1F1B", pipeline)
 
 # %% [markdown]
-# Each stage does what it must in the right order, and yet they stand head-on: stage 0 sends the
+# Each stage does what it must in the right order, and yet they meet head-on: stage 0 sends the
 # next activation down, while stage 1 sends the last gradient up. It is the first program of this
 # page again. Stage 0 can receive the gradient only after its send; stage 1 can receive the
 # activation only after its own.
 #
 # If one of them received first, it would end, but one direction would always wait for the other.
-# The two messages that face each other can also start together. That is the exercise. Ten more
-# schedules that somebody has broken, not all by a deadlock, are in `primepar exercise`.
+# The two messages that face each other can also start together. That is the exercise.
+
+# %% [markdown]
+# ## Your turn
+#
+# Let the pipeline run with any number of stages and micro-batches. Write your answer into
+# `tutorials/exercises/08_pipeline.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/08_pipeline.py
+# primepar exercise 9
+# ```
+#
+# The second command shows four devices in a square that hang. `primepar exercise 1` is an easier
+# one, and `primepar exercise` lists all ten broken schedules.

@@ -3,7 +3,7 @@
 #
 # So far you chose the sequences. Which one is the best depends on the machine: how fast it
 # multiplies, how fast its devices reach one another, and how much each of them holds. This
-# tutorial writes a machine down, lets a search choose, looks at what it chose on a time line, and
+# tutorial writes a machine down, lets a search choose, looks at what it chose on a timeline, and
 # trains with it.
 
 # %% Set-up: imports and a small model
@@ -11,31 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from msgspec.structs import replace
-
+import primepar
 from primepar.models import GPTConfig
-from primepar.partition import parse_sequence
-from primepar.pictures.timeline import timeline_svg
 from primepar.plan import ready_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak_bytes
-from primepar.plan.search.explain import explain, words
-from primepar.plan.search.planner import Planner
-from primepar.plan.search.search import search
-from primepar.plan.simulator.run import simulate
-from primepar.plan.simulator.step import simulate_step
-from primepar.schedule import Linear, lower
+from primepar.schedule import Linear
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
 model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
-
-
-def draw(run, name):
-    events = [replace(each, start=1e3 * each.start, end=1e3 * each.end) for each in run.events]
-    (OUT / f"09_{name}.svg").write_text(timeline_svg(events, unit="ms"), encoding="utf-8")
 
 
 # %% [markdown]
@@ -75,12 +62,12 @@ shared = true
 cluster = load_cluster(str(OUT / "09_cluster.toml"))
 
 # %% [markdown]
-# Your own machine can be measured instead: `primepar plan --profile -o cluster.toml`.
+# Your own machine can be measured instead: `primepar profile -o cluster.toml`.
 #
 # ## The order of the cuts
 #
 # Four devices have two bits. The first primitive of a sequence takes the first bit, and that one
-# says in which box a device is. So `K2,M2` cuts columns between the boxes and rows within, and
+# selects the box of a device. So `K2,M2` cuts columns between the boxes and rows within, and
 # `M2,K2` the other way round. Both do the same products and send as many bytes. One linear
 # operator, forward, backward and gradient, simulated:
 
@@ -88,21 +75,21 @@ cluster = load_cluster(str(OUT / "09_cluster.toml"))
 operator = Linear(M=2048, N=1024, K=4096)
 runs = {}
 for text in ("K2,M2", "M2,K2", "K4", "M4", "P2x2"):
-    runs[text] = run = simulate(lower(parse_sequence(text), operator), cluster, "float32")
+    runs[text] = run = primepar.simulate(text, cluster, shape=operator)
     print(f"{text:6} {1e3 * run.seconds:5.1f} ms, {1e3 * run.computing[0]:4.1f} of them products, "
           f"{run.sent[0] / 1e6:4.1f} MB sent by a device")  # fmt: skip
-draw(runs["K2,M2"], "K2_M2")
-draw(runs["P2x2"], "P2x2")
+primepar.show(runs["K2,M2"]).save(OUT / "09_K2_M2.svg")
+primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 
 # %% [markdown]
-# A cut of the columns leaves sums of `dI`, which has as many rows as there are tokens; a cut of
-# the rows leaves sums of `dW`, which has as many as there are weights. Here the weights are more,
-# so it is `dI` that had better take the cable.
+# A cut of the columns leaves sums of `dI`, which has as many rows as there are tokens. A cut of the
+# rows leaves sums of `dW`, which has one element for each weight. Here the weights are more, so it
+# is better to send `dI` over the cable.
 #
 # In the pictures time goes to the right; each device has a line for its products and one for what
 # it sends and receives. `P2x2` sends *while* it multiplies, which is its point, and loses here all
 # the same: its blocks go round through the cable. On a machine of one kind of link this is
-# another story. Nobody wants to think this through for each operator of a model.
+# different. Nobody should have to think this through for each operator of a model.
 #
 # ## The search
 #
@@ -111,24 +98,24 @@ draw(runs["P2x2"], "P2x2")
 
 # %%
 BATCH = 4
-found = search(Planner.of(model, cluster, 4, BATCH, "float32", "paper"))
-print(words(explain(found)))
+result = primepar.plan(model, cluster, 4, BATCH)
+print(primepar.show(result))
 
 # %% [markdown]
-# *What to notice.* The plan is Megatron's within each layer, `K` and then `N`, with nothing to
-# move between the two; but it is laid across the boxes, and within a box the devices share the
-# rows. People mostly do it the other way round. With 128 tokens a step there are fewer activations
-# than weights, so it is activations that go through the cable. Give it more tokens:
+# *What to notice.* The plan is Megatron's within each layer, `K` and then `N`, with nothing to move
+# between the two. But it is laid across the boxes, and within a box the devices share the rows.
+# People mostly do it the other way round. With 128 tokens a step there are fewer activations than
+# weights, so activations go through the cable. Give it more tokens:
 
 # %%
 for batch in (4, 16, 64, 256):
-    plan = search(Planner.of(model, cluster, 4, batch, "float32", "paper")).plan
+    plan = primepar.plan(model, cluster, 4, batch).plan
     pair = plan.sequences["blocks.1.fc1"], plan.sequences["blocks.1.fc2"]
     print(f"{batch:3} sequences, {batch * model.context:4} tokens: {pair[0]:5} then {pair[1]}")
 
 # %% [markdown]
-# At first Megatron goes across the boxes, then it goes inside, and with many tokens it is not
-# worth while: each device takes a part of the batch, and only gradients of weights are summed.
+# At first Megatron goes across the boxes, then it goes inside, and with many tokens it does not
+# pay: each device takes a part of the batch, and only gradients of weights are summed.
 #
 # ## Is it true?
 #
@@ -137,26 +124,26 @@ for batch in (4, 16, 64, 256):
 
 # %%
 step = (BATCH, model.context)
-run = simulate_step(found.plan, *step, cluster, "float32")
-print(f"the search's plan: {1e3 * found.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
+run = primepar.simulate(result, cluster)
+print(f"the search's plan: {1e3 * result.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
 for name in ("megatron", "M2,megatron", "data", "primepar"):
-    other = simulate_step(ready_plan(name, model, 4, BATCH), *step, cluster, "float32")
+    other = primepar.simulate(ready_plan(name, model, 4, BATCH), cluster)
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
-draw(run, "step")
+primepar.show(run).save(OUT / "09_step.svg")
 
-sent = traffic(found.plan, *step).bytes("float32")
-held = peak_bytes(found.plan, *step, "float32")
+sent = traffic(result.plan, *step).bytes("float32")
+held = peak_bytes(result.plan, *step, "float32")
 print(f"bytes sent:  predicted {list(sent)}")
-print(f"             counted   {[int(each) for each in run.sent]}")
+print(f"             counted   {[int(count) for count in run.sent]}")
 print(f"bytes held:  predicted {list(held)}")
 print(f"             counted   {run.peak}")
 
 # %% [markdown]
 # Bytes are predicted to the last one. Time is not: in a model as small as this one a step is
-# mostly *starting* things, and the cost model counts one start where the program makes several,
-# and leaves out the updates of the weights. In a large model products and transfers are what
-# counts, and the two come close. In the picture forward comes first, then backward and gradient by
-# turns, and at the end the updates, grey as everything that is no product of two matrices.
+# mostly *starting* things. The cost model counts one start where the program makes several, and
+# leaves out the updates of the weights. In a large model products and transfers are what
+# counts, and the two come close. In the picture forward comes first, then backward and gradient
+# alternating, and at the end the updates, grey as everything that is no product of two matrices.
 #
 # ## Train it
 #
@@ -164,7 +151,7 @@ print(f"             counted   {run.peak}")
 # plan is for two devices: those of one box.
 
 # %%
-two = search(Planner.of(model, cluster, 2, BATCH, "float32", "paper"))
+two = primepar.plan(model, cluster, 2, BATCH)
 save_plan(two.plan, OUT / "09_plan.json")
 (OUT / "09_text.txt").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
 command = ["train", "--ranks", "2", "--plan", OUT / "09_plan.json", "--data", OUT / "09_text.txt"]
@@ -177,5 +164,17 @@ print("\n".join([lines[0], "...", *lines[-2:]]))
 
 # %% [markdown]
 # The losses are those of one device, as every plan computes the same. What a plan changes is the
-# time line; and whether a time line is a good one shows in how much of what moves is hidden behind
-# products. That is the exercise.
+# timeline. A good one overlaps most transfers with products. How much is the exercise.
+
+# %% [markdown]
+# ## Your turn
+#
+# Measure how much of what moves is overlapped with products. Write your answer into
+# `tutorials/exercises/09_hidden.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/09_hidden.py
+# primepar exercise 5
+# ```
+#
+# The second command shows three devices of which one runs out of memory.

@@ -101,9 +101,8 @@ def draw(method, phase, s):
     for r, c in devices(s):
         cells = []
         for t in range(s):
-            texts = {}
-            for tensor in (out, left, right):
-                texts[tensor] = "{}{}{}".format(tensor, *block(method, tensor, phase, r, c, t, s))
+            used = {name: block(method, name, phase, r, c, t, s) for name in (out, left, right)}
+            texts = {name: f"{name}{i}{j}" for name, (i, j) in used.items()}
             cell = f"{texts[out]} += {texts[left]} * {texts[right]}"
             for tensor, text in texts.items() if t < s - 1 else ():
                 if target := sends(method, tensor, phase, t, s).get((r, c)):
@@ -132,7 +131,7 @@ class Mesh:
         blocks[self.index[tensor]] = self.blocks[tensor]
         return np.block([list(row) for row in blocks])
 
-    def bring(self, tensor, index):
+    def move(self, tensor, index):
         """Move the blocks of a tensor to the devices that need them: all that is ever sent."""
         holder = np.zeros((self.s, self.s), int)
         holder[self.index[tensor]] = np.arange(self.s**2).reshape(self.s, self.s)
@@ -142,8 +141,8 @@ class Mesh:
 
     def at(self, method, tensor, phase, t):
         """Block index of every device at once: the map, called on arrays."""
-        found = block(method, tensor, phase, self.r, self.c, t, self.s)
-        return tuple(np.broadcast_to(each, (self.s, self.s)) for each in found)
+        index = block(method, tensor, phase, self.r, self.c, t, self.s)
+        return tuple(np.broadcast_to(slices, (self.s, self.s)) for slices in index)
 
 
 def cut(dense, s):
@@ -165,9 +164,9 @@ def train(method, s, I, W, dO):
         mesh.scatter(out, zeros, mesh.at(method, out, phase, 0))
         for t in range(s):
             for tensor in (out, left, right):
-                mesh.bring(tensor, mesh.at(method, tensor, phase, t))
+                mesh.move(tensor, mesh.at(method, tensor, phase, t))
             mesh.blocks[out] += multiply(mesh.blocks[left], mesh.blocks[right])
-    mesh.bring("W", mesh.at(method, "W", "forward", 0))  # the realigning hop
+    mesh.move("W", mesh.at(method, "W", "forward", 0))  # the realigning hop
     mesh.blocks["W"] -= mesh.blocks["dW"]  # each device updates the block that it holds
     return mesh.gather("O"), mesh.gather("dI"), mesh.gather("W"), mesh.moved
 
@@ -185,6 +184,8 @@ def emulate(method, s):
 
 
 # ------------------------------------------------------------------- Reader 3: Z3, for every s >= 1
+
+SYMBOLS = z3.Ints("s r c t r2 c2 t2")  # the side, a place, and another place
 
 
 class Term(z3.ArithRef):
@@ -208,20 +209,16 @@ class Term(z3.ArithRef):
     def __mod__(self, side):
         """Subtract s up to three times, or add it once: right from -s to 4 s.
 
-        Beyond these the result is outside of 0 to s - 1, which `coverage` refutes.
+        Beyond these the result is outside of 0 to s - 1, which is refuted as its `range`.
         """
-        found = self - 3 * side
+        remainder = self - 3 * side
         for multiple in (2, 1, 0, -1):
-            found = z3.If(self < (multiple + 1) * side, self - multiple * side, found)
-        return Term(found)
-
-
-def symbols(*names):
-    return [Term(z3.Int(name)) for name in names]
+            remainder = z3.If(self < (multiple + 1) * side, self - multiple * side, remainder)
+        return Term(remainder)
 
 
 def inside(s, *values):
-    return [z3.And(value >= 0, value < s) for value in values]
+    return z3.And(*(z3.And(value >= 0, value < s) for value in values))
 
 
 def same(left, right):
@@ -242,29 +239,32 @@ def text_of(model, *story):
 
 def properties(method):
     """Name of each property, a formula of the places where it fails, and what is wrong there."""
-    s, r, c, t, r2, c2, t2 = symbols("s", "r", "c", "t", "r2", "c2", "t2")
-    mesh = z3.And(s >= 1, *inside(s, r, c, t, r2, c2, t2))
+    s, r, c, t, r2, c2, t2 = map(Term, SYMBOLS)
+    mesh = z3.And(s >= 1, inside(s, r, c, t, r2, c2, t2))
+    here, there = (r, c, t), (r2, c2, t2)
     for phase, (*tensors, _) in PRODUCTS.items():
-        done, again = (tuple(getattr(method, phase)(*place, s).values())
-                       for place in ((r, c, t), (r2, c2, t2)))  # fmt: skip
-        story = "device", (r, c), "computes block product", done, "at step", t
-        yield f"range of {phase}", z3.And(mesh, z3.Not(z3.And(*inside(s, *done)))), story
+        done, again = (tuple(getattr(method, phase)(*place, s).values()) for place in (here, there))
+        fails = z3.And(mesh, z3.Not(inside(s, *done)))
+        story = "device", (r, c), "at step", t
+        yield f"range of {phase}", fails, (*story, "computes", done)
         # There are as many places as block products: if no two places compute the same block
         # product, then each is computed exactly once.
-        twice = z3.And(mesh, same(done, again), z3.Not(same((r, c, t), (r2, c2, t2))))
-        yield f"coverage of {phase}", twice, (*story, "and", (r2, c2), "at step", t2)
+        fails = z3.And(mesh, same(done, again), z3.Not(same(here, there)))
+        story += "and device", (r2, c2), "at step", t2, "compute", done
+        yield f"coverage of {phase}", fails, story
         for tensor in tensors:
             # At each step a block is on one device, so what is needed next has exactly one sender.
-            held, other = (block(method, tensor, phase, *at, t, s) for at in ((r, c), (r2, c2)))
-            twice = z3.And(mesh, same(held, other), z3.Not(same((r, c), (r2, c2))))
+            held = block(method, tensor, phase, r, c, t, s)
+            other = block(method, tensor, phase, r2, c2, t, s)
+            fails = z3.And(mesh, same(held, other), z3.Not(same((r, c), (r2, c2))))
             story = "devices", (r, c), "and", (r2, c2), "hold", tensor, held, "at step", t
-            yield f"one holder of {tensor} in {phase}", twice, story
+            yield f"one holder of {tensor} in {phase}", fails, story
     for left, before, right, after in ALIGNED:
         held = block(method, left, before, r, c, s - 1, s)
         needed = block(method, right, after, r, c, Term(z3.IntVal(0)), s)
+        fails = z3.And(mesh, z3.Not(same(held, needed)))
         story = "device", (r, c), "ends with", left, held, "and starts with", right, needed
-        yield (f"alignment of {before} with {after}", z3.And(mesh, z3.Not(same(held, needed))),
-               story)  # fmt: skip
+        yield f"alignment of {before} with {after}", fails, story
 
 
 def verify(method):
@@ -274,9 +274,14 @@ def verify(method):
         solver = z3.Solver()
         solver.add(fails)
         verdicts.append(solver.check() == z3.unsat)  # it fails nowhere: proved for every s >= 1
-        if not verdicts[-1]:
-            side = next(s for s in range(1, 100) if solver.check(z3.Int("s") == s) == z3.sat)
-            print(f"  refuted at s = {side}: {name}: {text_of(solver.model(), *story)}")
+        if verdicts[-1]:
+            continue
+        for symbol in SYMBOLS:  # the smallest mesh, and the first place on it
+            first = next(value for value in range(100) if solver.check(symbol == value) == z3.sat)
+            solver.add(symbol == first)
+        solver.check()
+        side = solver.model()[SYMBOLS[0]]
+        print(f"  refuted at s = {side}: {name}: {text_of(solver.model(), *story)}")
     print(f"  {sum(verdicts)} of {len(verdicts)} properties proved for every s >= 1")
     return all(verdicts)
 

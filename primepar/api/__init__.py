@@ -290,10 +290,10 @@ def plan(
         >>> import primepar
         >>> from primepar.models import GPTConfig
         >>> model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
-        >>> found = primepar.plan(model, "v100-8x4", devices=4, batch=4)
-        >>> found.plan.sequences["blocks.0.fc1"]
+        >>> result = primepar.plan(model, "v100-8x4", devices=4, batch=4)
+        >>> result.plan.sequences["blocks.0.fc1"]
         'M2,K2'
-        >>> primepar.verify(found.plan).verdict
+        >>> primepar.verify(result.plan).verdict
         'proved'
     """
     from primepar.models.sizes import find_model

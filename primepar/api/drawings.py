@@ -27,7 +27,10 @@ def grid_of(name: str, placed: Sequence | Program, program: Program) -> SpaceTim
     if isinstance(placed, Program):
         return space_time(program, f"{name}: {devices}")
     places = [
-        " ".join(f"{axis}={at}" for axis, at in zip(placed.axes, coordinates, strict=True))
+        " ".join(
+            f"{axis}={coordinate}"
+            for axis, coordinate in zip(placed.axes, coordinates, strict=True)
+        )
         for coordinates in placed.coordinates
     ]
     steps = _count(placed.steps, "step")
@@ -46,15 +49,15 @@ def plan_drawing(plan: Plan) -> Drawing:
     return Drawing(words(description, _columns()), lambda: plan_svg(description))
 
 
-def search_drawing(found: object) -> Drawing | None:
+def search_drawing(result: object) -> Drawing | None:
     """What a search chose and its predicted cost; None for anything else."""
     from primepar.plan.search.explain import explain
     from primepar.plan.search.explain import words as explanation_text
     from primepar.plan.search.result import SearchResult
 
-    if not isinstance(found, SearchResult):
+    if not isinstance(result, SearchResult):
         return None
-    return Drawing(explanation_text(explain(found)), lambda: plan_svg(describe(found.plan)))
+    return Drawing(explanation_text(explain(result)), lambda: plan_svg(describe(result.plan)))
 
 
 def timeline_drawing(events: Several[Event], unit: str) -> Drawing:
@@ -65,7 +68,7 @@ def timeline_drawing(events: Several[Event], unit: str) -> Drawing:
 
 def in_readable_unit(events: Several[Event], seconds: float) -> tuple[list[Event], str]:
     """Events in a unit in which the whole run is 1 or more, where there is one, and its name."""
-    unit, factor = next((each for each in _UNITS if seconds * each[1] >= 1), _UNITS[-1])
+    unit, factor = next((pair for pair in _UNITS if seconds * pair[1] >= 1), _UNITS[-1])
     return [
         replace(event, start=event.start * factor, end=event.end * factor) for event in events
     ], unit

@@ -83,29 +83,29 @@ def exercise(
     if force and output is None:
         raise TargetError("--force: expected -o FILE with it, got none: leave it out")
     if number is None:
-        typer.echo("\n".join(f"{each.number:2}  {each.title}" for each in exercises()))
+        typer.echo("\n".join(f"{known.number:2}  {known.title}" for known in exercises()))
         return
-    found = exercise_number(number)
+    broken = exercise_number(number)
     if answer is not None:
-        raise typer.Exit(_check(found, answer))
+        raise typer.Exit(_check(broken, answer))
     if diagnose is not None:
-        raise typer.Exit(_judge(found, diagnose))
+        raise typer.Exit(_diagnose(broken, diagnose))
     if output is not None:
-        _write(found, output, force)
+        _write(broken, output, force)
     else:
-        typer.echo("\n".join(_task(found)))
+        typer.echo("\n".join(_task(broken)))
 
 
-def _check(found: Exercise, answer: str) -> int:
+def _check(broken: Exercise, answer: str) -> int:
     schedule = resolve(answer)
-    other = other_work(found, schedule)
+    other = other_work(broken, schedule)
     if other is not None:
-        typer.echo(f"exercise {found.number}: other work\n  {other}")
+        typer.echo(f"exercise {broken.number}: other work\n  {other}")
         return WRONG
     assert isinstance(schedule, Program | Primitive)
     report = verify(schedule, answer)
     fixed = report.verdict == "proved"
-    typer.echo(f"exercise {found.number}: {'fixed' if fixed else 'not yet'}")
+    typer.echo(f"exercise {broken.number}: {'fixed' if fixed else 'not yet'}")
     typer.echo("".join(f"{line}\n" for line in _left(report)), nl=False)
     return EXIT_CODES[report.verdict]
 
@@ -119,16 +119,16 @@ def _left(report: Report) -> Iterator[str]:
             yield from (f"      {line}" for line in detail.splitlines())
 
 
-def _judge(found: Exercise, diagnosis: str) -> int:
-    wrong = misjudged(verify(found.schedule, str(found.path)), diagnosis)
-    typer.echo(f"exercise {found.number}: {wrong or 'diagnosed'}")
+def _diagnose(broken: Exercise, diagnosis: str) -> int:
+    wrong = misjudged(verify(broken.schedule, str(broken.path)), diagnosis)
+    typer.echo(f"exercise {broken.number}: {wrong or 'diagnosed'}")
     return RIGHT if wrong is None else WRONG
 
 
-def _write(found: Exercise, output: Path, force: bool) -> None:
-    if output.suffix != found.path.suffix:
+def _write(broken: Exercise, output: Path, force: bool) -> None:
+    if output.suffix != broken.path.suffix:
         raise TargetError(
-            f"--output: expected a name that ends with {found.path.suffix}, got {output}"
+            f"--output: expected a name that ends with {broken.path.suffix}, got {output}"
         )
     if output.is_dir() or (output.exists() and not force):
         kind, advice = "file", ", or write --force to overwrite it"
@@ -138,16 +138,16 @@ def _write(found: Exercise, output: Path, force: bool) -> None:
             f"--output: expected the name of a new file, got the {kind} {output}: take another "
             f"name{advice}"
         )
-    write_text(output, found.path.read_text(encoding="utf-8"))
+    write_text(output, broken.path.read_text(encoding="utf-8"))
     typer.echo(f"wrote {output}")
 
 
-def _task(found: Exercise) -> Iterator[str]:
+def _task(broken: Exercise) -> Iterator[str]:
     """The symptom, the picture, and what may be done next."""
-    schedule, columns = found.schedule, shutil.get_terminal_size((100, 24)).columns
-    mine = f"mine{found.path.suffix}"
-    yield f"{found.number}. {found.title}"
-    yield f"\n{found.symptom}\n"
+    schedule, columns = broken.schedule, shutil.get_terminal_size((100, 24)).columns
+    mine = f"mine{broken.path.suffix}"
+    yield f"{broken.number}. {broken.title}"
+    yield f"\n{broken.symptom}\n"
     if isinstance(schedule, Program):
         yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
         yield from _instructions(schedule)
@@ -157,8 +157,8 @@ def _task(found: Exercise) -> Iterator[str]:
         program = lower(Sequence.of(schedule, *(2 for _ in schedule.side_names)))
         yield "\n" + grid_text(space_time(program, f"{program.ranks} devices"), columns)
         answer = f"{mine}:{PRIMITIVE}"
-    yield f"primepar exercise {found.number} -o {mine}   writes the schedule, to fix it"
-    yield f"primepar exercise {found.number} {answer}   checks your fix"
+    yield f"primepar exercise {broken.number} -o {mine}   writes the schedule, to fix it"
+    yield f"primepar exercise {broken.number} {answer}   checks your fix"
 
 
 def _instructions(program: Program) -> Iterator[str]:

@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent / "broken"
 PRIMITIVE = "Walk"
 """Class of the primitive in an exercise's Python file."""
 QUESTIONS = ("ranks", "grid", "shape", "initial", "final", "phases", "tensors", "memory", "traffic")
-"""Fields of a program that say what is asked of it; an answer leaves them as they are."""
+"""Fields of a program that define what is asked of it; an answer leaves them as they are."""
 SIDES = (2, 3)
 """Lengths of sides on which an answer must cut as the exercise does."""
 
@@ -59,9 +59,9 @@ class Exercise:
     @cached_property
     def schedule(self) -> Program | Primitive:
         """The schedule, read."""
-        found = resolve(str(self.path) + f":{PRIMITIVE}" * (self.path.suffix == ".py"))
-        assert isinstance(found, Program | Primitive)
-        return found
+        schedule = resolve(str(self.path) + f":{PRIMITIVE}" * (self.path.suffix == ".py"))
+        assert isinstance(schedule, Program | Primitive)
+        return schedule
 
 
 def exercises() -> list[Exercise]:
@@ -82,7 +82,7 @@ def exercise_number(number: int) -> Exercise:
 
 
 def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) -> Report:
-    """Verify a program as it stands, or a primitive for every side."""
+    """Verify a program as written, or a primitive for every side."""
     from primepar.verify import verify_primitive, verify_program
 
     if isinstance(schedule, Program):
@@ -149,18 +149,18 @@ def misjudged(report: Report, diagnosis: str) -> str | None:
     and the instruction of that rank. Raises `TargetError` if it is no diagnosis.
     """
     name, rank, instruction = diagnosis_of(diagnosis)
-    result = next((each for each in report.properties if each.name == name), None)
+    result = next((known for known in report.properties if known.name == name), None)
     if result is None:
         return f"{name} is not asked of this schedule"
     if result.counterexample is None:
         return f"{name} is {result.verdict}"
     places = [
-        (int(at), int(index) if index else None)
-        for at, index in _PLACE.findall(result.counterexample)
+        (int(other), int(index) if index else None)
+        for other, index in _PLACE.findall(result.counterexample)
     ]
     if rank is None or (rank, instruction) in places:
         return None
-    if instruction is None and rank in {at for at, _ in places}:
+    if instruction is None and rank in {other for other, _ in places}:
         return None
     where = f"rank {rank}" + ("" if instruction is None else f", instruction {instruction}")
     return f"{name} it is, but its counterexample does not name {where}"

@@ -1,17 +1,17 @@
 # %% [markdown]
 # ## Exercise: the cube
 #
-# Eight devices stand at the corners of a cube, with the axes `i`, `j` and `l`, two devices
+# Eight devices are at the corners of a cube, with the axes `i`, `j` and `l`, two devices
 # along each. A product cut in two along `M`, `N` and `K` has eight sub-operators. Write the map
 # that gives each device exactly one, in one step.
 #
-# Which of the three products will then need an all-reduce? Guess before you run it.
+# Which of the three products will then need an all-reduce? Predict it before you run it.
 
 # %%
+import primepar
 from primepar import Primitive
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
-from primepar.reference import check
-from primepar.schedule import Linear, Movement, Sequence
+from primepar.schedule import Movement, Sequence
 
 errors_in_one_line(__file__)
 
@@ -37,12 +37,12 @@ for side in (2, 3):
         refuse(f"with side {side} the dims are cut into {cube.grid}, not {side} slices each")
     for rank in range(cube.ranks):
         slices = cube.slices("forward", rank, 0)
-        if any(len(own) > 1 for own in slices.values()):
+        if any(len(indices) > 1 for indices in slices.values()):
             refuse(f"{cube.place(rank)} has more than one sub-operator: {slices}")
     work = {tuple(cube.slices("forward", rank, 0).items()) for rank in range(cube.ranks)}
     if len(work) < cube.ranks:
         refuse(f"{cube.ranks} devices do only {len(work)} different sub-operators")
-    if not check(cube, Linear(M=6, N=6, K=6)).equal:
+    if not primepar.check(cube, shape=(6, 6, 6)).equal:
         refuse("the devices do not compute what one device computes")
 
 print("Right. Summed over devices at the end:")

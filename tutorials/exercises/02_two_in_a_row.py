@@ -2,7 +2,7 @@
 # ## Exercise: two operators in a row
 #
 # The MLP of a transformer has two linear operators. `fc1` makes the hidden activations; an
-# element-wise function is applied to them, wherever they lie; `fc2` reads them. So the columns
+# element-wise function is applied to them, wherever they are; `fc2` reads them. So the columns
 # of `fc1`'s output are the rows of the weight of `fc2`: its `K` is the next one's `N`.
 #
 # Choose a sequence for each, on four devices, such that

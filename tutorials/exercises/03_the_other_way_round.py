@@ -5,16 +5,14 @@
 # that go with it, so that a training step needs no more transfers than PrimePar's and is right
 # on every mesh.
 #
-# A hint: two of the three tensors that are used twice tell you where the next phase must start.
+# A hint: two of the three tensors that are used twice determine where the next phase must start.
 # A mirror helps as well.
 
 # %%
+import primepar
 from primepar import Primitive, where
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
-from primepar.partition import parse_sequence
-from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence
-from primepar.verify import verify_primitive
 
 errors_in_one_line(__file__)
 
@@ -44,7 +42,7 @@ for side in (2, 3):
     if turns != [-t % side for t in range(side)]:
         refuse(f"with side {side} device 0 walks along N in the order {turns}")
 
-for result in verify_primitive(Mirror()).properties:
+for result in primepar.verify(Mirror).properties:
     if result.verdict != "proved":
         refuse(f"{result.name}: {result.counterexample or result.reason}")
 
@@ -54,8 +52,8 @@ for side in (2, 3, 4):
     if any(moved.reductions for moved in Movement(mirror).phases.values()):
         refuse("a sum is spread over devices")
     mine, papers = (
-        check(mirror, shape).sent[0],
-        check(parse_sequence(f"P{side}x{side}"), shape).sent[0],
+        primepar.check(mirror, shape=shape).sent[0],
+        primepar.check(f"P{side}x{side}", shape=shape).sent[0],
     )
     if mine > papers:
         refuse(f"with side {side} each device sends {mine} elements, PrimePar's {papers}")

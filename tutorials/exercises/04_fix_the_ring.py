@@ -1,5 +1,5 @@
 # %% [markdown]
-# ## Exercise: mend the ring
+# ## Exercise: fix the ring
 #
 # Write the order of the two calls so that the ring of blocking sends and receives ends for
 # every number of devices from 2 to 7. It should also be quick: if one device receives first and
@@ -9,11 +9,11 @@
 # %%
 import numpy as np
 
+import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.reference import emulate
 from primepar.schedule import Program
 from primepar.schedule.program import Recv, Send
-from primepar.verify import verify_program
 
 errors_in_one_line(__file__)
 
@@ -37,7 +37,7 @@ for n in range(2, 8):
             refuse(f"device {rank} of {n} has to make each of the two calls once")
         programs.append(tuple(chosen))
     ring = Program("primepar-program", 1, n, tuple(programs))
-    for result in verify_program(ring).properties:
+    for result in primepar.verify(ring).properties:
         if result.verdict != "proved":
             refuse(f"{n} devices, {result.name}: {result.counterexample or result.reason}")
     events = emulate(ring, [{f"x{rank}": np.zeros(1)} for rank in range(n)]).events

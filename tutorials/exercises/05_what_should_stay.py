@@ -2,16 +2,15 @@
 # ## Exercise: what should stay?
 #
 # In the stationary family one tensor never moves. Which one should it be? Write the function
-# that says so for an operator of any shape, such that a device sends as little as possible in a
-# training step.
+# that selects it for an operator of any shape, such that a device sends as little as possible in
+# a training step.
 #
 # "The largest" comes to mind, and is not right. Look up what each of the three moves, and how
 # often: what is it that rotates only once for two phases?
 
 # %%
+import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
-from primepar.partition import parse_sequence
-from primepar.reference import check
 from primepar.schedule import Linear
 
 errors_in_one_line(__file__)
@@ -33,7 +32,7 @@ for side in (2, 3):
     for M, N, K in SHAPES:
         shape = Linear(M=M, N=N, K=K)
         sent = {
-            tensor: check(parse_sequence(f"{tensor}s{side}x{side}"), shape).sent[0]
+            tensor: primepar.check(f"{tensor}s{side}x{side}", shape=shape).sent[0]
             for tensor in ("O", "I", "W")
         }
         kept = stays(M, N, K)

@@ -37,7 +37,7 @@ def sequence(kind, name):
 
 # %% The check
 model = GPTConfig(layers=1, hidden=32, heads=8, context=4, vocabulary=64)
-sequences = {each.name: sequence(each.kind, each.name) for each in operators(model)}
+sequences = {op.name: sequence(op.kind, op.name) for op in operators(model)}
 try:
     plan = Plan(model=model, ranks=8, batch=2, sequences=sequences)
 except (PlanError, SequenceError) as error:

@@ -7,10 +7,10 @@
 # one receive, the send first. The pipeline has to end with any number of stages and micro-batches.
 
 # %%
+import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.schedule import Program
 from primepar.schedule.program import Group, Recv, Send
-from primepar.verify import verify_program
 
 errors_in_one_line(__file__)
 
@@ -40,7 +40,9 @@ def messages(stage, stages, batches):
 
 
 def flat(calls):
-    return [each for call in calls for each in (call.body if isinstance(call, Group) else [call])]
+    return [
+        single for call in calls for single in (call.body if isinstance(call, Group) else [call])
+    ]
 
 
 for stages in range(2, 6):
@@ -53,13 +55,13 @@ for stages in range(2, 6):
             if flat(calls) != given:
                 refuse(f"{where}: expected each message once and in order")
             for call in calls:
-                kinds = [type(each) for each in flat([call])]
+                kinds = [type(single) for single in flat([call])]
                 one_way = len(kinds) == 1 or kinds == [Send, Recv]
-                if not one_way or len({each.peer for each in flat([call])}) > 1:
+                if not one_way or len({single.peer for single in flat([call])}) > 1:
                     refuse(f"{where}: a group holds other than a send and a receive of a neighbour")
             ranks.append(tuple(calls))
         pipeline = Program("primepar-program", 1, stages, tuple(ranks))
-        for result in verify_program(pipeline).properties:
+        for result in primepar.verify(pipeline).properties:
             if result.verdict != "proved":
                 lines = (result.counterexample or result.reason).splitlines()
                 refuse(f"{stages} stages, {batches} micro-batches, {result.name}: {lines[0]}")

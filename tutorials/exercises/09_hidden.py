@@ -2,25 +2,24 @@
 # ## Exercise: how much is hidden?
 #
 # `hidden` gets the events of one device: `track` is `"compute"` or `"communication"`, `start` and
-# `end` are seconds. A `wait` is no transfer: it is the device that stands still. Return for how
+# `end` are seconds. A `wait` is no transfer: the device is idle. Return for how
 # many seconds something moves, and for how many of these the device multiplies meanwhile. Several
 # transfers may move at once; a second in which two move is one second.
 
 # %%
 from itertools import pairwise, product
 
+import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
-from primepar.partition import parse_sequence
 from primepar.plan.cluster import Cluster, Link, Rate
-from primepar.plan.simulator.run import simulate
-from primepar.schedule import Linear, lower
+from primepar.schedule import Linear
 
 errors_in_one_line(__file__)
 
 
 # USER CODE BEGIN
 def hidden(events):
-    moving = sum(each.end - each.start for each in events if each.track == "communication")
+    moving = sum(event.end - event.start for event in events if event.track == "communication")
     return moving, moving
 
 
@@ -39,20 +38,20 @@ def machine(overlap):
 def lengths(events):
     """The same second by second: between two neighbouring times nothing begins or ends."""
     transfers = [e for e in events if e.track == "communication" and e.op != "wait"]
-    times = sorted({time for each in events for time in (each.start, each.end)})
+    times = sorted({time for event in events for time in (event.start, event.end)})
     moving = both = 0.0
     for begin, end in pairwise(times):
-        now = [each for each in events if each.start <= begin and each.end >= end]
-        if any(each in transfers for each in now):
+        now = [event for event in events if event.start <= begin and event.end >= end]
+        if any(event in transfers for event in now):
             moving += end - begin
-            both += (end - begin) * any(each.track == "compute" for each in now)
+            both += (end - begin) * any(event.track == "compute" for event in now)
     return moving, both
 
 
 for text, overlap in product(("P2x2", "S2x2", "K4", "P2x2,K2", "Os2x2"), (True, False)):
     for shape in (Linear(M=8, N=8, K=8), Linear(M=32, N=8, K=16)):
-        run = simulate(lower(parse_sequence(text), shape), machine(overlap), "float32")
-        events = [each for each in run.events if each.rank == 1]
+        run = primepar.simulate(text, machine(overlap), shape=shape)
+        events = [event for event in run.events if event.rank == 1]
         for got, expected, what in zip(
             hidden(list(events)), lengths(events), ("something moves", "it also multiplies"),
             strict=True,
@@ -62,6 +61,6 @@ for text, overlap in product(("P2x2", "S2x2", "K4", "P2x2,K2", "Os2x2"), (True, 
                 refuse(f"{text}{how}: for {expected:g} seconds {what}, got {got:g}")
 
 for text in ("P2x2", "K4"):
-    run = simulate(lower(parse_sequence(text), Linear(M=32, N=8, K=16)), machine(True), "float32")
-    moving, both = hidden([each for each in run.events if each.rank == 1])
+    run = primepar.simulate(text, machine(True), shape=(32, 8, 16))
+    moving, both = hidden([event for event in run.events if event.rank == 1])
     print(f"Right: {text} hides {both:g} of the {moving:g} seconds in which something moves.")

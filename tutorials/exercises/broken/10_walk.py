@@ -4,7 +4,7 @@ from primepar import Primitive, where
 
 
 class Walk(Primitive):
-    """Every tensor rests where the last step that used it left it."""
+    """Every tensor stays where the last step that used it left it."""
 
     axes = ("r", "c")
 

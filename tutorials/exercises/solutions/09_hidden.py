@@ -4,15 +4,15 @@
 # USER CODE BEGIN
 def hidden(events):
     def stretches(track):
-        found = []
-        for each in sorted(events, key=lambda event: event.start):
-            if each.track != track or each.op == "wait":
+        busy = []
+        for event in sorted(events, key=lambda event: event.start):
+            if event.track != track or event.op == "wait":
                 continue
-            if found and each.start <= found[-1][1]:
-                found[-1][1] = max(found[-1][1], each.end)
+            if busy and event.start <= busy[-1][1]:
+                busy[-1][1] = max(busy[-1][1], event.end)
             else:
-                found.append([each.start, each.end])
-        return found
+                busy.append([event.start, event.end])
+        return busy
 
     moves, products = stretches("communication"), stretches("compute")
     moving = sum(end - start for start, end in moves)
