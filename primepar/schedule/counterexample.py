@@ -52,7 +52,7 @@ class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
     role: str = ""
     """What it does in the story: hangs, never reached, reads, ..."""
     wrong: bool = False
-    """Whether the sentence puts the blame here."""
+    """Whether this is the instruction that the sentence names as wrong."""
 
 
 class Arrow(Struct, frozen=True):

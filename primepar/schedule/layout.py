@@ -34,7 +34,7 @@ class Layout:
         return len(self.held)
 
     def cuts(self, dim: int) -> tuple[Fraction, ...]:
-        """Where a dim is cut, from 0 to 1: not between slices that no device holds apart."""
+        """Where a dim is cut, from 0 to 1: not between slices that no device holds separately."""
         count = self.grid[dim]
         holders = [set[tuple[int, Index]]() for _ in range(count)]
         for rank, blocks in enumerate(self.held):
@@ -183,7 +183,7 @@ class Cells:
     def pieces(self, layout: Layout, rank: int, shape: Several[int]) -> dict[Index, Piece]:
         """The places of a rank's cells in a tensor of `shape`, and in the rank's local tensor.
 
-        The local tensor is its cells put together in the order of their segments, along every dim.
+        The local tensor is its cells, joined in the order of their segments along every dim.
         """
         cells = self.held(layout, rank)
         places = [
@@ -199,7 +199,7 @@ class Cells:
 
 
 def _places(segments: set[int], bounds: tuple[int, ...]) -> dict[int, tuple[slice, slice]]:
-    """Segment -> its elements of the whole dim, and of the segments held put together."""
+    """Segment -> its elements of the whole dim, and of the joined segments that are held."""
     places, end = {}, 0
     for segment in sorted(segments):
         whole = slice(bounds[segment], bounds[segment + 1])

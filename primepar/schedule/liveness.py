@@ -7,8 +7,8 @@ A sweep posts what its first step needs of the operands, and waits. Then every s
 2. multiplies, into a scratch where the sum is still in flight to here;
 3. waits, adds the scratches to their sums, and frees the sums that have left;
 4. frees the operands that are not `kept`;
-5. sends home the sums that it has finished. A home that has a part itself and gets one other takes
-   it in a scratch; a reduce-scatter and a reduce need none.
+5. sends the sums that it has finished to their homes. A home that has a part itself and receives
+   one other takes it in a scratch; a reduce-scatter and a reduce need none.
 
 After its last step the sweep frees what no later phase reads (`USED_UP`).
 
@@ -68,7 +68,7 @@ USED_UP = (("backward", "W"), ("gradient", "I"), ("gradient", "dO"))
 
 
 def sweeps(shares_output_gradient: bool, phases: tuple[Phase, ...] = PHASES) -> list[Sweep]:
-    """Phases in order; backward and gradient together where they share dO on its way."""
+    """Phases in order; backward and gradient together where they share the hops of dO."""
     if shares_output_gradient and {"backward", "gradient"} <= set(phases):
         return [*((phase,) for phase in phases[:-2]), phases[-2:]]
     return [(phase,) for phase in phases]

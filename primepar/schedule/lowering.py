@@ -32,7 +32,14 @@ from primepar.schedule.operators import (
 from primepar.schedule.program import Compute, Elements, Free, Instruction, Program, Wait
 from primepar.schedule.sequence import FlatSlices, Sequence
 from primepar.schedule.signature import Bound
-from primepar.schedule.transfers import Dealt, Post, collectives, go_home, messages, split
+from primepar.schedule.transfers import (
+    RankInstructions,
+    Post,
+    collectives,
+    finish_sums,
+    messages,
+    split,
+)
 
 
 def lower(
@@ -135,7 +142,7 @@ def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, .
     return liveness.sweeps(shares, phases)
 
 
-def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
+def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases)
     moved = [movement.moved(phase) for phase in phases]
     opening = _posts(_once(phase.prologue for phase in moved), label, lambda _: False)
@@ -145,11 +152,11 @@ def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> Dealt:
         yield from _step(movement, phases, step)
         for phase in phases:
             returns = movement.moved(phase).returns[step]
-            yield from go_home(returns, f"{phase[0].upper()}{step}")
+            yield from finish_sums(returns, f"{phase[0].upper()}{step}")
     yield from _frees(used_up(movement, phases))
 
 
-def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> Dealt:
+def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
     moved = [movement.moved(phase) for phase in phases]
     partials = _once(phase.partials[step] for phase in moved)
@@ -193,11 +200,11 @@ def _posts(
     return [*messages(single, label), *collectives(spread, label)]
 
 
-def _waits(posts: list[tuple[int, Post]]) -> Dealt:
+def _waits(posts: list[tuple[int, Post]]) -> RankInstructions:
     return ((rank, Wait(post.request)) for rank, post in posts if post.request)
 
 
-def _frees(holdings: Iterable[tuple[str, Holdings]]) -> Dealt:
+def _frees(holdings: Iterable[tuple[str, Holdings]]) -> RankInstructions:
     for tensor, held in holdings:
         for rank, blocks in enumerate(held):
             yield from ((rank, Free(block_name(tensor, index))) for index in sorted(blocks))

@@ -26,12 +26,12 @@ NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("backward", "dO"): "gradient",
     ("backward", "W"): "forward",
 }
-"""Where an operand goes after a phase; one that is not listed is done with."""
+"""Where an operand goes after a phase; one that is not listed is not needed any more."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One block on its way from one rank to another."""
+    """One block that moves from one rank to another: a P2P send."""
 
     tensor: str
     index: Index
@@ -68,7 +68,7 @@ class PhaseMovement:
 
     `prologue` sends what step 0 needs from its home. `operands[t]` hops during step t and is
     here for step t + 1, or for the next phase. `partials[t]` was summed before step t, hops
-    during it, and is added to after it. `returns[t]` is finished by step t and goes home.
+    during it, and is added to after it. `returns[t]` is finished by step t and sent to its home.
     """
 
     prologue: tuple[Hop, ...]

@@ -115,7 +115,7 @@ def scratch_name(block: str) -> str:
 
 @dataclass(frozen=True)
 class BlockName:
-    """A block name taken apart; `scratch` marks a product that has not joined its sum yet."""
+    """The parts of a block name; `scratch` marks a product that has not joined its sum yet."""
 
     tensor: str
     index: Index
@@ -123,7 +123,7 @@ class BlockName:
 
 
 def parse_block(name: str) -> BlockName | None:
-    """Take a name of this grammar apart; None for a name that means nothing to linear operators."""
+    """Parse a name of this grammar; None for a name that means nothing to linear operators."""
     match = _BLOCK.fullmatch(name)
     if match is None:
         return None

@@ -66,7 +66,7 @@ def _advice(message: str, text: bytes) -> str:
 
 
 def save_program(program: Program, path: Path) -> None:
-    """Write a program file, replacing an old one in one go; one instruction per line."""
+    """Write a program file, replacing an old one atomically; one instruction per line."""
     write_text(path, program_json(program), ProgramError)
 
 

@@ -41,7 +41,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Take a template apart. Raises `ValueError` with what is expected."""
+        """Parse a template. Raises `ValueError` with what is expected."""
         match = _TEMPLATE.fullmatch(text)
         entries = [_ENTRY.fullmatch(part) for part in match[2].split(",")] if match else []
         parsed = tuple(

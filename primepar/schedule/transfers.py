@@ -5,8 +5,8 @@ Where the members of a group all send the same number of blocks to all others, t
 all-gather, unless one of them multiplies its block meanwhile. Partial sums of a group whose members
 are each home to the same number of them are a reduce-scatter.
 
-A set is walked once for all ranks: every instruction comes with the rank that it is dealt to, and
-the instructions of one rank come in the order in which it has them.
+A set is processed once for all ranks. Every instruction comes with its rank, and the instructions
+of one rank come in the order of its list.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from primepar.schedule.program import (
 )
 
 Post = ISend | IRecv | AllGather | Broadcast
-Dealt = Iterator[tuple[int, Instruction]]
-"""Instructions, each with the rank that it is dealt to."""
+RankInstructions = Iterator[tuple[int, Instruction]]
+"""Instructions, each with its rank."""
 _TAGS = {"I": 0, "W": 1, "O": 2, "dI": 3, "dW": 4, "dO": 5}
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """One block on its way from its source to the rest of a group."""
+    """One block that its source sends to the rest of a group."""
 
     block: str
     source: int
@@ -49,7 +49,7 @@ class _Spread:
 
 
 def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
-    """Posts with their ranks; all hops are walked in one order, so channels agree on it."""
+    """Posts with their ranks; all hops are processed in one order, so channels agree on it."""
     for hop in hops:
         block, tag = block_name(hop.tensor, hop.index), _TAGS[hop.tensor]
         request = f"{label}>{hop.target} {block}"
@@ -61,7 +61,7 @@ def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
 def split(hops: tuple[Hop, ...], is_read: Callable[[Hop], bool]) -> tuple[list[Hop], list[_Spread]]:
     """Hops that go to one rank alone, and blocks that go to several.
 
-    `is_read` is asked whether the source of a hop multiplies the block while it is on its way.
+    `is_read` is asked whether the source of a hop multiplies the block while it is in flight.
     """
     targets: dict[tuple[str, int], list[Hop]] = {}
     for hop in hops:
@@ -97,7 +97,7 @@ def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]
                 yield from ((rank, call) for rank in group)
 
 
-def go_home(returns: tuple[Return, ...], label: str) -> Dealt:
+def finish_sums(returns: tuple[Return, ...], label: str) -> RankInstructions:
     """Finish the sums of a step: reduce-scatters first, then what is left block by block."""
     scatters, rest = _scatters(returns)
     for group, blocks in scatters:
@@ -130,7 +130,7 @@ def _scatters(
     return scatters, rest
 
 
-def _one_home(total: Return, label: str) -> Dealt:
+def _one_home(total: Return, label: str) -> RankInstructions:
     block, ranks, homes = block_name(total.tensor, total.index), total.ranks, total.homes
     if ranks == homes:
         if len(ranks) > 1:
@@ -142,7 +142,7 @@ def _one_home(total: Return, label: str) -> Dealt:
         yield from ((rank, AllReduce(homes, block=block)) for rank in homes)
 
 
-def _reduce_to(home: int, senders: tuple[int, ...], total: Return, label: str) -> Dealt:
+def _reduce_to(home: int, senders: tuple[int, ...], total: Return, label: str) -> RankInstructions:
     block = block_name(total.tensor, total.index)
     others = [sender for sender in senders if sender != home]
     if len(others) == 1:
@@ -157,7 +157,9 @@ def _reduce_to(home: int, senders: tuple[int, ...], total: Return, label: str) -
         yield home, Alloc(block)
 
 
-def _one_message(home: int, sender: int, joins: bool, total: Return, label: str) -> Dealt:
+def _one_message(
+    home: int, sender: int, joins: bool, total: Return, label: str
+) -> RankInstructions:
     block, tag = block_name(total.tensor, total.index), _TAGS[total.tensor]
     sent, received = f"{label}>{home} {block}", f"{label}<{sender} {block}"
     into = scratch_name(block) if joins else block
