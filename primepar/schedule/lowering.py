@@ -33,8 +33,8 @@ from primepar.schedule.program import Compute, Elements, Free, Instruction, Prog
 from primepar.schedule.sequence import FlatSlices, Sequence
 from primepar.schedule.signature import Bound
 from primepar.schedule.transfers import (
-    RankInstructions,
     Post,
+    RankInstructions,
     collectives,
     finish_sums,
     messages,

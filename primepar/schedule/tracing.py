@@ -243,7 +243,7 @@ class _Call:
         try:
             expected = _evaluated(self.traced, self.values)
         except (PrimitiveError, ZeroDivisionError):
-            return  # The map has no meaning here, and any reader that evaluates it raises this error.
+            return  # The map has no value here: any reader that evaluates it raises this error.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of `~` on a bool, Python 3.12
             given = _called(primitive, self.method, self.arguments)
