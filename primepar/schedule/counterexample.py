@@ -1,8 +1,8 @@
 """A counterexample as data: who is involved, in which order, and what is wrong about it.
 
-The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`); from
-there the instructions that matter are looked up in the program, so that pictures and smaller
-programs need no words.
+The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`). By these
+places the instructions are looked up in the program. So pictures and smaller programs need no
+words.
 """
 
 from __future__ import annotations

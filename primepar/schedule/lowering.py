@@ -1,8 +1,8 @@
 """From (operator shape, sequence) to a program, double-buffered.
 
 Each step posts the transfers of the next one, multiplies, waits, and frees what it needs no more,
-in the order and by the rules of `liveness`: the products of step t overlap the transfers for step
-t + 1, and two buffers per moving tensor do.
+in the order and by the rules of `liveness`. So the products of step t overlap the transfers for
+step t + 1, and two buffers per moving tensor are enough.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Primitive:
 
     `axes` names the device axes. A tuple puts `s` devices along each; a mapping gives each axis
     its own side, `{"r": "q", "c": "q", "e": "d"}`. A map takes one coordinate per axis, the step
-    `t` and one length per side, and returns the slice index of every dim that it splits; a dim
+    `t` and one length per side. It returns the slice index of every dim that it splits. A dim
     that is not named is whole, and so is a digit that is left out at the end or is `ANY`.
     `backward` and `gradient` are the forward map unless overridden.
     """

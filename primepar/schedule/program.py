@@ -32,8 +32,8 @@
     A cut in place gives the block's memory to its parts, a join in place theirs to the whole.
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
-with one slice index for each dim that the grid names; `phases` and `tensors` give other names a
-meaning; any other is data without one. `primepar.schedule.meaning` defines what names mean.
+with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
+meaning. Any other name is data without one. `primepar.schedule.meaning` defines what names mean.
 Messages match in order per (source, destination, communicator): a tag is a claim that is checked.
 """
 
