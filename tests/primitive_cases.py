@@ -70,8 +70,8 @@ class Mirror(PrimePar):
         return dict(M=r, N=(c - r - 1) % s, K=(c + t) % s)
 
 
-class RestingSums(PrimePar):
-    """PrimePar whose dO stays in backward: sums of dI rest on every device, and are reduced."""
+class ResidentSums(PrimePar):
+    """PrimePar whose dO stays in backward: sums of dI stay on every device, and are reduced."""
 
     sent, held = Primitive.sent, Primitive.held
 
@@ -79,8 +79,8 @@ class RestingSums(PrimePar):
         return dict(M=r, N=(r + t) % s, K=c)
 
 
-class BringsMore(Summa):
-    """SUMMA that keeps W of forward; backward exchanges rows and columns, and wants other W."""
+class FetchesMore(Summa):
+    """SUMMA that keeps W of forward; backward exchanges rows and columns, and needs other W."""
 
     sent, held = Primitive.sent, Primitive.held
     keeps = ("W",)

@@ -20,7 +20,7 @@ from primepar.verify.primitive.proof import verify_primitive
 
 
 class OneStep(Primitive):
-    """Columns of K along `e`, rows of M along `r`; every `d`-th slice of M rests on a device."""
+    """Columns of K along `e`, rows of M along `r`; a device holds every `d`-th slice of M."""
 
     axes = {"e": "d", "r": "q"}
 
@@ -39,7 +39,7 @@ class Strided(OneStep):
 
 
 class NoHomes(OneStep):
-    """Rests where the maps have it; gradient names the digit that the others leave open."""
+    """Tensors stay where the maps have them; gradient names the digit that others leave open."""
 
     def forward(self, e: Value, r: Value, t: Value, d: Value, q: Value) -> Slices:
         return dict(M=(ANY, r), K=e)
@@ -49,11 +49,11 @@ class NoHomes(OneStep):
 
 
 class Replicas(Strided):
-    """`Strided` whose I rests whole along `e`."""
+    """`Strided` whose I is resident whole along `e`."""
 
     def home(self, tensor: str, e: Value, r: Value, d: Value, q: Value) -> Slices:
-        own = super().home(tensor, e, r, d, q)
-        return dict(M=(ANY, r), N=e) if tensor == "I" else own
+        home = super().home(tensor, e, r, d, q)
+        return dict(M=(ANY, r), N=e) if tensor == "I" else home
 
 
 RIGHT: tuple[type[Primitive], ...] = (Strided, NoHomes, Replicas)
@@ -62,7 +62,7 @@ RIGHT: tuple[type[Primitive], ...] = (Strided, NoHomes, Replicas)
 @pytest.mark.parametrize("kind", RIGHT)
 def test_an_open_digit_is_proved_for_every_side_and_for_each(kind: type[Primitive]) -> None:
     report = verify_primitive(kind())
-    assert [(each.verdict, each.reason) for each in report.properties] == [("proved", None)] * 6
+    assert [(prop.verdict, prop.reason) for prop in report.properties] == [("proved", None)] * 6
     for sides in product((1, 2, 3), repeat=2):
         assert verify_side(kind(), sides).verdict == "proved"
         assert check(Sequence.of(kind(), *sides)).message is None
@@ -106,15 +106,15 @@ def test_an_open_digit_at_the_end_is_one_that_is_left_out(
     index: Any, digits: dict[str, tuple[str, ...]]
 ) -> None:
     for phase in PHASES:
-        found = maps_of(Digits(index)).phases[phase]
-        assert {dim: tuple(map(str, own)) for dim, own in found.items()} == digits
+        traced = maps_of(Digits(index)).phases[phase]
+        assert {dim: tuple(map(str, index)) for dim, index in traced.items()} == digits
 
 
 # Wrong uses
 
 
 class NeedsMore(OneStep):
-    """Gradient wants columns of dO that backward has on other devices."""
+    """Gradient needs columns of dO that backward has on other devices."""
 
     def forward(self, e: Value, r: Value, t: Value, d: Value, q: Value) -> Slices:
         return dict(M=(ANY, r), K=e)
@@ -124,7 +124,7 @@ class NeedsMore(OneStep):
 
 
 class NeedsNobodys(NeedsMore):
-    """Backward has the first column of dO only, so that gradient is not brought the others."""
+    """Backward has the first column of dO only, so that gradient does not receive the others."""
 
     def backward(self, e: Value, r: Value, t: Value, d: Value, q: Value) -> Slices:
         return dict(M=(e, r), K=0)
@@ -171,7 +171,7 @@ def test_a_sum_with_an_open_digit_is_refused(index: Any) -> None:
 
 
 class OpenOnTheFirst(Primitive):
-    """Data parallelism whose first device rests on all of W, and the others on a slice."""
+    """Data parallelism whose first device holds all of W, and the others on a slice."""
 
     axes = ("d",)
 

@@ -39,7 +39,7 @@ def joined(some: Texts, symbols: tuple[str, ...]) -> Texts:
 def conditions_of(some: Texts) -> Texts:
     return st.recursive(
         joined(some, ("==", "!=", "<", "<=", ">", ">=")),
-        lambda own: own.map(lambda one: f"(~{one})") | joined(own, ("&", "|")),
+        lambda inner: inner.map(lambda one: f"(~{one})") | joined(inner, ("&", "|")),
         max_leaves=3,
     )
 
@@ -65,11 +65,11 @@ values = st.fixed_dictionaries(
 )
 
 
-def by_python(text: str, at: dict[str, Any]) -> Any:
+def by_python(text: str, point: dict[str, Any]) -> Any:
     """What Python makes of a text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return eval(text, {"where": where}, dict(at))
+        return eval(text, {"where": where}, dict(point))
 
 
 def built(text: str) -> Any:
@@ -79,60 +79,62 @@ def built(text: str) -> Any:
 
 @given(texts, values)
 def test_an_expression_of_integers_is_what_python_makes_of_it(
-    text: str, at: dict[str, int]
+    text: str, point: dict[str, int]
 ) -> None:
     expression = built(text)
-    assert evaluate(expression, at) == by_python(text, at) == by_python(str(expression), at)
+    assert (
+        evaluate(expression, point) == by_python(text, point) == by_python(str(expression), point)
+    )
 
 
 @given(texts, st.lists(values, min_size=1, max_size=4))
 def test_an_expression_of_arrays_is_that_of_each_integer(
     text: str, rows: list[dict[str, int]]
 ) -> None:
-    arrays = {each: np.array([row[each] for row in rows]) for each in "abs"}
-    found = np.broadcast_to(evaluate(built(text), arrays), len(rows))
-    assert found.tolist() == [by_python(text, row) for row in rows]
+    arrays = {letter: np.array([row[letter] for row in rows]) for letter in "abs"}
+    computed = np.broadcast_to(evaluate(built(text), arrays), len(rows))
+    assert computed.tolist() == [by_python(text, row) for row in rows]
 
 
 @given(texts, values)
 def test_an_expression_of_expressions_is_that_of_their_values(
-    text: str, at: dict[str, int]
+    text: str, point: dict[str, int]
 ) -> None:
     expression = built(text)
     assert str(evaluate(expression, {"a": A, "b": B, "s": S})) == str(expression)
     shifted = evaluate(expression, {"a": A + 1, "b": B * 2, "s": S})
-    moved = {"a": at["a"] + 1, "b": at["b"] * 2, "s": at["s"]}
-    assert evaluate(shifted, at) == by_python(text, moved)
+    moved = {"a": point["a"] + 1, "b": point["b"] * 2, "s": point["s"]}
+    assert evaluate(shifted, point) == by_python(text, moved)
 
 
 @given(texts, values)
-def test_a_text_is_read_back_as_it_was_written(text: str, at: dict[str, int]) -> None:
+def test_a_text_is_read_back_as_it_was_written(text: str, point: dict[str, int]) -> None:
     expression = built(text)
     read = parse(str(expression))
     assert str(read) == str(expression)
-    assert evaluate(read, at) == by_python(text, at)
+    assert evaluate(read, point) == by_python(text, point)
 
 
 @given(conditions, values)
-def test_conditions_are_logic_on_integers_and_on_arrays(text: str, at: dict[str, int]) -> None:
-    condition, expected = built(text), by_python(text, at) & 1
-    assert evaluate(condition, at) == expected
-    arrays = {each: np.array([value]) for each, value in at.items()}
+def test_conditions_are_logic_on_integers_and_on_arrays(text: str, point: dict[str, int]) -> None:
+    condition, expected = built(text), by_python(text, point) & 1
+    assert evaluate(condition, point) == expected
+    arrays = {letter: np.array([value]) for letter, value in point.items()}
     assert np.broadcast_to(evaluate(condition, arrays), 1).tolist() == [expected]
     chosen = where(condition, A, 1 - A)
     assert str(parse(str(chosen))) == str(chosen)
-    assert evaluate(negated(condition), at) == 1 - expected
+    assert evaluate(negated(condition), point) == 1 - expected
 
 
 def test_what_an_expression_depends_on() -> None:
     node = where(A == S - 1, B, (A + 1) % S)
     assert names(node) == {"a", "b", "s"}
-    assert [each.operator for each in nodes(node)] == [
+    assert [part.operator for part in nodes(node)] == [
         "where", "==", "name", "-", "name", "name", "%", "+", "name", "name"
     ]  # fmt: skip
     assert names(3) == set()
     assert (str(abs(A)), str(+A)) == ("where(a < 0, -a, a)", "a")
-    assert [str(each) for each in divmod(A, S)] == ["a // s", "a % s"]
+    assert [str(part) for part in divmod(A, S)] == ["a // s", "a % s"]
     assert number(np.int64(3)) == 3
     assert evaluate(A / 2, {"a": Fraction(3)}) == Fraction(3, 2)
 

@@ -29,7 +29,7 @@ from primepar.schedule.program import (
 from primepar.verify.program.proof import verify_program
 from primepar.verify.report import PROPERTIES
 
-HOMES = [each for each in FAMILY if member(*each).has_homes and member(*each).ranks > 1]
+HOMES = [case for case in FAMILY if member(*case).has_homes and member(*case).ranks > 1]
 OPERANDS = ("I", "W", "dO")
 
 
@@ -41,12 +41,12 @@ def tensor_of(block: str) -> str:
 
 def carried(program: Program) -> Counter[tuple[str, str]]:
     """(instruction, tensor) -> how many instructions over all ranks carry it."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for node in (node for rank in program.programs for node in rank):
         if isinstance(node, Collective | ISend | IRecv):
             block = getattr(node, "block", "")
-            found[str(node.__struct_config__.tag), tensor_of(block)] += 1
-    return found
+            counts[str(node.__struct_config__.tag), tensor_of(block)] += 1
+    return counts
 
 
 def kinds(text: str) -> dict[str, set[str]]:
@@ -84,15 +84,15 @@ def kinds(text: str) -> dict[str, set[str]]:
         ("Ws3x3", "isend I, isend O", "isend dO, isend dI", "isend I, isend dO"),
     ],
 )  # fmt: skip
-def test_each_phase_alone_moves_what_its_method_says(
+def test_each_phase_alone_moves_what_its_method_defines(
     text: str, forward: str, backward: str, gradient: str
 ) -> None:
-    found = {
+    instructions = {
         phase: {kind for kind in kinds if not kind.startswith("irecv")}
         for phase, kinds in kinds(text).items()
     }
     expected = {"forward": forward, "backward": backward, "gradient": gradient}
-    assert found == {phase: set(names.split(", ")) for phase, names in expected.items()}
+    assert instructions == {phase: set(names.split(", ")) for phase, names in expected.items()}
 
 
 @pytest.mark.parametrize("text", ["Ks2", "Ns2", "S2x2", "C2x2x2", "M2,Ks2"])
@@ -102,7 +102,7 @@ def test_a_group_of_two_exchanges_messages(text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "sides"), HOMES)
-def test_what_brings_operands_is_posted_and_what_finishes_a_sum_is_not(
+def test_what_sends_operands_is_posted_and_what_finishes_a_sum_is_not(
     name: str, sides: tuple[int, ...]
 ) -> None:
     for node in (node for rank in lower(member(name, sides)).programs for node in rank):
@@ -141,31 +141,31 @@ def test_every_output_ends_at_home_and_only_there(name: str, sides: tuple[int, .
 
 
 def left(program: Program, rank: int) -> set[str]:
-    """Blocks that lie on a rank after its last instruction."""
-    alive = set((program.initial or ())[rank])
+    """Blocks that a rank holds after its last instruction."""
+    live = set((program.initial or ())[rank])
     for node in program.programs[rank]:
         match node:
             case Compute(accumulates=block) | IRecv(block=block) | Alloc(block=block):
-                alive.add(block)
+                live.add(block)
             case Broadcast(block=block) | ReduceScatter(block=block):
-                alive.add(block)
+                live.add(block)
             case AllGather(blocks=blocks):
-                alive.update(blocks)
+                live.update(blocks)
             case Free(block=block):
-                alive.remove(block)
-    return alive
+                live.remove(block)
+    return live
 
 
 @pytest.mark.parametrize("text", ["Os", "Is", "Ws"])
 @pytest.mark.parametrize("side", [2, 3, 4])
 def test_travelling_sums_make_one_hop_a_step_and_a_last_one_home(text: str, side: int) -> None:
-    """An output that rotates is passed on after every step; its last hop brings it home."""
+    """An output that rotates is passed on after every step; its last hop returns it to its home."""
     movement = Movement(parse_sequence(f"{text}{side}x{side}"))
     stays = {"Os": "O", "Is": "I", "Ws": "W"}[text]
     for phase, product in PRODUCTS.items():
         tensor, moved = product.writes, movement.phases[phase]
         hops = [len(step) for step in moved.partials]
-        ways = [sum(each.homes != each.ranks for each in step) for step in moved.returns]
+        ways = [sum(total.homes != total.ranks for total in step) for step in moved.returns]
         if tensor.removeprefix("d") == stays:
             assert (sum(hops), sum(ways)) == (0, 0)
         else:
@@ -192,7 +192,7 @@ def test_an_operator_that_keeps_o_and_one_that_keeps_i_need_no_redistribution_be
         assert first.home("I") == second.home("O")
 
 
-def test_the_output_of_three_d_rests_where_the_exchanged_one_wants_its_input() -> None:
+def test_the_output_of_three_d_has_the_home_of_the_input_of_the_exchanged_one() -> None:
     for side in (2, 3):
         first = Movement(parse_sequence(f"C{side}x{side}x{side}"))
         second = Movement(parse_sequence(f"D{side}x{side}x{side}"))
@@ -265,7 +265,7 @@ def test_phases_lowered_apart_meet_where_they_join(name: str, sides: tuple[int, 
 # Proofs
 
 
-@pytest.mark.parametrize(("name", "sides"), [each for each in HOMES if member(*each).ranks <= 27])
+@pytest.mark.parametrize(("name", "sides"), [case for case in HOMES if member(*case).ranks <= 27])
 def test_every_member_of_the_family_is_proved_in_all_six_properties(
     name: str, sides: tuple[int, ...]
 ) -> None:
@@ -280,7 +280,7 @@ def test_phases_are_proved_alone(text: str, phases: tuple[Phase, ...]) -> None:
     assert verify_program(lower(parse_sequence(text), phases=phases)).verdict == "proved"
 
 
-def test_mixed_sequences_with_homes_bring_every_tensor_home() -> None:
+def test_mixed_sequences_with_homes_return_every_tensor_to_its_home() -> None:
     for text in MIXED:
         sequence = parse_sequence(text)
         movement = Movement(sequence)
@@ -288,7 +288,7 @@ def test_mixed_sequences_with_homes_bring_every_tensor_home() -> None:
             assert movement.end(phase, product.writes) == movement.home(product.writes), text
 
 
-def test_a_primitive_without_homes_in_a_sequence_with_them_rests_where_forward_has_it() -> None:
+def test_a_primitive_without_homes_in_a_sequence_with_them_stays_where_forward_has_it() -> None:
     sequence: Sequence = parse_sequence("K2,Ks2")
     assert [sequence.home("I", rank) for rank in range(4)] == [((0, 0),), ((1, 0),)] * 2
     assert [sequence.home("W", rank) for rank in range(4)] == [((0, k),) for k in range(4)]

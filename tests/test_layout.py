@@ -27,7 +27,7 @@ def test_two_layouts_meet_in_cells_between_the_cuts_of_either() -> None:
     assert cells.grid == (1, 6)
     assert [cells.held(HALVES, rank) for rank in (0, 1)] == [((0, 0), (0, 1)), ((0, 2), (0, 3))]
     assert [cells.held(THIRDS, rank) for rank in (0, 1)] == [((0, 0),), ((0, 1), (0, 2))]
-    assert [cells.count((0, at)) for at in range(4)] == [2, 1, 1, 2]
+    assert [cells.count((0, segment)) for segment in range(4)] == [2, 1, 1, 2]
     assert cells.parts == 6
 
 
@@ -40,11 +40,11 @@ def test_a_cell_has_its_place_in_the_whole_and_in_what_a_rank_holds() -> None:
     assert [piece.shape for piece in pieces.values()] == [(2, 2)] * 2
 
 
-def test_blocks_that_lie_apart_are_put_together_in_their_order() -> None:
+def test_blocks_that_are_not_adjacent_are_joined_in_their_order() -> None:
     strided = Layout((4, 1), (((0, 0), (2, 0)), ((1, 0), (3, 0))))
     pieces = Cells.of(strided).pieces(strided, 1, (8, 1))
     assert [piece.whole[0] for piece in pieces.values()] == [slice(2, 4), slice(6, 8)]
-    assert [piece.own[0] for piece in pieces.values()] == [slice(0, 2), slice(2, 4)]
+    assert [piece.local[0] for piece in pieces.values()] == [slice(0, 2), slice(2, 4)]
 
 
 def test_slices_that_no_device_holds_apart_are_not_cut() -> None:
@@ -113,7 +113,7 @@ def test_layouts_of_other_meshes_do_not_meet() -> None:
     )
 
 
-def test_a_block_that_lies_nowhere_cannot_be_brought() -> None:
+def test_a_block_that_no_device_holds_cannot_be_sent() -> None:
     with pytest.raises(SequenceError) as error:
         redistribution(Layout((2,), (((0,),), ((0,),))), Layout((2,), (((1,),), ((0,),))))
     assert str(error.value) == (

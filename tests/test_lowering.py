@@ -1,4 +1,4 @@
-"""Lowering: what lies where, what overlaps what, and two buffers per moving tensor."""
+"""Lowering: which rank holds what, what overlaps what, and two buffers per moving tensor."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def tensor_of(block: str) -> str:
 
 
 def initial(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies on each rank first."""
+    """What each rank holds first."""
     assert program.initial is not None
     return program.initial
 
 
 def final(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What must lie on each rank in the end."""
+    """What each rank must hold in the end."""
     assert program.final is not None
     return program.final
 
@@ -74,19 +74,19 @@ def test_two_buffers_per_moving_operand_and_three_for_a_travelling_sum_are_enoug
 ) -> None:
     program = lower(parse_sequence(text))
     for rank, instructions in enumerate(program.programs):
-        alive = set(initial(program)[rank])
+        live = set(initial(program)[rank])
         for node in instructions:
             match node:
                 case IRecv(block=block) | Compute(accumulates=block):
-                    alive.add(block)
+                    live.add(block)
                 case Free(block=block):
-                    alive.remove(block)
-            counts = Counter(tensor_of(block) for block in alive)
+                    live.remove(block)
+            counts = Counter(tensor_of(block) for block in live)
             assert all(counts[tensor] <= 2 for tensor in ("I", "W", "dO"))
             assert counts["O"] <= 1
             assert counts["dI"] <= 1
             assert counts["dW"] <= 3
-        left = sorted(tensor_of(block) for block in alive)
+        left = sorted(tensor_of(block) for block in live)
         assert left == ["O", "W", "dI", "dW"], "I and dO are given back, nothing else is left"
 
 
@@ -127,7 +127,7 @@ def test_a_summed_output_ends_with_one_all_reduce_over_its_ranks() -> None:
     ("phase", "tensors"),
     [("forward", "I W dO"), ("backward", "I W dO"), ("gradient", "I W dO")],
 )
-def test_what_lies_there_before_a_phase(phase: Phase, tensors: str) -> None:
+def test_what_is_there_before_a_phase(phase: Phase, tensors: str) -> None:
     phases = PHASES[PHASES.index(phase) :]
     program = lower(parse_sequence("P2x2"), phases=phases)
     for blocks in initial(program):

@@ -23,7 +23,7 @@ SOME = (PHASES, *((phase,) for phase in PHASES))
 
 def one_of_each() -> list[str]:
     """Every registered primitive on its meshes of 2 to 9 devices."""
-    found = []
+    sequences = []
     for primitive in (known() for known in PRIMITIVES.values()):
         for sides in product((1, 2, 3, 4), repeat=len(primitive.side_names)):
             text = primitive.text(sides)
@@ -31,8 +31,8 @@ def one_of_each() -> list[str]:
                 sequence = parse_sequence(text)
             except SequenceError:
                 continue
-            found += [text] if 2 <= sequence.ranks <= 9 else []
-    return found
+            sequences += [text] if 2 <= sequence.ranks <= 9 else []
+    return sequences
 
 
 def test_the_lowered_programs_are_the_same_to_the_byte(golden: Golden) -> None:

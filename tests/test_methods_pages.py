@@ -40,7 +40,7 @@ def renderer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
+def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
     renderer: ModuleType, tmp_path: Path
 ) -> None:
     page = renderer.page("primepar.partition.summa", ["summa"], tmp_path)
@@ -109,7 +109,7 @@ def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> No
 
 
 class Cheaper(Summa):
-    """SUMMA with a formula that says too little."""
+    """SUMMA with a formula that gives too little."""
 
     def sent(self, M: int, N: int, K: int, s: int) -> int:
         return 1
@@ -160,7 +160,7 @@ def test_a_primitive_that_is_not_proved_has_no_page(
         ("K1", "nothing"),
     ],
 )
-def test_a_program_tells_what_it_moves(text: str, expected: str) -> None:
+def test_a_program_reports_what_it_moves(text: str, expected: str) -> None:
     assert moves_text(moves(lower(parse_sequence(text)))) == expected
 
 
@@ -179,8 +179,8 @@ def test_messages_count_where_they_are_sent_and_in_groups_too() -> None:
     exchange = AllToAll((0, 1), blocks=("W[0,0]", "W[0,1]"), into=("W[0,0]", "W[1,0]"))
     one = (Group((Send(1, "I[0,0]"), Recv(1, "I[0,1]"))), exchange)
     two = (Group((Recv(0, "I[0,0]"), Send(0, "I[0,1]"))), Send(0, "dW[0,0]"), exchange)
-    found = moves(Program("primepar-program", 1, 2, (one, two)))
-    assert found == (
+    ways = moves(Program("primepar-program", 1, 2, (one, two)))
+    assert ways == (
         Move("shift", "I", 1),
         Move("all-to-all", "W", 1),
         Move("travelling sum", "dW", 1),
@@ -205,7 +205,7 @@ def test_homes_print_with_whole_dims_and_open_digits() -> None:
     assert home_equations(PRIMITIVES["primepar"]()) == {}
 
 
-def test_what_rests_is_counted_with_its_copies(renderer: ModuleType) -> None:
+def test_what_is_resident_is_counted_with_its_copies(renderer: ModuleType) -> None:
     column = renderer.count("by-output", Sequence.of(PRIMITIVES["by-output"](), 4),
                             Linear(M=8, N=8, K=8))  # fmt: skip
     assert (column.sent, column.resting) == (96.0, 8 * 8 + 8 * 8 / 4)

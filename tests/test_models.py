@@ -279,15 +279,15 @@ def test_a_block_of_a_gpt_is_ten_operators_between_embedding_and_loss() -> None:
 
 
 def test_a_bloom_starts_its_stream_after_the_norm_of_the_embedding() -> None:
-    found = {operator.name: operator for operator in operators(CONFIGS["bloom"])}
-    assert found["embedding.norm"].inputs == ("embedding",)
-    assert found["blocks.0.norm1"].inputs == ("embedding.norm",)
-    assert found["blocks.0.add1"].inputs == ("embedding.norm", "blocks.0.proj")
+    by_name = {operator.name: operator for operator in operators(CONFIGS["bloom"])}
+    assert by_name["embedding.norm"].inputs == ("embedding",)
+    assert by_name["blocks.0.norm1"].inputs == ("embedding.norm",)
+    assert by_name["blocks.0.add1"].inputs == ("embedding.norm", "blocks.0.proj")
 
 
 def test_a_gated_activation_takes_pairs() -> None:
-    found = {operator.name: operator for operator in operators(CONFIGS["llama"])}
-    assert (found["blocks.1.act"].N, found["blocks.1.act"].K) == (2 * 28, 28)
+    by_name = {operator.name: operator for operator in operators(CONFIGS["llama"])}
+    assert (by_name["blocks.1.act"].N, by_name["blocks.1.act"].K) == (2 * 28, 28)
 
 
 @pytest.mark.parametrize("config", [CONFIG, *CONFIGS.values()], ids=["gpt", *CONFIGS])

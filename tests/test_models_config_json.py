@@ -198,7 +198,7 @@ NEEDED = [
 
 
 @pytest.mark.parametrize(("family", "key", "spellings"), NEEDED)
-def test_a_missing_key_is_told(path: Path, family: str, key: str, spellings: str) -> None:
+def test_a_missing_key_is_reported(path: Path, family: str, key: str, spellings: str) -> None:
     content = {name: value for name, value in FAMILIES[family].items() if name != key}
     assert refused(path, content) == (
         f"expected the key {spellings}, got none: take the config.json that came with the weights"
@@ -321,11 +321,11 @@ def test_a_missing_key_is_told(path: Path, family: str, key: str, spellings: str
         (3, "expected a JSON object, got 3"),
     ],
 )
-def test_a_wrong_value_is_told(path: Path, content: object, message: str) -> None:
+def test_a_wrong_value_is_reported(path: Path, content: object, message: str) -> None:
     assert refused(path, content) == message
 
 
-def test_no_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     for given in (tmp_path, tmp_path / "config.json"):
         with pytest.raises(ConfigError) as error:
             load_config(given)
@@ -334,7 +334,7 @@ def test_no_file_is_told(tmp_path: Path) -> None:
         )
 
 
-def test_broken_json_is_told_with_its_place(path: Path) -> None:
+def test_broken_json_is_reported_with_its_place(path: Path) -> None:
     path.write_text('{"model_type": "gpt2",')
     with pytest.raises(ConfigError) as error:
         load_config(path)

@@ -13,7 +13,7 @@ PARAMETERS = {"opt-6.7b": 6.7, "opt-175b": 175, "llama-2-7b": 6.7, "llama-2-70b"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_published_model_has_the_parameters_that_its_name_says(name: str) -> None:
+def test_a_published_model_has_the_parameters_that_its_name_states(name: str) -> None:
     model = find_model(name)
     assert model is MODELS[name]
     assert model.parameters / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)

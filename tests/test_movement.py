@@ -28,13 +28,13 @@ TABLE_1: dict[tuple[Phase, object], dict[str, tuple[int, int]]] = {
 
 def offsets(sequence: Sequence, hops: tuple[Hop, ...]) -> dict[str, set[tuple[int, ...]]]:
     """Tensor -> offsets of the senders of these hops."""
-    found: dict[str, set[tuple[int, ...]]] = {}
+    offsets_of: dict[str, set[tuple[int, ...]]] = {}
     for hop in hops:
         source, target = sequence.coordinates[hop.source], sequence.coordinates[hop.target]
         pairs = zip(source, target, sequence.axis_lengths, strict=True)
         offset = tuple((there - here) % length for there, here, length in pairs)
-        found.setdefault(hop.tensor, set()).add(offset)
-    return found
+        offsets_of.setdefault(hop.tensor, set()).add(offset)
+    return offsets_of
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -75,9 +75,9 @@ def test_primepar_never_replicates_and_never_reduces(side: int) -> None:
 def test_splitting_a_summed_dim_reduces_that_output_and_no_other(
     primitive: Primitive, phase: Phase, tensor: str
 ) -> None:
-    for at, moved in Movement(Sequence.of(primitive, 3)).phases.items():
+    for moving, moved in Movement(Sequence.of(primitive, 3)).phases.items():
         reduced = {(reduction.tensor, reduction.ranks) for reduction in moved.reductions}
-        assert reduced == ({(tensor, (0, 1, 2))} if at == phase else set())
+        assert reduced == ({(tensor, (0, 1, 2))} if moving == phase else set())
         assert moved.operands == moved.partials == ((),)
 
 
@@ -122,7 +122,7 @@ def test_an_output_that_moves_with_t_is_a_travelling_partial_sum() -> None:
 
 
 class NobodyHolds(Primitive):
-    """At step 1 every device wants the column of W that step 0 did not bring anywhere."""
+    """At step 1 every device needs the column of W that step 0 sent nowhere."""
 
     axes = ("r",)
 
@@ -135,7 +135,7 @@ def test_a_block_that_nobody_holds_gives_no_hop() -> None:
 
 
 class FarHome(Primitive):
-    """Backward wants all rows of W on every device, which forward had on one device each."""
+    """Backward needs all rows of W on every device, which forward had on one device each."""
 
     axes = ("r",)
 
@@ -149,9 +149,9 @@ class FarHome(Primitive):
         return dict(M=r)
 
 
-def test_a_device_may_be_brought_blocks_of_several_devices_between_phases() -> None:
-    (brought,) = Movement(Sequence.of(FarHome(), 3)).phases["forward"].operands
-    assert {(hop.index, hop.source, hop.target) for hop in brought if hop.tensor == "W"} == {
+def test_a_device_may_receive_blocks_of_several_devices_between_phases() -> None:
+    (hops,) = Movement(Sequence.of(FarHome(), 3)).phases["forward"].operands
+    assert {(hop.index, hop.source, hop.target) for hop in hops if hop.tensor == "W"} == {
         ((row, 0), row, device) for row in range(3) for device in range(3) if device != row
     }
 
@@ -171,8 +171,8 @@ class LeavesOutputs(Primitive):
         return dict(N=a, M=e, K=(e + t) % s)
 
 
-def test_an_output_block_rests_where_its_last_product_joined_it() -> None:
+def test_an_output_block_stays_where_its_last_product_joined_it() -> None:
     movement = Movement(Sequence.of(LeavesOutputs(), 2))
     assert movement.end("forward", "O")[0] == {(0, 0), (0, 1)}
-    reduced = {(each.index, each.ranks) for each in movement.phases["forward"].reductions}
+    reduced = {(total.index, total.ranks) for total in movement.phases["forward"].reductions}
     assert reduced == {((m, k), (m, m + 2)) for m in range(2) for k in range(2)}

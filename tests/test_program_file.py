@@ -86,11 +86,11 @@ def test_a_file_has_one_instruction_in_a_line() -> None:
     assert sum('"op"' in line for line in lines) == len(EVERY_INSTRUCTION)
 
 
-def test_the_text_says_every_instruction(golden: Golden) -> None:
+def test_the_text_shows_every_instruction(golden: Golden) -> None:
     golden("program/every_instruction", program_text(every_instruction()))
 
 
-def test_the_text_of_a_program_says_what_lies_where(golden: Golden) -> None:
+def test_the_text_of_a_program_shows_what_is_where(golden: Golden) -> None:
     golden("program/P2x2", program_text(lower(parse_sequence("P2x2"))))
 
 
@@ -167,12 +167,12 @@ def test_what_is_no_program_is_refused_with_its_json_path(
 
 
 def test_the_shipped_schema_is_current() -> None:
-    mend = "write it anew: python -m primepar.schedule > primepar/schedule/program.schema.json"
-    assert json.loads(SCHEMA.read_text()) == schema(), mend
+    advice = "write it again: python -m primepar.schedule > primepar/schedule/program.schema.json"
+    assert json.loads(SCHEMA.read_text()) == schema(), advice
 
 
 def test_the_schema_knows_every_instruction() -> None:
     definitions = json.loads(SCHEMA.read_text())["$defs"]
-    known = {tag for each in definitions.values()
-             for tag in each["properties"].get("op", {}).get("enum", ())}  # fmt: skip
+    known = {tag for definition in definitions.values()
+             for tag in definition["properties"].get("op", {}).get("enum", ())}  # fmt: skip
     assert known == {str(node.__struct_config__.tag) for node in EVERY_INSTRUCTION}

@@ -51,8 +51,8 @@ def test_a_gradient_that_is_summed_twice_is_refuted() -> None:
     asked = fields()
     for programs in asked["programs"]:
         programs.insert(4, dict(programs[3]))
-    found = refuted(asked)["completion"]
-    assert "expected norm.gradient product (M=0, K=0) once, got it twice: mend rank 0" in found
+    sentence = refuted(asked)["completion"]
+    assert "expected norm.gradient product (M=0, K=0) once, got it twice: mend rank 0" in sentence
 
 
 def test_a_sum_over_the_wrong_group_is_refuted() -> None:
@@ -65,9 +65,9 @@ def test_a_sum_over_the_wrong_group_is_refuted() -> None:
 def test_a_statistic_that_is_left_out_is_refuted() -> None:
     asked = fields()
     del asked["programs"][0][0]
-    found = refuted(asked)
-    assert list(found) == ["coverage", "placement"]
-    assert found["placement"] == (
+    refutations = refuted(asked)
+    assert list(refutations) == ["coverage", "placement"]
+    assert refutations["placement"] == (
         "rank 0, instruction 0 (norm.forward y[0,0] += x[0,0] * norm.sum[0] * norm.weight[0]): "
         "expected norm.sum[0] in this rank's memory, got none there: receive or compute it before, "
         "or list it in initial"
@@ -80,9 +80,9 @@ def test_pieces_in_the_wrong_order_are_refuted() -> None:
     assert cut["op"] == "cut"
     message = asked["programs"][0][6]["body"][0]
     message["block"] = "y.pieces[0,0]"
-    found = refuted(asked)
-    assert list(found) == ["placement", "completion"]
-    assert "parts of one kind" in found["placement"]
+    refutations = refuted(asked)
+    assert list(refutations) == ["placement", "completion"]
+    assert "parts of one kind" in refutations["placement"]
 
 
 def test_a_weight_that_ends_elsewhere_is_refuted() -> None:
@@ -94,9 +94,11 @@ def test_a_weight_that_ends_elsewhere_is_refuted() -> None:
 def test_copies_of_a_sub_operator_are_covered_each_once() -> None:
     asked = fields()
     asked["programs"][1][4]["sub_operator"]["R"] = 0
-    found = refuted(asked)
-    assert list(found) == ["coverage"]
-    assert found["coverage"].startswith("norm.update sub-operator (K=0, R=0): expected one rank")
+    refutations = refuted(asked)
+    assert list(refutations) == ["coverage"]
+    assert refutations["coverage"].startswith(
+        "norm.update sub-operator (K=0, R=0): expected one rank"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_copies_of_a_sub_operator_are_covered_each_once() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_signature_is_said(change: Json, message: str) -> None:
+def test_what_is_wrong_with_a_signature_is_reported(change: Json, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert({**fields(), **change}, Program)
     assert str(raised.value) == message
@@ -173,11 +175,11 @@ PIECES: Json = {
 @pytest.mark.parametrize("op", ["cut", "join"])
 def test_parts_that_overlap_or_leave_something_out_are_refuted(op: str, blocks: list[str]) -> None:
     node = {"op": op, "block": "x[0,0]", "blocks": blocks}
-    found = refuted(program([[node]], tensors=PIECES))
-    assert list(found) == ["placement"]
+    refutations = refuted(program([[node]], tensors=PIECES))
+    assert list(refutations) == ["placement"]
     assert (
         "expected to read the parts of x[0,0], side by side, and nothing but these"
-        in (found["placement"])
+        in (refutations["placement"])
     )
 
 
@@ -190,8 +192,8 @@ def test_data_of_another_size_is_neither_cut_nor_joined() -> None:
         {"op": "recv", "peer": 0, "block": "x[0,0]"},
         {"op": "cut", "block": "x[0,0]", "blocks": ["x.halves[0,0]", "x.halves[0,1]"]},
     ]
-    found = refuted(program([nodes, arriving], tensors=PIECES))
-    assert found == {
+    refutations = refuted(program([nodes, arriving], tensors=PIECES))
+    assert refutations == {
         "placement": "rank 1, instruction 1 (cut x[0,0] -> x.halves[0,0] x.halves[0,1]): expected "
         "data of the size of x[0,0] in it, got data of another size: cut or join it before"
     }
@@ -202,10 +204,10 @@ def test_sums_of_sums_that_share_one_another_are_counted_at_once() -> None:
     doubled: Json = {"op": "all_reduce", "group": [0, 1], "block": "O[0,0]"}
     zeros: Json = {"op": "alloc", "block": "O[0,0]"}
     lists = [[product, *[doubled] * 300], [zeros, *[doubled] * 300]]
-    found = refuted(program(lists, grid={"forward": {"M": 1, "N": 1, "K": 1}}))
+    refutations = refuted(program(lists, grid={"forward": {"M": 1, "N": 1, "K": 1}}))
     assert (
         "expected forward product (M=0, N=0, K=0) once, got it more than 1000000000 times"
-        in found["completion"]
+        in refutations["completion"]
     )
 
 

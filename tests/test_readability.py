@@ -15,6 +15,7 @@ REVISED: tuple[str, ...] = (
     "docs/api.md",
     "docs/glossary.md",
     "docs/idea.md",
+    "docs/nano.md",
     "docs/notation.md",
     "docs/operators.md",
     "docs/planner.md",
@@ -35,6 +36,12 @@ REVISED: tuple[str, ...] = (
 def test_a_page_is_readable(name: str) -> None:
     count = Count.of(sentences_of(ROOT / name))
     assert count.lengths
+    assert count.mean <= 17
+    assert count.long < 0.03
+
+
+def test_all_pages_together_are_readable() -> None:
+    count = Count.of([sentence for page in pages() for sentence in sentences_of(page)])
     assert count.mean <= 17
     assert count.long < 0.03
 

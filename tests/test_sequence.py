@@ -227,7 +227,7 @@ def test_a_primitive_takes_one_length_per_side() -> None:
     assert str(error.value) == expected
 
 
-def test_a_shape_that_the_grid_does_not_divide_says_how_to_pad() -> None:
+def test_a_shape_that_the_grid_does_not_divide_is_refused_with_how_to_pad() -> None:
     with pytest.raises(ShapeError) as error:
         Linear(M=8, N=7, K=8).check_divides(parse_sequence("P2x2").grid)
     assert str(error.value) == (

@@ -38,7 +38,7 @@ def test_a_device_holds_an_equal_part_of_every_tensor_and_one_block_of_the_outpu
     movement = Movement(Sequence.of(SummaRectangular(), *sides))
     for tensor, blocks in (("I", u), ("W", v), ("O", 1)):
         held = movement.home(tensor)
-        assert {len(own) for own in held} == {blocks}
+        assert {len(blocks_held) for blocks_held in held} == {blocks}
         assert len(frozenset[object]().union(*held)) == blocks * len(held)
 
 
@@ -68,7 +68,7 @@ def test_it_goes_inside_and_around_other_primitives(text: str) -> None:
     assert verify_program(lower(sequence)).verdict == "proved"
 
 
-def test_the_input_rests_with_the_digit_in_the_middle_open() -> None:
+def test_the_input_has_a_home_with_the_digit_in_the_middle_open() -> None:
     assert home_equations(SummaRectangular()) == {
         "I": "I[(r, a), (c, *, b)]",
         "W": "W[(r, a), (c, b)]",

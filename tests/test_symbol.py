@@ -63,13 +63,13 @@ def value(symbol: Symbol, numbers: dict[str, int]) -> int:
 
 @pytest.mark.parametrize("name", MAPS)
 @given(
-    sides=st.tuples(st.integers(1, 7), st.integers(1, 7)), at=st.tuples(*[st.integers(0, 6)] * 2)
+    sides=st.tuples(st.integers(1, 7), st.integers(1, 7)), point=st.tuples(*[st.integers(0, 6)] * 2)
 )
 def test_a_symbol_is_the_integer_and_within_its_bounds(
-    name: str, sides: tuple[int, int], at: tuple[int, int]
+    name: str, sides: tuple[int, int], point: tuple[int, int]
 ) -> None:
     s, q = sides
-    r, c = (coordinate % s for coordinate in at)
+    r, c = (coordinate % s for coordinate in point)
     symbol = read(MAPS[name])
     expected = int(MAPS[name](r, c, s, q))
     assert value(symbol, {"side s": s, "side q": q, "r": r, "c": c}) == expected

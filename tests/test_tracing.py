@@ -40,11 +40,11 @@ def called_by(primitive: Primitive) -> Counter[str]:
     counts = Counter[str]()
 
     def counted(method: str) -> Any:
-        own = getattr(primitive, method)
+        original = getattr(primitive, method)
 
         def call(*given: Any) -> Any:
-            counts[method] += any(isinstance(each, Expression) for each in given)
-            return own(*given)
+            counts[method] += any(isinstance(argument, Expression) for argument in given)
+            return original(*given)
 
         return call
 
@@ -88,9 +88,11 @@ def test_expressions_are_what_integers_give(method: str) -> None:
     for phase, traced in maps_of(primitive).phases.items():
         given = getattr(primitive, phase)(*device.values(), steps - 1, *sides.values())
         values = {**device, "t": steps - 1, **sides}
-        found = {dim: tuple(each if each is ANY else evaluate(each, values) for each in index)
-                 for dim, index in traced.items()}  # fmt: skip
-        assert found == {dim: index if isinstance(index, tuple) else (index,)
+        evaluated = {
+            dim: tuple(digit if digit is ANY else evaluate(digit, values) for digit in index)
+            for dim, index in traced.items()
+        }
+        assert evaluated == {dim: index if isinstance(index, tuple) else (index,)
                          for dim, index in given.items()}  # fmt: skip
 
 
@@ -199,7 +201,7 @@ class OfAnInstance(Rows):
 
 def test_instances_with_attributes_have_maps_of_their_own() -> None:
     one, other = OfAnInstance(1), OfAnInstance(2)
-    texts = [str(maps_of(each).phases["forward"]["M"][0]) for each in (one, other)]
+    texts = [str(maps_of(instance).phases["forward"]["M"][0]) for instance in (one, other)]
     assert texts == ["(r + 1) % s", "(r + 2) % s"]
 
 

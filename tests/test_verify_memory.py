@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import z3
-from primitive_cases import BringsMore, Layers, OtherWay, Rectangle, RestingSums, TravellingSums
+from primitive_cases import FetchesMore, Layers, OtherWay, Rectangle, ResidentSums, TravellingSums
 
 from primepar import Primitive, where
 from primepar.partition import PRIMITIVES, PrimePar
@@ -40,14 +40,14 @@ MESHES: list[tuple[type[Primitive], tuple[int, ...]]] = [
     *((kind, (2,)) for kind in (ThreeD, ThreeDRegathered)),
     *((kind, (4,)) for kind in (OutputStays, InputStays, WeightStays)),
     *((SummaRectangular, sides) for sides in ((1, 2, 3), (2, 1, 1))),
-    (RestingSums, (3,)),
+    (ResidentSums, (3,)),
     *((kind, sides) for kind in (Tesseract, Layers, Rectangle) for sides in ((1, 2), (2, 1))),
 ]
 LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
     (InputStays, (3,)),
     (WeightStays, (2,)),
     (SummaRectangular, (2, 1, 2)),
-    (BringsMore, (3,)),
+    (FetchesMore, (3,)),
 ]
 """Where more is counted than is alive: a home counts before its sum comes, and what is kept of
 several steps counts apart from what a step reads."""

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from primitive_cases import Layers, Mirror, OtherWay, Rectangle, RestingSums, TravellingSums
+from primitive_cases import Layers, Mirror, OtherWay, Rectangle, ResidentSums, TravellingSums
 
 from primepar import Primitive
 from primepar.api.resolve_target import load_primitive
@@ -50,7 +50,7 @@ class OneDevice(Primitive):
         return {}
 
 
-OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, RestingSums, RowThenColumn, OneDevice)
+OURS = (TravellingSums, OtherWay, Layers, Rectangle, Mirror, ResidentSums, RowThenColumn, OneDevice)
 RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 

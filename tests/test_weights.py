@@ -37,9 +37,9 @@ def whole_parameters(file: WeightFile) -> dict[str, Any]:
 
 def test_every_parameter_is_theirs_in_our_order(saved: Saved) -> None:
     expected = expected_parameters(saved)
-    found = whole_parameters(WeightFile(saved.folder, saved.config))
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
+    loaded = whole_parameters(WeightFile(saved.folder, saved.config))
+    assert loaded.keys() == expected.keys()
+    for name, value in loaded.items():
         assert value.dtype == np.float32
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
@@ -92,8 +92,8 @@ def test_a_model_in_several_files_is_read_through_its_index(saved: Saved, tmp_pa
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     whole = whole_parameters(WeightFile(saved.folder, saved.config))
     for path in (tmp_path, tmp_path / "model.safetensors.index.json"):
-        found = whole_parameters(WeightFile(path, saved.config))
-        assert all(np.array_equal(found[name], whole[name]) for name in whole)
+        loaded = whole_parameters(WeightFile(path, saved.config))
+        assert all(np.array_equal(loaded[name], whole[name]) for name in whole)
 
 
 def test_a_model_saved_without_its_head_lacks_the_prefix(saved: Saved, tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_model_saved_without_its_head_lacks_the_prefix(saved: Saved, tmp_path:
             f"belong to this {saved.config.family} configuration"
         )
         return
-    found = whole_parameters(WeightFile(tmp_path, saved.config))
+    loaded = whole_parameters(WeightFile(tmp_path, saved.config))
     expected = whole_parameters(WeightFile(saved.folder, saved.config))
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert all(np.array_equal(loaded[name], expected[name]) for name in expected)
 
 
 # Writing
@@ -135,10 +135,10 @@ def test_what_is_written_is_read_again_to_the_bit(
 ) -> None:
     parameters = {name: value.astype(dtype) for name, value in drawn(config).items()}
     write_weights(tmp_path / "model.safetensors", config, parameters)
-    found = whole_parameters(WeightFile(tmp_path, config))
+    loaded = whole_parameters(WeightFile(tmp_path, config))
     for name, value in parameters.items():
-        assert found[name].dtype == value.dtype
-        np.testing.assert_array_equal(found[name], value)
+        assert loaded[name].dtype == value.dtype
+        np.testing.assert_array_equal(loaded[name], value)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
@@ -179,7 +179,7 @@ def test_each_tensor_is_written_in_the_type_of_its_own_name(saved: Saved, tmp_pa
         assert torch.equal(ours[tensor], value), tensor
 
 
-def test_types_are_told_by_the_names_with_the_head(saved: Saved, tmp_path: Path) -> None:
+def test_types_are_reported_by_the_names_with_the_head(saved: Saved, tmp_path: Path) -> None:
     if saved.config.tied:
         saved.model.base_model.save_pretrained(tmp_path)
         whole = WeightFile(saved.folder, saved.config).dtypes()

@@ -116,7 +116,7 @@ def test_a_file_cut_short_is_refused(written: Path) -> None:
     )
 
 
-def test_a_file_with_more_than_its_header_says_is_refused(written: Path) -> None:
+def test_a_file_with_more_than_its_header_states_is_refused(written: Path) -> None:
     content = written.read_bytes()
     written.write_bytes(content + b"0")
     assert refused(written) == (
@@ -161,13 +161,13 @@ def test_an_entry_of_another_length_than_its_shape_is_refused(tmp_path: Path) ->
     )
 
 
-def test_no_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     message = f"{path}: expected a safetensors file, got no such file or directory"
     assert [refused(path), refused(tmp_path)] == [message, message]
 
 
-def test_a_missing_file_of_an_index_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_of_an_index_is_reported(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"norm.weight": "model-1.safetensors"}}))
     assert refused(tmp_path) == (
@@ -243,14 +243,14 @@ def test_a_parameter_that_is_no_float_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "none" / "model.safetensors"
     assert not_written(path, drawn(OURS)) == (
         f"{path}: expected to write weights, got no such file or directory"
     )
 
 
-def test_a_file_where_a_folder_should_be_is_told(written: Path) -> None:
+def test_a_file_where_a_folder_should_be_is_reported(written: Path) -> None:
     path = written / "model.safetensors"
     assert not_written(path, drawn(OURS)) == (
         f"{path}: expected to write weights, got not a directory"

@@ -26,7 +26,7 @@ Positions = Literal["learned", "rotary", "alibi"]
 
 _CHOICES = {"family": Family, "norm": Norm, "activation": Activation, "positions": Positions}
 _SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
-_FIXED = ("norm", "gated", "positions", "embedding_norm")  # what Hugging Face names rest on
+_FIXED = ("norm", "gated", "positions", "embedding_norm")  # what Hugging Face names depend on
 _DROPOUTS = ("embedding_dropout", "dropout", "attention_dropout")
 _GPT = {
     "norm": "layer",
@@ -90,7 +90,7 @@ class ModelConfig:
 
     @classmethod
     def of(cls, family: Family, *, hidden: int, heads: int, **fields: Any) -> ModelConfig:
-        """Model of a family; what is not among the fields is as the family has it.
+        """Model of a family; fields that are not given have the family's values.
 
         Needs `layers`, `context` and `vocabulary`. Unless given, `kv_heads` is `heads`, `head_dim`
         is H / A, `ffn` is 4 H and there is no dropout. Raises `ConfigError`.

@@ -21,7 +21,7 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_BLOOM_CONTEXT = 2048  # what BLOOM was trained on; ALiBi itself has no end
+_BLOOM_CONTEXT = 2048  # what BLOOM was trained on; ALiBi itself has no limit
 
 
 def load_config(path: str | Path) -> ModelConfig:

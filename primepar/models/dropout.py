@@ -6,9 +6,9 @@ The arithmetic is on 64-bit integers that stay below 2^63: NumPy and torch give 
 Dropped are the outputs of `embedding` (with the position added), `blocks.i.proj` and `blocks.i.fc2`
 (with their bias), and the probabilities of `blocks.i.attention`.
 
-The global index of an element: of row i and column j of an activation of K columns, i K + j, where
-rows are the tokens of the step; of the attention's probability in sequence b, head a (of A), from
-query t to key s (of T positions), ((b A + a) T + t) T + s.
+Every element has a global index. In row i and column j of an activation of K columns it is i K + j,
+where rows are the tokens of the step. For the attention's probability in sequence b, head a (of A),
+from query t to key s (of T positions) it is ((b A + a) T + t) T + s.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ class Operator:
     """One operator, which makes K features of N for every one of the M tokens of a step.
 
     `inputs` names the operators whose outputs it takes; the embedding takes tokens and has none.
-    N and K are V and H for the embedding, those of the weight for a linear operator, the columns of
-    qkv and A D for the attention, the columns of fc1 and F for an activation, both H for a norm or
-    an addition, and both V for the loss, which makes the gradient of the logits.
+    (N, K) is (V, H) for the embedding, the weight's shape for a linear operator, (columns of qkv,
+    A D) for the attention, and (columns of fc1, F) for an activation. It is (H, H) for a norm or an
+    addition, and (V, V) for the loss, which makes the gradient of the logits.
     """
 
     name: str

@@ -3,9 +3,9 @@
 Source: Wang et al., PrimePar, ASPLOS 2024, equations 4 to 6 and table 1.
 
 No tensor is replicated and nothing is reduced: at every step each device holds one block of every
-tensor. O and dI stay; I, W and dO hop to a neighbour while the product of the step runs; W makes
-one more hop at the end of backward, and dW one before its last product, so that both end where W
-starts the next forward.
+tensor. O and dI stay. I, W and dO hop to a neighbour while the product of the step runs. W makes
+one more hop at the end of backward, and dW one before its last product. So both end where W starts
+the next forward.
 
 Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements, none if s = 1.
 Held per device:           1 / p of each tensor, and one more block of each that is moving; with the

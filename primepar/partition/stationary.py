@@ -4,12 +4,12 @@ Source: ours, after Cannon's algorithm and the stationary-A, -B, -C variants of 
 (ISCA 2025) chooses among such dataflows per layer.
 
 Because a map is a bijection of (device, step) to sub-operators, the same one serves forward,
-backward and gradient. The tensor without `t` stays with its gradient; the other two rotate, and
-where the output of a phase rotates its partial sums do, and end at home. Where dO rotates, it does
+backward and gradient. The tensor without `t` stays with its gradient, and the other two rotate.
+Where the output of a phase rotates, its partial sums do, and end at home. Where dO rotates, it does
 so once for backward and gradient together.
 
-An operator that keeps O followed by one that keeps I needs no redistribution, forward or backward:
-both the input of the first and the output of the second are resident as [r, r + c].
+An operator that keeps O, followed by one that keeps I, needs no redistribution, forward or
+backward. The input of the first and the output of the second are both resident as [r, r + c].
 
 Sent per device, p = s^2:  output stays 3 (s - 1) (MN + NK) / p,
                            input stays (s - 1) (3 NK + 2 MK) / p,

@@ -14,7 +14,7 @@ of the mesh. `S4x6` has their greatest common divisor, two; `S1x4x1x6`, a length
 
 Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
                   q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v.
-Held per device:  1 / p of each tensor, and up to two panels on their way: each 1 / p of I and W,
+Held per device:  1 / p of each tensor, and up to two panels in flight: each 1 / p of I and W,
                   v / p of I and u / p of W where the mesh is rectangular. With the gradients at
                   most (4 MN + 3 NK + 2 MK) / p; where the mesh is rectangular at most
                   ((3 v + 1) MN + (2 u + 1) NK + 2 MK) / p, an upper bound.

@@ -1,8 +1,8 @@
 """A counterexample as data: who is involved, in which order, and what is wrong about it.
 
-The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`); from
-there the instructions that matter are looked up in the program, so that pictures and smaller
-programs need no words.
+The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`). By these
+places the instructions are looked up in the program. So pictures and smaller programs need no
+words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
     role: str = ""
     """What it does in the story: hangs, never reached, reads, ..."""
     wrong: bool = False
-    """Whether the sentence puts the blame here."""
+    """Whether this is the instruction that the sentence names as wrong."""
 
 
 class Arrow(Struct, frozen=True):
@@ -101,7 +101,7 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
 
 
 def kind_of(name: str, sentence: str) -> Kind:
-    """The kind of counterexample that the sentence of a property tells of."""
+    """The kind of counterexample that the sentence of a property reports."""
     return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
 
 
@@ -130,5 +130,5 @@ def plane_around(
     ))  # fmt: skip
 
 
-def _first(at: int, slices: int) -> int:
-    return max(0, min(at - WINDOW // 2, slices - WINDOW))
+def _first(cell: int, slices: int) -> int:
+    return max(0, min(cell - WINDOW // 2, slices - WINDOW))

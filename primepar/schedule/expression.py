@@ -288,7 +288,7 @@ def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
         if part.operator == "name":
             value = values[part.parts[0]]
         else:
-            parts = [read(each) if isinstance(each, _Node) else each for each in part.parts]
+            parts = [read(node) if isinstance(node, _Node) else node for node in part.parts]
             value = _FUNCTIONS[part.operator](*parts)
         known[id(part)] = value
         return value
@@ -307,7 +307,7 @@ def nodes(node: Any) -> Iterator[_Node]:
 
 def names(node: Any) -> frozenset[str]:
     """The names that an expression depends on."""
-    return frozenset(str(each.parts[0]) for each in nodes(node) if each.operator == "name")
+    return frozenset(str(leaf.parts[0]) for leaf in nodes(node) if leaf.operator == "name")
 
 
 # Text
@@ -329,8 +329,8 @@ def _text(node: Any) -> str:
 
 
 def _within(part: Any, level: int) -> str:
-    own = _LEVELS.get(part.operator, 7) if isinstance(part, _Node) else 7
-    return f"({_text(part)})" if own < level else _text(part)
+    inner = _LEVELS.get(part.operator, 7) if isinstance(part, _Node) else 7
+    return f"({_text(part)})" if inner < level else _text(part)
 
 
 _PARSED: dict[type[ast.AST], str] = {
