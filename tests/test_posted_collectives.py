@@ -46,8 +46,8 @@ def test_a_blocking_one_holds_it_up() -> None:
         refusal(*late(None)),
         DeadlockError,
         "expected every device to end, got 2 that wait without end: device 0 at programs[0][0] "
-        "waits for device 1 to call broadcast over 0,1 root=0; device 1 at programs[1][0] waits for "
-        "device 0 to send y",
+        "waits for device 1 to call broadcast over 0,1 root=0; device 1 at programs[1][0] waits "
+        "for device 0 to send y",
     )
 
 
