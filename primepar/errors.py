@@ -1,6 +1,6 @@
-"""One exception class per way to be wrong, all under `PrimeParError`.
+"""Exception classes, one for each kind of error, all under `PrimeParError`.
 
-A message is one line: what was expected, what came, where, and what to write instead.
+A message is one line: what was expected, what was given, where, and what to write instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PrimitiveError(PrimeParError):
 
 
 class SymbolicError(PrimitiveError):
-    """A map uses what symbols cannot follow (`if`, a product of indices); `where` and `%` can."""
+    """A map uses what has no symbolic form (`if`, a product of indices); use `where` and `%`."""
 
 
 class SequenceError(PrimeParError):
@@ -41,15 +41,15 @@ class ProgramError(PrimeParError):
 
 
 class PlanError(PrimeParError):
-    """A plan is no plan for this model and mesh, or a method cannot be planned on them."""
+    """A plan does not fit the model and the mesh, or a method cannot be planned on them."""
 
 
 class ClusterError(PrimeParError):
-    """A cluster file is wrong or lacks a number, or the cluster is too small for what is asked."""
+    """A cluster file is wrong or lacks a number, or the cluster is too small for the request."""
 
 
 class UndecidedError(PrimeParError):
-    """A solver ran out of time before it found a plan, or that there is none."""
+    """A solver ran out of time before it found a plan or proved that none exists."""
 
     exit_code = 3
 
@@ -71,43 +71,43 @@ class WeightError(PrimeParError):
 
 
 class LaunchError(PrimeParError):
-    """The launcher and the processes disagree: another MPI's `mpirun`, no world, no device."""
+    """The processes cannot start together: `mpirun` of another MPI, no world, no device."""
 
 
 class CertificateError(PrimeParError):
-    """A file is no certificate, or there is nothing that one could be of."""
+    """A file is not a certificate, or the target has no certificate."""
 
 
 class ClaimError(CertificateError):
-    """A certificate claims what does not hold of its target."""
+    """A certificate makes a claim that does not hold for its target."""
 
     exit_code = 1
 
 
 class RefutedError(PrimeParError):
-    """A program that was to run is not proved."""
+    """A program that should run is refuted, or has no proof."""
 
     exit_code = 1
 
 
 class ConformanceError(PrimeParError):
-    """A rank has done something else than the program that was proved says."""
+    """A rank did something that differs from the proved program."""
 
     exit_code = 1
 
 
 class EmulationError(PrimeParError):
-    """The emulated devices met something that is wrong in the schedule itself (not bad input)."""
+    """The emulated devices found an error in the schedule itself (not in the user's input)."""
 
     exit_code = 1
 
 
 class MissingBlockError(EmulationError):
-    """An instruction names a block that is not in the device's memory then."""
+    """An instruction names a block that is not in the device's memory at that moment."""
 
 
 class WrongDataError(EmulationError):
-    """A block holds other data than its name says, or a sum would take a term twice."""
+    """A block does not hold the data of its name, or a sum would add a term twice."""
 
 
 class InFlightError(EmulationError):
@@ -119,8 +119,8 @@ class MismatchError(EmulationError):
 
 
 class DeadlockError(EmulationError):
-    """Every device that has not finished waits for another one."""
+    """Every device that has not finished waits for another device."""
 
 
 class IncompleteError(EmulationError):
-    """A block ends in the wrong place, or ends or is read without every term of its sum."""
+    """A block ends on the wrong device, or its sum lacks terms when it is read or at the end."""

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all."""
+"""Atomic file writes: a file is replaced as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from primepar.errors import PrimeParError
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then let it take the place of the old one.
+    """Write a temporary file in the same folder, then rename it to `path`.
 
-    Raises `OSError` if it cannot be written; then nothing is left behind.
+    Raises `OSError` if it cannot be written; then the old file stays and no other file is left.
     """
     part = path.parent / f".{path.name}.{os.getpid()}"
     try:
@@ -25,14 +25,14 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file; `OSError` if there is none, or a pipe or a device without an end."""
+    """Return the content of a file. Raises `OSError` if it is missing, a pipe or a device."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.ESPIPE, "a pipe or a device")
     return path.read_bytes()
 
 
 def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError) -> None:
-    """`replace` for text that ends in one line: raises `error` if it cannot be written."""
+    """`replace` for text; a failure becomes `error`, with a message of one line."""
     try:
         replace(path, text.encode())
     except OSError as refused:
@@ -40,12 +40,12 @@ def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError
 
 
 def reason(error: OSError) -> str:
-    """Why the system refused, in a few words."""
+    """Return the operating system's reason for an error, in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 def reserve(part: Path, head: bytes, size: int) -> None:
-    """Begin a file of its full size, zeros after the head, so that a full disk is met here."""
+    """Create a file of `size` bytes, zeros after `head`; a full disk raises `OSError` here."""
     with part.open("wb") as file:
         if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), 0, size)
@@ -55,7 +55,7 @@ def reserve(part: Path, head: bytes, size: int) -> None:
 
 
 def publish(part: Path, path: Path) -> None:
-    """Give a file that is whole its name."""
+    """Flush the finished file `part` to disk and rename it to `path`."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)

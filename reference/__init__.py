@@ -1,4 +1,4 @@
-"""Pure NumPy: the dense one-device oracle, the emulated devices and the executor of programs."""
+"""Reference in pure NumPy: the dense one-device oracle, and emulated devices that run programs."""
 
 from primepar.reference.check import CheckReport, check, check_program
 from primepar.reference.emulator.emulation import Emulation

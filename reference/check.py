@@ -1,4 +1,4 @@
-"""Do emulated devices compute what one device computes? Integers in float64, compared with ==."""
+"""Compares a run on emulated devices with one device; integers in float64, compared with ==."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from primepar.schedule.sequence import Sequence
 
 Number = int | float
 CLOSE = 1e-10
-"""Largest relative difference of a step on real numbers, which devices sum in another order."""
+"""Largest relative difference of a step on real numbers, as devices sum in another order."""
 
 LISTED = 12
 """Tensors that a report lists one by one; of more only those that differ are."""
 
 
 class CheckReport(Struct, frozen=True):
-    """How a run on emulated devices compares with one device."""
+    """Result of a comparison of emulated devices with one device."""
 
     target: str
     equal: bool
-    """Whether the run ended well, every output is equal, and so is what was sent if known."""
+    """Whether the run had no error, and all outputs and the sent elements (if known) are equal."""
     ranks: int
     shape: dict[str, int]
-    """Elements along each dim of the operator; empty where the program has no grid."""
+    """Elements along each dim of the operator; empty if the program has no grid."""
     outputs: dict[str, bool] = {}
-    """Tensor -> whether all of its blocks are those of the dense tensor."""
+    """Tensor -> whether all its blocks equal those of the dense tensor."""
     sent: tuple[Number, ...] = ()
-    """Elements that left each rank."""
+    """Elements that each rank sent."""
     formula: Number | None = None
-    """Elements that should leave each rank by the primitive's own formula, if it has one."""
+    """Elements that each rank should send by the primitive's formula, if it has one."""
     peak: tuple[int, ...] = ()
-    """Most elements alive at once on each rank."""
+    """Largest number of live elements on each rank."""
     message: str | None = None
-    """What is wrong, if anything is."""
+    """The first error, None if there is none."""
     stand_ins: bool = False
-    """Whether something stood in for what the phases compute, as in programs with signatures."""
+    """Whether phases were computed by stand-ins, as in programs with signatures."""
     difference: float | None = None
-    """Of a plan's step on real numbers: that of loss and gradients from the dense model's."""
+    """For a plan's step on real numbers: largest difference of loss and gradients from dense."""
 
     def lines(self, paint: Callable[[str, bool], str] = lambda text, good: text) -> Iterator[str]:
         """The report as text; `paint` colours a verdict by whether it is good."""
@@ -107,11 +107,12 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
 
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
     grid there is nothing to compare, and the run itself is the check. In a program with signatures
-    every phase has a stand-in, see `primepar.reference.emulator.surrogate`, and numbers are modulo
-    a prime: equal means that data was moved, reduced and placed rightly, and nothing about the
-    functions.
-    Every tensor that it makes is compared, as its finished blocks are read by a phase, freed or
-    left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
+    every phase has a stand-in, see `primepar.reference.emulator.surrogate`, with numbers modulo a
+    prime. Then equal means that data was moved, reduced and placed correctly; it states nothing
+    about the functions.
+    Every tensor that the program makes is compared: its finished blocks when a phase reads them,
+    when they are freed, and at the end. Raises `ShapeError` or `ProgramError` if grids, shape and
+    cuts do not fit.
     """
     return _report(target, program, None, seed, None)
 
@@ -119,9 +120,9 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
 def check_plan(
     plan: Plan, batch: int, positions: int, target: str = "plan", seed: int = 0
 ) -> CheckReport:
-    """Run a training step of a plan twice: as `check_program` does, and on real numbers.
+    """Run a training step of a plan twice: like `check_program`, and on real numbers.
 
-    With these its loss and every gradient are compared with those of the dense transformer, with
+    The second run compares loss and all gradients with those of the dense transformer, with
     dropout. Raises `PlanError` for a batch that the plan does not divide.
     """
     report = check_program(lower_step(plan, batch, positions), target, seed)
@@ -135,7 +136,7 @@ def check_plan(
 
 
 def memories(program: Program, seed: int = 0) -> list[Memory]:
-    """What `check_program` runs a program on: an array for every block that is there at first.
+    """Return the memories of `check_program`: an array for every initial block of every rank.
 
     Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """
@@ -144,7 +145,10 @@ def memories(program: Program, seed: int = 0) -> list[Memory]:
 
 
 def formula(sequence: Sequence, operator: Linear) -> Fraction | None:
-    """Elements that leave each device in one training step, for a sequence of one primitive."""
+    """Return the elements that each device sends in one training step by the primitive's formula.
+
+    None for a sequence of several primitives.
+    """
     if len(sequence.elements) != 1:
         return None
     (element,) = sequence.elements
@@ -159,22 +163,23 @@ def _report(
     expected_sent: Fraction | None,
 ) -> CheckReport:
     contents, stand_ins = Contents(program), bool(program.phases)
-    one = _one_device(contents, seed)
-    shape = {str(dim): size for dim, size in one.shape.items()}
+    one_device = _one_device(contents, seed)
+    shape = {str(dim): size for dim, size in one_device.shape.items()}
     try:
-        run = emulate(program, _memories(contents, one, seed), sequence)
+        run = emulate(program, _memories(contents, one_device, seed), sequence)
     except EmulationError as error:
         return CheckReport(
             target, False, program.ranks, shape, message=str(error), stand_ins=stand_ins
         )
-    found = _differences(contents, one, run.finished)
-    wrong = [text for texts in found.values() for text in texts] + _traffic(run, expected_sent)
+    differences = _differences(contents, one_device, run.finished)
+    wrong = [text for texts in differences.values() for text in texts]
+    wrong += _traffic(run, expected_sent)
     return CheckReport(
         target,
         not wrong,
         program.ranks,
         shape,
-        {tensor: not texts for tensor, texts in found.items()},
+        {tensor: not texts for tensor, texts in differences.items()},
         tuple(map(_number, run.sent)),
         None if expected_sent is None else _number(expected_sent),
         tuple(run.peak),
@@ -188,29 +193,29 @@ def _one_device(contents: Contents, seed: int) -> OneDevice:
     return make(contents, np.random.default_rng(seed))
 
 
-def _memories(contents: Contents, one: OneDevice, seed: int) -> list[Memory]:
+def _memories(contents: Contents, one_device: OneDevice, seed: int) -> list[Memory]:
     program = contents.program
     names = zip(initial_blocks(program), host_blocks(program), strict=True)
     return [
-        {name: _array(contents, one, name, rank, seed) for name in (*own, *host)}
-        for rank, (own, host) in enumerate(names)
+        {name: _array(contents, one_device, name, rank, seed) for name in (*initial, *host)}
+        for rank, (initial, host) in enumerate(names)
     ]
 
 
-def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) -> Array:
-    """Array of an initial block: cut from its whole tensor, else random, equal on all replicas.
+def _array(contents: Contents, one_device: OneDevice, name: str, rank: int, seed: int) -> Array:
+    """Return the array of an initial block: a slice of its full tensor, else random numbers.
 
-    What an output block held before changes no sum, no maximum and no minimum, so that what the
-    program makes of it can be compared.
+    Replicas are equal. An initial output block has the neutral element of its reduction, so that
+    the result can be compared.
     """
     home = contents.home(name)
-    block = None if home is None else one.block(home)
+    block = None if home is None else one_device.block(home)
     if home is not None and block is not None:
         maker = contents.maker(home)
         before = PRIME - 1 if maker is not None and maker.reduction == "min" else 0
-        return np.full_like(block, before) if home.tensor in one.made else block
-    own = contents.name(home) if home else f"{name} {rank}"
-    rng = np.random.default_rng([seed, crc32(own.encode())])
+        return np.full_like(block, before) if home.tensor in one_device.made else block
+    key = contents.name(home) if home else f"{name} {rank}"
+    rng = np.random.default_rng([seed, crc32(key.encode())])
     shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
     if contents.program.phases:
         return rng.integers(0, PRIME, shape)
@@ -218,29 +223,29 @@ def _array(contents: Contents, one: OneDevice, name: str, rank: int, seed: int) 
 
 
 def _differences(
-    contents: Contents, one: OneDevice, finished: Several[Finished]
+    contents: Contents, one_device: OneDevice, finished: Several[Finished]
 ) -> dict[str, list[str]]:
-    """Output -> what is wrong with its blocks: not as on one device, or finished nowhere."""
-    found: dict[str, list[str]] = {tensor: [] for tensor in one.made}
-    seen = {tensor: np.zeros(one.tensors[tensor].shape, bool) for tensor in one.made}
+    """Return for every output the errors of its blocks: other than on one device, or missing."""
+    differences: dict[str, list[str]] = {tensor: [] for tensor in one_device.made}
+    seen = {tensor: np.zeros(one_device.tensors[tensor].shape, bool) for tensor in one_device.made}
     for rank, home, array in finished:
-        window = one.window(home) if home.tensor in one.made else None
+        window = one_device.window(home) if home.tensor in one_device.made else None
         if window is None:
             continue
         seen[home.tensor][window] = True
-        own = np.mod(array, PRIME) if contents.program.phases else array
-        if not np.array_equal(own, one.tensors[home.tensor][window]):
-            found[home.tensor].append(
+        numbers = np.mod(array, PRIME) if contents.program.phases else array
+        if not np.array_equal(numbers, one_device.tensors[home.tensor][window]):
+            differences[home.tensor].append(
                 f"expected {contents.name(home)} as one device computes it, "
                 f"got another on device {rank}"
             )
-    for tensor, homes in one.made.items():
-        found[tensor] += [
+    for tensor, homes in one_device.made.items():
+        differences[tensor] += [
             f"expected a finished {contents.name(home)} in some memory at the end, got it in none"
             for home in homes
-            if not seen[tensor][one.window(home)].all()
+            if not seen[tensor][one_device.window(home)].all()
         ]
-    return found
+    return differences
 
 
 def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:

@@ -65,7 +65,7 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
 def parts_of(state: TrainingState) -> dict[str, Parts]:
     """What this rank has of every parameter."""
     return {
-        name: [(part.whole, state.block(name, part)[part.own].numpy()) for part in own]
+        name: [(part.whole, state.block(name, part)[part.unpadded].numpy()) for part in own]
         for name, own in state.places.items()
     }
 

@@ -12,7 +12,7 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError, SequenceError, ShapeError
 from primepar.models import ModelConfig
 from primepar.operators import Site, StepInputs, StepSettings
-from primepar.operators.single_operator import resting
+from primepar.operators.single_operator import rectangular
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.program import (
@@ -138,8 +138,8 @@ def test_a_missing_block_is_named() -> None:
     with pytest.raises(ProgramError) as error:
         run(alone(initial=("a[0]", "b[0]")), a=1)
     assert str(error.value) == (
-        "rank 0: expected 2 blocks before the program, got none called b[0]: give what the program "
-        "lists in initial"
+        "rank 0: expected 2 blocks before the program, got none named b[0]: give the blocks that "
+        "the program lists in initial"
     )
 
 
@@ -311,7 +311,7 @@ def test_what_is_there_at_the_end_does_not_come_from_the_pool(stays: bool, made:
 
 def test_a_part_that_lies_elsewhere_is_refused() -> None:
     assert refused(alone(Alloc("rows[0,0]"), Cut("rows[0,0]", ("columns[0,1]",)))) == (
-        "program: expected a part of block rows[0,0], got columns[0,1], which lies elsewhere"
+        "program: expected a part of block rows[0,0], got columns[0,1], which is outside of it"
     )
 
 
@@ -335,15 +335,15 @@ def test_a_buffer_that_came_back_is_handed_out_again() -> None:
 # Layouts
 
 
-@pytest.mark.parametrize(("blocks", "told"), [(((0, 0), (1, 1)), "(0, 0), (1, 1)"), ((), "none")])
-def test_a_layout_without_a_rectangle_of_blocks_on_a_device_is_no_place_to_rest(
-    blocks: tuple[tuple[int, int], ...], told: str
+@pytest.mark.parametrize(("blocks", "text"), [(((0, 0), (1, 1)), "(0, 0), (1, 1)"), ((), "none")])
+def test_a_layout_without_a_rectangle_of_blocks_on_a_device_is_refused(
+    blocks: tuple[tuple[int, int], ...], text: str
 ) -> None:
     with pytest.raises(SequenceError) as error:
-        resting(Layout((2, 2), (blocks,)), "I")
+        rectangular(Layout((2, 2), (blocks,)), "I")
     assert str(error.value) == (
         "tensor I: expected on every device a block, or all blocks of some slices of each dim, "
-        f"got {told} on device 0: choose a sequence that leaves such"
+        f"got {text} on device 0: choose another sequence"
     )
 
 

@@ -119,8 +119,8 @@ def test_what_the_mesh_cannot_run_is_refused() -> None:
 
 def test_an_output_of_several_blocks_is_no_place_for_other_operators() -> None:
     assert results(4)[0]["unfit_gpt", "Ks2,Ns2"] == (
-        "SequenceError: sequence 'Ks2,Ns2': expected one block of O on every device, where all "
-        "other operators lie too, got 2: put Ks, Ns, C, Cr or D last, or write a plan, in which a "
+        "SequenceError: sequence 'Ks2,Ns2': expected one block of O on every device, the layout of "
+        "all other operators, got 2: put Ks, Ns, C, Cr or D last, or write a plan, in which a "
         "linear operator may leave several"
     )
 

@@ -175,7 +175,7 @@ def test_two_devices_that_send_first_wait_for_ever() -> None:
     refused(
         refusal((Send(1, "x"), Recv(1, "y")), (Send(0, "x"), Recv(0, "y"))),
         DeadlockError,
-        "expected every device to end, got 2 that wait for ever: "
+        "expected every device to end, got 2 that wait without end: "
         "device 0 at programs[0][0] waits for device 1 to receive x; "
         "device 1 at programs[1][0] waits for device 0 to receive x",
     )
@@ -185,8 +185,8 @@ def test_a_device_that_waits_for_one_that_is_through_says_so() -> None:
     refused(
         refusal((Recv(1, "x"),), ()),
         DeadlockError,
-        "expected every device to end, got 1 that wait for ever: "
-        "device 0 at programs[0][0] waits for device 1 to send x; device 1 is through",
+        "expected every device to end, got 1 that wait without end: "
+        "device 0 at programs[0][0] waits for device 1 to send x; device 1 has finished",
     )
 
 
@@ -195,7 +195,7 @@ def test_collectives_in_two_orders_wait_for_ever() -> None:
     refused(
         refusal((a, b), (b, a), (Recv(0, "x"),)),
         DeadlockError,
-        "expected every device to end, got 3 that wait for ever: "
+        "expected every device to end, got 3 that wait without end: "
         "device 0 at programs[0][0] waits for device 1 to call all_reduce in a over 0,1 "
         "reduction=sum; device 1 at programs[1][0] waits for device 0 to call all_reduce in b "
         "over 0,1 reduction=sum (and 1 more wait)",

@@ -50,7 +50,7 @@ def test_rank_0_speaks_at_once_and_the_others_wait(
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_voice():
+    with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_error():
         raise PrimeParError
     assert waited == [launch.GRACE_SECONDS] * rank
 
@@ -68,7 +68,7 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "primepar: error: mpirun: expected 4 processes to meet, got 1: this mpirun does not belong "
-        f"to mpi4py's MPI (Open MPI v{version('openmpi')}); start with the mpirun beside python, "
+        f"to mpi4py's MPI (Open MPI v{version('openmpi')}); start with the mpirun next to python, "
         "or with primepar train --ranks 4\n"
     )
 

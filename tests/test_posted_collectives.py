@@ -45,9 +45,9 @@ def test_a_blocking_one_holds_it_up() -> None:
     refused(
         refusal(*late(None)),
         DeadlockError,
-        "expected every device to end, got 2 that wait for ever: device 0 at programs[0][0] waits "
-        "for device 1 to call broadcast over 0,1 root=0; device 1 at programs[1][0] waits for "
-        "device 0 to send y",
+        "expected every device to end, got 2 that wait without end: device 0 at programs[0][0] "
+        "waits for device 1 to call broadcast over 0,1 root=0; device 1 at programs[1][0] waits "
+        "for device 0 to send y",
     )
 
 

@@ -208,8 +208,8 @@ def test_a_deadlock_names_the_method() -> None:
     with pytest.raises(DeadlockError) as caught:
         emulate(broken, memories, sequence)
     assert str(caught.value) == (
-        "N2: expected every device to end, got 1 that wait for ever: device 0 at programs[0][1] "
-        "waits for device 1 to call all_reduce over 0,1 reduction=sum; device 1 is through"
+        "N2: expected every device to end, got 1 that wait without end: device 0 at programs[0][1] "
+        "waits for device 1 to call all_reduce over 0,1 reduction=sum; device 1 has finished"
     )
 
 

@@ -1,6 +1,6 @@
-"""Runs programs on torch: the executor, a partitioned linear operator, models made of it.
+"""Runs programs on torch: the executor, a partitioned linear operator, and partitioned models.
 
-The names load torch when they are first used, so that settings can be judged without it.
+A name is imported at its first use, so that settings can be checked without loading torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The operators of a training step, each defined once, and the one program that they make.
+"""The operators of a training step, each defined once, and their lowering to one program.
 
-An operator is a file: the signatures of its phases (what they read, write and reduce, and what is
-kept for backward), where its tensors must lie, and what moves. Each phase names the kernel that
-computes it; a reader of programs has one function for every kernel.
+Each operator has a file. It defines the signatures of its phases (what they read, write and reduce,
+and what is kept for backward), the layouts of its tensors, and its communication. Each phase names
+the kernel that computes it; a reader of programs has one function per kernel.
 """
 
 from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site_of

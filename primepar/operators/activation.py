@@ -1,4 +1,4 @@
-"""The activation, element by element: signatures of its phases; nothing is sent."""
+"""The activation, element by element: signatures of its phases; no communication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from primepar.operators.step_context import StepContext
 
 
 class ActivationLowering:
-    """A block of the output of the same block of the input; where it is gated, of twice as many."""
+    """An output block depends on the same input block; with a gate, that has twice the columns."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.builder, self.name = step.builder, operator.name
@@ -24,6 +24,6 @@ class ActivationLowering:
         return self.builder.compute(self.name, "activation.forward", self.made, [self.x], writes)
 
     def backward(self, dy: View) -> tuple[View, ...]:
-        """Lower the gradient of the input, which is made of the input again."""
+        """Lower the gradient of the input, which is computed from the kept input."""
         reads, writes = [self.x, dy], f"{self.name}/dI[M,K]"
         return (self.builder.compute(self.name, "activation.backward", self.given, reads, writes),)

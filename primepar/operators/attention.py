@@ -1,7 +1,7 @@
-"""The attention of a step: every rank's queries, and all keys of its sequences.
+"""The attention of a step: every rank's queries attend to all keys of its sequences.
 
-Where a rank has a part of one sequence, the ranks that share the sequence gather its keys and
-values, and sum the gradients of these, each into its own part.
+If a rank holds a part of a sequence, the ranks that share the sequence all-gather its keys and
+values. In backward they reduce-scatter the gradients of these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from primepar.schedule.program import AllGather
 
 
 class AttentionLowering:
-    """Attention on whole groups of heads, which cut the columns."""
+    """Attention with columns sharded by whole groups of heads."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.builder, self.name = step.builder, operator.name
@@ -29,14 +29,14 @@ class AttentionLowering:
         self.takes = self.given.cuts
 
     def forward(self, *inputs: View) -> View:
-        """Lower the heads side by side."""
+        """Lower the outputs of the heads, concatenated along the columns."""
         (x,) = inputs
         self.reads = [x] if self.parts == 1 else [x, self._gathered(x)]
         writes = f"{self.name}[M,K]"
         return self.builder.compute(self.name, "attention.forward", self.made, self.reads, writes)
 
     def backward(self, dy: View) -> tuple[View, ...]:
-        """Lower the gradient of the columns of qkv."""
+        """Lower the gradient of the qkv columns."""
         reads = [*self.reads, dy]
         if self.parts > 1:
             reads.append(self._scattered(reads))
@@ -44,30 +44,30 @@ class AttentionLowering:
         return (self.builder.compute(self.name, "attention.backward", self.given, reads, writes),)
 
     def _gathered(self, x: View) -> View:
-        """Keys and values of whole sequences, of which every rank brings those of its rows."""
+        """All-gather keys and values of full sequences; every rank contributes its rows."""
         builder, name = self.builder, f"{self.name}/KV"
-        own = builder.compute(self.name, "attention.keys", self.shared, [x], f"{name}[M,K]")
-        held = list(own.held)
+        local = builder.compute(self.name, "attention.keys", self.shared, [x], f"{name}[M,K]")
+        held = list(local.held)
         for line in self.lines:
-            blocks = tuple(block for rank in line for block in own.blocks(rank))
+            blocks = tuple(block for rank in line for block in local.blocks(rank))
             for rank, block in zip(line, blocks, strict=True):
                 builder.programs[rank].append(AllGather(line, block=block, blocks=blocks))
-                held[rank] = tuple(index for each in line for index in own.held[each])
-        gathered = View(name, own.cuts, tuple(held), own.dims)
+                held[rank] = tuple(index for member in line for index in local.held[member])
+        gathered = View(name, local.cuts, tuple(held), local.dims)
         whole = reblocked(builder, gathered, self._whole, f"{name}.sequences")
         return View(whole.name, whole.cuts, whole.held, (f"M/{self.parts}", "K"))
 
     def _scattered(self, reads: list[View]) -> View:
-        """Gradients of a rank's own keys and values, of all queries of the sequence."""
+        """Reduce-scatter the gradients of keys and values over all queries of the sequence."""
         kernel, writes = "attention.backward.keys", f"{self.name}/dKV[M/{self.parts},K]"
         whole = self.builder.compute(self.name, kernel, self.shared, reads, writes)
         rows = [row for ((row, _),) in self.layout.held]
-        own = f"{self.name}/dKV.own"
-        summed = summed_in_parts(self.builder, whole, self.lines, rows, self.shared.cuts, own)
+        name = f"{self.name}/dKV.own"
+        summed = summed_in_parts(self.builder, whole, self.lines, rows, self.shared.cuts, name)
         return View(summed.name, summed.cuts, summed.held, ("M", "K"))
 
     @property
     def _whole(self) -> tuple[tuple[int, ...], ...]:
-        """Cuts of keys and values by whole sequences."""
+        """Cuts of keys and values of full sequences."""
         rows, columns = self.layout.grid
         return even(tuple(self.shared.sizes.values()), (rows // self.parts, columns))

@@ -1,7 +1,7 @@
-"""A program in the making: instructions of every rank, and what the names in them mean.
+"""Builds a program: the instructions of every rank, and the tables that define their names.
 
-Between two operators a tensor lies in blocks under one name, a `View` of it. Operators cut a tensor
-in different ways; a view in other cuts has a name of its own, `of` the name of the tensor.
+Between two operators a tensor is stored in blocks under one name, a `View` of it. Operators cut a
+tensor in different ways. A view with other cuts has its own name; `of` refers to the tensor.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from primepar.schedule.program import AllReduce, Compute, Instruction, Program
 from primepar.schedule.signature import Reduction, Signature, Template, Tensor
 
 Cuts = tuple[tuple[int, ...], ...]
-"""For each dim the first element of every slice, then the size."""
+"""For each dim the first element of every slice, followed by the size."""
 Held = tuple[tuple[Index, ...], ...]
 """The blocks of a tensor on every rank."""
 Groups = tuple[tuple[int, ...], ...]
 
 COPIES = "R"
-"""The dim of a phase's grid that counts ranks which do the same."""
+"""The dim of a phase's grid that numbers ranks with the same computation (replicas)."""
 
 
 def even(shape: Several[int], grid: Several[int]) -> Cuts:
-    """Cuts of a tensor into equal slices."""
+    """Return cuts of a tensor into equal slices."""
     return tuple(
-        tuple(at * size // slices for at in range(slices + 1))
+        tuple(number * size // slices for number in range(slices + 1))
         for size, slices in zip(shape, grid, strict=True)
     )
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor under one name: how it is cut, and which of its blocks every rank holds."""
+    """A tensor under one name: its cuts, and the blocks of it that every rank holds."""
 
     name: str
     cuts: Cuts
     held: Held
     dims: tuple[str, ...]
-    """Its dims as signatures name them; a number is a fixed slice."""
+    """Its dims, as in signatures; a number is a fixed slice."""
 
     @property
     def template(self) -> str:
-        """What its blocks are called in signatures, `x[M,K]`."""
+        """The template of its blocks in signatures, `x[M,K]`."""
         return f"{self.name}[{','.join(self.dims)}]"
 
     def blocks(self, rank: int) -> list[str]:
-        """Names of the blocks of a rank."""
+        """Return the names of a rank's blocks."""
         return [block_name(self.name, index) for index in self.held[rank]]
 
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """What a phase is computed over: its dims with their sizes, and each rank's part of them."""
+    """The iteration space of a phase: its dims with their sizes, and each rank's part of them."""
 
     layout: Layout
     sizes: Mapping[str, int]
@@ -69,30 +69,30 @@ class IterationSpace:
 
     @property
     def cuts(self) -> Cuts:
-        """Cuts of a tensor of all of the dims."""
+        """Cuts of a tensor with all dims of the space."""
         return even(tuple(self.sizes.values()), self.layout.grid)
 
     def cuts_of(self, template: Template, fixed: int) -> Cuts:
-        """Cuts of what a template names, of `fixed` elements where its index is a number."""
+        """Return the cuts of a template's tensor; a fixed slice (a number) has `fixed` elements."""
         sizes = [self.sizes[dim] if dim else fixed for dim, _ in template.entries]
         grid = [self.slices[dim] // number if dim else 1 for dim, number in template.entries]
         return even(sizes, grid)
 
     def sub_operators(self, rank: int, dims: Several[str]) -> list[dict[str, int]]:
-        """What a rank does of a phase over some of the dims."""
+        """Return the sub-operators of a rank, for a phase over some of the dims."""
         places = [list(self.sizes).index(dim) for dim in dims]
         parts = dict.fromkeys(tuple(i[place] for place in places) for i in self.layout.held[rank])
         return [dict(zip(dims, part, strict=True)) for part in parts]
 
 
 def phase_name(name: str, kernel: str) -> str:
-    """What a phase of an operator or parameter is called: its name, and the kernel's last words."""
+    """Return the name of a phase: operator or parameter, and the kernel without its first word."""
     return f"{name}.{kernel.partition('.')[2]}"
 
 
 @dataclass
 class ProgramBuilder:
-    """Instructions so far, and the tables of the program."""
+    """The instructions so far, and the tables of the program."""
 
     ranks: int
     programs: list[list[Instruction]] = field(init=False)
@@ -108,7 +108,7 @@ class ProgramBuilder:
         self.final = [[] for _ in range(self.ranks)]
 
     def program(self) -> Program:
-        """What has been made."""
+        """Return the finished program."""
         return Program(
             format="primepar-program",
             version=1,
@@ -129,24 +129,24 @@ class ProgramBuilder:
         dims: tuple[str, ...],
         wide: bool = False,
     ) -> View:
-        """A tensor under its own name."""
+        """Declare a new tensor."""
         assert name not in self.tensors
         self.tensors[name] = Tensor(cuts, wide=wide)
         return View(name, cuts, tuple(map(tuple, held)), dims)
 
     def other(self, view: View, name: str, cuts: Cuts, held: Iterable[Iterable[Index]]) -> View:
-        """A tensor that is there, in other cuts and under another name."""
+        """Declare other cuts of an existing tensor, under another name."""
         assert name not in self.tensors
         known = self.tensors[view.name]
         self.tensors[name] = Tensor(cuts, known.of or view.name, known.wide)
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
 
     def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
-        """A tensor that lies where `space` has it before the program; a number is a fixed slice."""
+        """Declare an input of the program in the layout of `space`; a number is a fixed slice."""
         template = Template.parse(f"{name}[{','.join(dims)}]")
         named = [dim for dim in space.sizes if dim in template.dims]
         held = [
-            [template.index(own) for own in space.sub_operators(rank, named)]
+            [template.index(slices) for slices in space.sub_operators(rank, named)]
             for rank in range(self.ranks)
         ]
         view = self.new(name, space.cuts_of(template, fixed), held, dims)
@@ -154,12 +154,12 @@ class ProgramBuilder:
         return view
 
     def begin_with(self, view: View) -> None:
-        """Have the blocks of a view there before the program."""
+        """Make the blocks of a view inputs of the program."""
         for rank, blocks in enumerate(self.initial):
             blocks += view.blocks(rank)
 
     def end_with(self, view: View) -> None:
-        """Ask for the blocks of a view after the program."""
+        """Make the blocks of a view outputs of the program."""
         for rank, blocks in enumerate(self.final):
             blocks += view.blocks(rank)
 
@@ -174,19 +174,19 @@ class ProgramBuilder:
         fixed: int = 1,
         wide: bool = False,
     ) -> View:
-        """Compute a phase wherever `space` says; ranks with the same part of it do copies.
+        """Compute a phase on the ranks of `space`; ranks with the same part compute replicas.
 
-        The phase is called after `name` and the kernel: `norm1.mean` of `norm.mean`. `writes` is a
-        template over the dims of the space; where its index is a number, the slice has `fixed`
-        elements. Returns what is written, a `wide` tensor or one of the model's type.
+        The phase is named after `name` and the kernel: `norm1.mean` for `norm.mean`. `writes` is a
+        template over the dims of the space; a slice with a number as index has `fixed` elements.
+        Returns the written tensor, which is `wide` or has the model's dtype.
         """
         phase = phase_name(name, kernel)
         signature = Signature(tuple(view.template for view in reads), writes, reduction, kernel)
         *read, written = signature.templates
         dims = [dim for dim in space.sizes if dim in signature.dims]
-        mine = [space.sub_operators(rank, dims) for rank in range(self.ranks)]
+        by_rank = [space.sub_operators(rank, dims) for rank in range(self.ranks)]
         copies: dict[tuple[int, ...], int] = {}
-        for sub_operator in chain(*mine):
+        for sub_operator in chain(*by_rank):
             key = tuple(sub_operator.values())
             sub_operator[COPIES] = copies[key] = copies.get(key, -1) + 1
         self.phases[phase] = signature
@@ -194,19 +194,19 @@ class ProgramBuilder:
         several = max(copies.values())
         if several:
             self.grid[phase][COPIES] = several + 1
-        for program, own in zip(self.programs, mine, strict=True):
-            for sub_operator in own:
+        for program, sub_operators in zip(self.programs, by_rank, strict=True):
+            for sub_operator in sub_operators:
                 if not several:
                     del sub_operator[COPIES]
                 names = tuple(template.block(sub_operator) for template in read)
                 program.append(Compute(names, written.block(sub_operator), phase, sub_operator))
-        held = [dict.fromkeys(written.index(each) for each in own) for own in mine]
+        held = [dict.fromkeys(map(written.index, sub_operators)) for sub_operators in by_rank]
         entries = writes.removeprefix(f"{written.tensor}[").removesuffix("]").split(",")
         cuts = space.cuts_of(written, fixed)
         return self.new(written.tensor, cuts, held, tuple(entries), wide)
 
     def all_reduce(self, view: View, groups: Groups, reduction: Reduction = "sum") -> None:
-        """Reduce the blocks of the ranks of each group of two or more."""
+        """All-reduce the blocks of each group of two or more ranks."""
         for group in groups:
             if len(group) > 1:
                 for rank in group:
@@ -217,19 +217,19 @@ class ProgramBuilder:
 
 
 def refined(one: Cuts, other: Cuts) -> Cuts:
-    """The coarsest cuts that are finer than both."""
+    """Return the coarsest cuts that refine both."""
     return tuple(tuple(sorted({*a, *b})) for a, b in zip(one, other, strict=True))
 
 
 def inside(fine: Cuts, coarse: Cuts, index: Index) -> list[range]:
-    """For each dim the fine slices that one coarse block is made of."""
-    found = []
-    for small, large, at in zip(fine, coarse, index, strict=True):
-        found.append(range(small.index(large[at]), small.index(large[at + 1])))
-    return found
+    """Return for each dim the fine slices within one coarse block."""
+    ranges = []
+    for small, large, number in zip(fine, coarse, index, strict=True):
+        ranges.append(range(small.index(large[number]), small.index(large[number + 1])))
+    return ranges
 
 
 def around(fine: Cuts, coarse: Cuts, index: Index) -> Index:
-    """The coarse block that a fine one lies in."""
+    """Return the coarse block that contains a fine one."""
     triples = zip(fine, coarse, index, strict=True)
-    return tuple(bisect_right(large, small[at]) - 1 for small, large, at in triples)
+    return tuple(bisect_right(large, small[number]) - 1 for small, large, number in triples)

@@ -1,4 +1,4 @@
-"""The embedding, whose vocabulary may be cut: signatures of its phases, and what moves."""
+"""The embedding, whose vocabulary may be sharded: signatures of its phases, and communication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from primepar.plan.operator_layouts import part
 
 
 class EmbeddingLowering:
-    """Each rank looks up what it holds of the token table; partial rows are summed."""
+    """Each rank looks up rows in its shard of the token table; the partial rows are summed."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.step, self.builder = step, step.builder
@@ -19,7 +19,7 @@ class EmbeddingLowering:
         self.whole = IterationSpace(
             self.lookup, {"M": step.rows, "V": step.vocabulary, "K": operator.K}
         )  # fmt: skip
-        self.at = step.space(self.layout, operator.K)
+        self.space = step.space(self.layout, operator.K)
         self.takes: Cuts = ()
         self.tokens = self.builder.given("tokens", self.whole, "M")
         self.table = step.given("embedding.token", self.whole, "V", "K")
@@ -27,30 +27,30 @@ class EmbeddingLowering:
         self.positions: list[View] = []
         if "embedding.position" in step.places:
             context = step.plan.model.context
-            self.positions = [step.given("embedding.position", self.at, "0", "K", fixed=context)]
+            self.positions = [step.given("embedding.position", self.space, "0", "K", fixed=context)]
 
     def forward(self, *inputs: View) -> View:
-        """Lower the rows of the tokens, with their positions; part of the sum is dropped."""
+        """Lower the rows of the tokens plus those of their positions, with dropout."""
         last = not (self.positions or self.drops)
         writes = "embedding[M,K]" if last else "embedding/rows[M,K]"
         reads = [self.tokens, self.table]
-        found = self.builder.compute("embedding", "embedding.lookup", self.whole, reads, writes)
-        rows = self._summed(found)
+        partial = self.builder.compute("embedding", "embedding.lookup", self.whole, reads, writes)
+        rows = self._summed(partial)
         if last:
             return rows
         reads = [rows, *self.positions]
         return self.builder.compute(
-            "embedding", "embedding.forward", self.at, reads, "embedding[M,K]"
+            "embedding", "embedding.forward", self.space, reads, "embedding[M,K]"
         )
 
     def backward(self, dy: View) -> tuple[View, ...]:
-        """Lower the gradients of the tables; that of a tied head is there, and is added once."""
+        """Lower the gradients of the tables; the gradient of a tied head is added to the first."""
         step, builder, name = self.step, self.builder, "embedding.token"
         if self.drops:
             writes = "embedding/dsum[M,K]"
-            dy = builder.compute("embedding", "embedding.backward", self.at, [dy], writes)
+            dy = builder.compute("embedding", "embedding.backward", self.space, [dy], writes)
         if self.positions:
-            step.add_gradient("embedding.position", "position.gradient", self.at, [dy],
+            step.add_gradient("embedding.position", "position.gradient", self.space, [dy],
                               "0,K", step.plan.model.context)  # fmt: skip
         head = step.gradients.get(name)
         rows = self._rows
@@ -59,23 +59,23 @@ class EmbeddingLowering:
         if head is None:
             step.add_gradient(name, "token.gradient", self.whole, reads, "V,K")
             return ()
-        own = builder.compute(name, "token.gradient", self.whole, reads, "embedding/dtable[V,K]",
-                              wide=True)  # fmt: skip
-        builder.all_reduce(own, step.places[name].summed)
+        table = builder.compute(name, "token.gradient", self.whole, reads, "embedding/dtable[V,K]",
+                                wide=True)  # fmt: skip
+        builder.all_reduce(table, step.places[name].summed)
         step.gradients[name] = builder.compute(
-            name, "sum.fan-in", self.whole, [own, head], writes, wide=True
+            name, "sum.fan-in", self.whole, [table, head], writes, wide=True
         )
         return ()
 
     @property
     def _rows(self) -> IterationSpace:
-        """Where the rows of a rank's tokens lie before they are summed."""
+        """The layout of the rows of a rank's tokens, before they are summed."""
         return self.step.space(part(self.lookup, (0, 2)), self.whole.sizes["K"])
 
     def _summed(self, rows: View) -> View:
-        """Sum partial rows in parts; sums that lie elsewhere in the output go there."""
+        """Reduce-scatter the partial rows, and move the sums to the output layout."""
         kept = summed_rows(self.step.plan)
         cuts = self.step.space(kept, self.whole.sizes["K"]).cuts
         groups, parts = self.lookup.peers_along(1), [row for ((row, _),) in kept.held]
         sums = summed_in_parts(self.builder, rows, groups, parts, cuts, "embedding/sums")
-        return moved(self.builder, sums, Way(kept, self.layout), self.at.cuts, "embedding/O")
+        return moved(self.builder, sums, Way(kept, self.layout), self.space.cuts, "embedding/O")

@@ -1,7 +1,7 @@
-"""What a kernel knows beside its blocks: whose phase it computes, and where its blocks lie.
+"""What a kernel gets in addition to its blocks: its phase, and the places of its blocks.
 
-A kernel is a dense function `kernel(site, inputs, *blocks)` from blocks to a block, one for each
-kernel name and numeric reader. It knows no rank, no mesh and no message.
+A kernel is a dense function `kernel(site, inputs, *blocks)` from blocks to a block. Each numeric
+reader has one per kernel name. It depends on no rank, mesh or message.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from primepar.schedule.program import Compute
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What all steps of a run have in common; AdamW as GPT-3 was trained.
+    """Settings that all steps of a run share; AdamW with the values of GPT-3.
 
-    `clip` is the largest norm of the gradient, None for any; `decay` is for the weights of linear
-    operators alone.
+    `clip` is the largest norm of the gradient, None for no clipping. `decay` applies only to the
+    weights of linear operators.
     """
 
     model: ModelConfig
@@ -36,14 +36,14 @@ class StepSettings:
     @cached_property
     def operators(self) -> dict[str, Operator]:
         """The operators of the model by name."""
-        return {each.name: each for each in operators(self.model)}
+        return {operator.name: operator for operator in operators(self.model)}
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What differs from step to step: the masks of dropout, the rate, and the step's number.
+    """Inputs that differ from step to step: dropout masks, learning rate, and step number.
 
-    Without a `draw` nothing is dropped; the first step is number 1.
+    Without a `draw` there is no dropout; the first step has number 1.
     """
 
     draw: Draw | None = None
@@ -53,10 +53,10 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class Site:
-    """Where one sub-operator is computed.
+    """One sub-operator of a phase, and the places of its blocks.
 
-    `name` is that of the operator or parameter, `reads` and `writes` are the boxes of the blocks in
-    their whole tensors, in elements. `settings` is None in a program of one linear operator.
+    `name` is that of the operator or parameter. `reads` and `writes` are the boxes of the blocks in
+    their full tensors, in elements. `settings` is None in a program of one linear operator.
     """
 
     phase: Phase
@@ -67,7 +67,7 @@ class Site:
 
     @property
     def step(self) -> StepSettings:
-        """The settings. Raises `ProgramError` where there are none."""
+        """The settings. Raises `ProgramError` if there are none."""
         if self.settings is None:
             raise ProgramError(
                 f"phase {self.phase.name}: expected the settings of a training step for its "
@@ -77,7 +77,7 @@ class Site:
 
     @property
     def operator(self) -> Operator:
-        """The operator that the phase is of. Raises `ProgramError` where the model has none."""
+        """The operator of the phase. Raises `ProgramError` if the model does not have it."""
         if self.name not in self.step.operators:
             raise ProgramError(
                 f"phase {self.phase.name}: expected an operator of the model, got {self.name}: "
@@ -87,7 +87,7 @@ class Site:
 
 
 def site_of(meaning: Meaning, node: Compute, settings: StepSettings | None) -> Site:
-    """Where a compute of a sub-operator takes place. `node.phase` names one of the phases."""
+    """Return the site of a compute; `node.phase` names one of the program's phases."""
     phase = meaning.phases[str(node.phase)]
     slices = node.sub_operator or {}
     *reads, writes = (

@@ -1,7 +1,7 @@
 """Linear operators in a step: the program of the sequence, with a bias or the token table.
 
-The blocks of a linear operator are those that its sequence computes with; its input and its output
-come and go in the blocks of their layouts.
+A linear operator computes with the blocks of its sequence. Its input is recut from the blocks of
+the input layout, its output to those of the output layout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Phases = tuple[Phase, ...]
 
 @dataclass(frozen=True)
 class Products:
-    """One linear operator taken into a program: `names` are what its tensors are called there.
+    """One linear operator inlined into a program; `names` maps its tensors to names there.
 
     Blocks of `turned` tensors are (K, N) where those of the operator are (N, K).
     """
@@ -50,15 +50,15 @@ class Products:
         return program
 
     def made(self, program: Program, tensor: str) -> View:
-        """What the program leaves of a tensor that it makes."""
+        """Declare a tensor that the program makes, with the blocks that every rank ends with."""
         held = held_after(program, tensor)
         if tensor in self.turned:
-            held = tuple(tuple(index[::-1] for index in own) for own in held)
+            held = tuple(tuple(index[::-1] for index in indices) for indices in held)
         dims = self.dims(tensor) if tensor.endswith("W") else ("M", "K")
         return self.builder.new(self.names[tensor], self.cuts(tensor), held, dims)
 
     def dims(self, tensor: str) -> tuple[str, ...]:
-        """Dims of a tensor's blocks, in their order here."""
+        """Return the dims of a tensor's blocks, in their order in this program."""
         dims = tuple(dim for dim in tensor_dims(tensor) if dim in self.sequence.grid)
         return dims[::-1] if tensor in self.turned else dims
 
@@ -66,20 +66,21 @@ class Products:
         return f"{self.names[tensor]}[{','.join(self.dims(tensor))}]"
 
     def cuts(self, tensor: str) -> Cuts:
-        """Cuts of a tensor into the blocks that the sequence computes with."""
+        """Return the cuts of a tensor into the blocks that the sequence computes with."""
         dims, grid = self.dims(tensor), self.sequence.grid
         return even([self.operator.size(dim) for dim in dims], [grid[dim] for dim in dims])
 
 
 class LinearLowering:
-    """O = I W, and plus a bias; a tied head fetches the token table and sends its gradient back."""
+    """O = I W plus bias; a tied head fetches the token table, and sends its gradient back."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.step, self.builder, self.name = step, step.builder, operator.name
         columns = step.vocabulary if self.name == "head" else operator.K
-        self.at = step.space(step.ends(self.name).output, columns)
+        self.space = step.space(step.ends(self.name).output, columns)
         self.table = table_edge(step.plan) if self.name == "head" else None
-        self.names = {each: f"{self.name}/{each}" for each in ("O", "dO", "dI", "W", "dW")}
+        tensors = ("O", "dO", "dI", "W", "dW")
+        self.names = {tensor: f"{self.name}/{tensor}" for tensor in tensors}
         self.products = Products(
             self.builder,
             step.plan.sequence(self.name),
@@ -93,23 +94,23 @@ class LinearLowering:
         self._given()
 
     def _given(self) -> None:
-        """What of the parameters is the operator's own."""
+        """Declare the parameters of the operator: its weight (not a tied one) and its bias."""
         step, weight, bias = self.step, f"{self.name}.weight", f"{self.name}.bias"
         if self.table is None:
             self.names |= {"W": weight, "dW": f"{weight}.grad"}
             program = self._forward_program()
-            held = [indices(own, "W") for own in program.initial or ()]
+            held = [indices(blocks, "W") for blocks in program.initial or ()]
             view = self.builder.new(weight, self.products.cuts("W"), held, ("N", "K"))
             step.parameters[weight] = view
             self.builder.begin_with(view)
         if bias in step.places:
-            self.bias = step.given(bias, self.at, "K")
+            self.bias = step.given(bias, self.space, "K")
 
     def _forward_program(self) -> Program:
         return lowered(self.products.sequence, self.products.operator, ("forward",))
 
     def forward(self, *inputs: View) -> View:
-        """Lower the product, and the bias once it is summed."""
+        """Lower the product, and the bias after the partial sums are reduced."""
         (x,) = inputs
         self.names["I"] = x.name
         if self.table is not None:
@@ -120,14 +121,14 @@ class LinearLowering:
             self._copy_weight()
         done = self.products.take_in("forward")
         y = self.products.made(done, "O")
-        y = reblocked(self.builder, y, self.at.cuts, f"{self.name}/O.whole")
+        y = reblocked(self.builder, y, self.space.cuts, f"{self.name}/O.whole")
         if self.bias is None:
             return y
         name, writes = f"{self.name}.bias", f"{self.name}[M,K]"
-        return self.builder.compute(name, "bias.forward", self.at, (y, self.bias), writes)
+        return self.builder.compute(name, "bias.forward", self.space, (y, self.bias), writes)
 
     def _copy_weight(self) -> None:
-        """Have forward move a copy of a weight that it does not leave where it was."""
+        """Let forward move a copy of the weight, if it ends with other blocks of W."""
         weight = self.step.parameters[f"{self.name}.weight"]
         if held_after(self._forward_program(), "W") != weight.held:
             name = f"{self.name}/W"
@@ -135,10 +136,10 @@ class LinearLowering:
             self.names["W"] = copy.name
 
     def backward(self, dy: View) -> tuple[View, ...]:
-        """Lower dI and dW; dW comes whole out of its program."""
+        """Lower dI and dW; the program of dW ends with full sums."""
         builder, name, products = self.builder, self.name, self.products
         if self.bias is not None:
-            self.step.add_gradient(f"{name}.bias", "bias.gradient", self.at, [dy])
+            self.step.add_gradient(f"{name}.bias", "bias.gradient", self.space, [dy])
         self.names["dO"] = reblocked(builder, dy, products.cuts("O"), self.names["dO"]).name
         done = products.take_in("backward", "gradient")
         dx, dw = products.made(done, "dI"), products.made(done, "dW")
@@ -153,5 +154,5 @@ class LinearLowering:
 
 @lru_cache(maxsize=1024)
 def lowered(sequence: Sequence, operator: Linear, phases: Phases) -> Program:
-    """The program of some phases of one linear operator, lowered once."""
+    """Return the program of some phases of one linear operator; it is lowered once."""
     return lower(sequence, operator, phases)

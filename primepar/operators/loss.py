@@ -1,6 +1,6 @@
-"""The mean cross-entropy over a vocabulary that may be cut: signatures of its phases.
+"""The mean cross-entropy over a vocabulary that may be sharded: signatures of its phases.
 
-The logits are never gathered: for each row its largest logit, and two sums, are all that is sent.
+The logits are never gathered: only the largest logit and two sums of each row are all-reduced.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from primepar.schedule.signature import Reduction
 
 
 class LossLowering:
-    """Mean cross-entropy; a row's largest logit, sum and target go over the ranks that share it."""
+    """Mean cross-entropy; ranks that share a row all-reduce its largest logit, sum and target."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.builder = step.builder
         self.layout = step.ends(operator.name).input
-        self.at = step.space(self.layout, step.vocabulary)
-        self.takes = self.at.cuts
-        self.targets = self.builder.given("targets", self.at, "M")
+        self.space = step.space(self.layout, step.vocabulary)
+        self.takes = self.space.cuts
+        self.targets = self.builder.given("targets", self.space, "M")
 
     def forward(self, *inputs: View) -> View:
         """Lower the loss, the same number on every rank."""
@@ -38,7 +38,7 @@ class LossLowering:
         """Lower the gradient of the logits; that of the padding is zero."""
         shares = self._wide("shares", self.reads, "loss/shares[M,K]")
         reads, writes = [shares, self.targets], "loss/dI[M,K]"
-        return (self.builder.compute("loss", "loss.backward", self.at, reads, writes),)
+        return (self.builder.compute("loss", "loss.backward", self.space, reads, writes),)
 
     def _wide(
         self,
@@ -48,7 +48,7 @@ class LossLowering:
         reduction: Reduction = "sum",
         fixed: int = 1,
     ) -> View:
-        """A phase whose result is held in float32 at least."""
+        """Compute a phase whose result has float32 at least."""
         return self.builder.compute(
-            "loss", f"loss.{phase}", self.at, reads, writes, reduction, fixed, wide=True
+            "loss", f"loss.{phase}", self.space, reads, writes, reduction, fixed, wide=True
         )

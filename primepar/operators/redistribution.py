@@ -1,6 +1,7 @@
-"""Tensors on their way: cut into other blocks, moved to another layout; programs taken in.
+"""Redistribution of tensors in a step: other blocks, another layout; inlining of programs.
 
-What a program of one operator calls `I[0,1]` goes by the name of the tensor in the whole step.
+A program of one operator that is inlined gets the tensor names of the step: its `I[0,1]` becomes a
+block of the operator's input.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from primepar.schedule.redistribute import redistribution
 def reblocked(
     builder: ProgramBuilder, view: View, cuts: Cuts, name: str, copy: bool = False
 ) -> View:
-    """The same data in other blocks, under a name of its own; as it is where it lies so already.
+    """Cut and join a view into other blocks, under the name `name`.
 
-    With `copy` it gets blocks of its own always.
+    A view that has these cuts already is returned unchanged; with `copy` it is always copied.
     """
     fine = refined(view.cuts, cuts)
     if fine != view.cuts or (copy and cuts == view.cuts):
@@ -47,9 +48,9 @@ def reblocked(
 
 def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
     held: list[list[Index]] = []
-    for rank, own in enumerate(view.held):
+    for rank, indices_of_rank in enumerate(view.held):
         held.append([])
-        for index in own:
+        for index in indices_of_rank:
             parts = list(product(*inside(cuts, view.cuts, index)))
             names = tuple(block_name(name, part) for part in parts)
             builder.programs[rank].append(Cut(block_name(view.name, index), names))
@@ -59,9 +60,9 @@ def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
 
 def _joined(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
     held: list[list[Index]] = []
-    for rank, own in enumerate(view.held):
+    for rank, indices_of_rank in enumerate(view.held):
         wholes: dict[Index, list[Index]] = {}
-        for index in sorted(own):
+        for index in sorted(indices_of_rank):
             wholes.setdefault(around(view.cuts, cuts, index), []).append(index)
         for whole, parts in wholes.items():
             names = tuple(block_name(view.name, part) for part in parts)
@@ -73,10 +74,10 @@ def _joined(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
 def moved(
     builder: ProgramBuilder, view: View, way: Way, cuts: Cuts, name: str, shared: bool = False
 ) -> View:  # fmt: skip
-    """A tensor in another layout and in the blocks of `cuts`, under a name of its own.
+    """Move a tensor to another layout and to the blocks of `cuts`, under the name `name`.
 
-    Blocks that nobody else needs (not `shared`) keep their name where they move as they are, and
-    are gone where they have left. Where nothing is sent and no block is cut the view is the same.
+    Blocks without another use (not `shared`) keep their name if they are sent whole, and are freed
+    on the sender. If nothing is sent and no block is cut, the view is returned unchanged.
     """
     if way.source == way.target:
         return reblocked(builder, view, cuts, name)
@@ -85,21 +86,21 @@ def moved(
     view = reblocked(builder, view, cells, pieces, copy=shared)
     program = redistribution(way.source, way.target)
     take_in(builder, program, {"O": view.name}, name)
-    there = View(view.name, cells, held_after(program, "O"), view.dims)
-    return reblocked(builder, there, cuts, name)
+    arrived = View(view.name, cells, held_after(program, "O"), view.dims)
+    return reblocked(builder, arrived, cuts, name)
 
 
 def summed_in_parts(
     builder: ProgramBuilder, view: View, groups: Groups, parts: Several[int], cuts: Cuts, name: str
 ) -> View:
-    """The sum over each group of ranks, of which rank r keeps rows `parts[r]` of those of `cuts`.
+    """Reduce-scatter over each group of ranks: rank r keeps row block `parts[r]` of `cuts`.
 
-    Ranks of a group that keep the same part all have it.
+    Ranks of a group with the same part all get it: their sums are all-reduced.
     """
     view = reblocked(builder, view, cuts, name)
     kept = tuple(
-        tuple(index for index in own if index[0] == row)
-        for own, row in zip(view.held, parts, strict=True)
+        tuple(index for index in indices_of_rank if index[0] == row)
+        for indices_of_rank, row in zip(view.held, parts, strict=True)
     )
     view = View(view.name, view.cuts, kept, view.dims)
     for group in groups:
@@ -112,22 +113,22 @@ def summed_in_parts(
 
 
 def _scatter(builder: ProgramBuilder, view: View, line: tuple[int, ...]) -> None:
-    """Sum the blocks of the ranks of a line, each into the rank that keeps it."""
+    """Reduce-scatter the blocks of a line of ranks."""
     blocks = tuple(block for rank in line for block in view.blocks(rank))
     if len(line) > 1:
-        for rank, own in zip(line, blocks, strict=True):
-            builder.programs[rank].append(ReduceScatter(line, blocks=blocks, block=own))
+        for rank, block in zip(line, blocks, strict=True):
+            builder.programs[rank].append(ReduceScatter(line, blocks=blocks, block=block))
 
 
 def held_after(program: Program, tensor: str) -> Held:
-    """The blocks of a tensor that every rank has at the end of an operator's program."""
+    """Return the blocks of a tensor on every rank at the end of an operator's program."""
     return tuple(indices(blocks, tensor) for blocks in program.final or ())
 
 
 def indices(blocks: Iterable[str], tensor: str) -> tuple[Index, ...]:
-    """Which blocks of a tensor are among some."""
-    own = (name for name in blocks if name.startswith(f"{tensor}["))
-    return tuple(parsed.index for parsed in map(parse_block, own) if parsed is not None)
+    """Return the indices of the blocks that belong to a tensor."""
+    names = (name for name in blocks if name.startswith(f"{tensor}["))
+    return tuple(parsed.index for parsed in map(parse_block, names) if parsed is not None)
 
 
 def take_in(
@@ -137,10 +138,10 @@ def take_in(
     label: str,
     turned: Collection[str] = (),
 ) -> None:
-    """Append a program of one operator, whose tensors are given their `names` in the step.
+    """Inline a program of one operator; `names` maps its tensors to those of the step.
 
-    `label` goes before its requests and phases. Blocks of the `turned` tensors have their two
-    indices exchanged.
+    `label` becomes the prefix of its requests and phases. Blocks of the `turned` tensors get their
+    two indices exchanged.
     """
     known: dict[str, str] = {}
 
@@ -149,9 +150,9 @@ def take_in(
             parsed = parse_block(name)
             assert parsed is not None
             index = parsed.index[::-1] if parsed.tensor in turned else parsed.index
-            found = block_name(names[parsed.tensor], index)
-            known[name] = scratch_name(found) if parsed.scratch else found
+            new_name = block_name(names[parsed.tensor], index)
+            known[name] = scratch_name(new_name) if parsed.scratch else new_name
         return known[name]
 
-    for own, instructions in zip(builder.programs, program.programs, strict=True):
-        own += [renamed(node, block, label) for node in instructions]
+    for target, instructions in zip(builder.programs, program.programs, strict=True):
+        target += [renamed(node, block, label) for node in instructions]

@@ -1,4 +1,4 @@
-"""The blocks that instructions name, under other names."""
+"""Renames the blocks of instructions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ONE, _SEVERAL = ("block", "accumulates"), ("blocks", "into", "reads")
 
 @cache
 def _fields(kind: type[Instruction]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fields of a kind of instruction that hold a block, and those that hold several."""
+    """Return the fields of an instruction class that hold one block, and those with several."""
     one, several = (
         tuple(name for name in names if name in kind.__struct_fields__)
         for names in (_ONE, _SEVERAL)
@@ -24,7 +24,7 @@ def _fields(kind: type[Instruction]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def renamed(node: Instruction, block: Callable[[str], str], label: str) -> Instruction:
-    """The instruction with other names for its blocks, and its request and phase labelled."""
+    """Return the instruction with renamed blocks, and the label before its request and phase."""
     one, several = _fields(type(node))
     changes: dict[str, Any] = {field: block(getattr(node, field)) for field in one}
     for field in several:

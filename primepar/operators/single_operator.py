@@ -1,4 +1,4 @@
-"""Programs of one linear operator and of one tensor on its way: for modules of one's own."""
+"""Programs of one linear operator, and of one redistribution, for use outside a whole step."""
 
 from __future__ import annotations
 
@@ -20,34 +20,39 @@ from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 
 NAME = "linear"
-"""What the operator is called in its own programs."""
+"""The name of the operator in its programs."""
 
 
-def rest(movement: Movement, phase: Phase, tensor: str, *, last: bool = False) -> Layout:
-    """Layout of a tensor before `phase`, or after its last step. Raises `SequenceError`."""
+def resident_layout(
+    movement: Movement, phase: Phase, tensor: str, *, last: bool = False
+) -> Layout:  # fmt: skip
+    """Return the layout of a tensor before `phase`, or with `last` after its last step.
+
+    Raises `SequenceError` if B is split, or unless every device holds a rectangle of blocks.
+    """
     if "B" in movement.sequence.grid:
         raise SequenceError(
             f"sequence {str(movement.sequence)!r}: expected no split of B, as rows of all "
             "sequences of a batch are one dim here: write M for B"
         )
-    return resting(layout(movement, phase, tensor, last=last).coarsest(), tensor)
+    return rectangular(layout(movement, phase, tensor, last=last).coarsest(), tensor)
 
 
-def resting(layout: Layout, tensor: str) -> Layout:
-    """The same layout. Raises `SequenceError` unless every device holds a rectangle of blocks."""
+def rectangular(layout: Layout, tensor: str) -> Layout:
+    """Return `layout`. Raises `SequenceError` unless every device holds a rectangle of blocks."""
     for rank, blocks in enumerate(layout.held):
         slices = [layout.slices(rank, dim) for dim in range(len(layout.grid))]
         if not blocks or set(blocks) != set(product(*slices)):
             raise SequenceError(
                 f"tensor {tensor}: expected on every device a block, or all blocks of some slices "
                 f"of each dim, got {', '.join(map(str, blocks)) or 'none'} on device {rank}: "
-                "choose a sequence that leaves such"
+                "choose another sequence"
             )
     return layout
 
 
 def check_divided(shape: tuple[int, ...], grid: tuple[int, ...], what: str) -> None:
-    """Raise `ShapeError` where the grid does not divide `shape`."""
+    """Raise `ShapeError` if the grid does not divide `shape`."""
     for dim, (size, slices) in enumerate(zip(shape, grid, strict=True)):
         if size % slices:
             padded = -(-size // slices) * slices
@@ -60,24 +65,24 @@ def check_divided(shape: tuple[int, ...], grid: tuple[int, ...], what: str) -> N
 def lower_move(
     source: Layout, target: Layout, shape: tuple[int, ...], name: str = "x", wide: bool = False
 ) -> Program:
-    """The program that takes a tensor from the blocks of one layout to those of another.
+    """Return the program that redistributes a tensor from one layout to another.
 
-    Raises `ShapeError` where a layout does not divide it.
+    Raises `ShapeError` if a layout does not divide it.
     """
     check_divided(shape, Cells.of(source, target).grid, name)
     builder = ProgramBuilder(source.ranks)
     view = _begun(builder, name, source, shape, wide)
-    there = moved(builder, view, Way(source, target), even(shape, target.grid), f"{name}.moved")
-    builder.end_with(there)
+    arrived = moved(builder, view, Way(source, target), even(shape, target.grid), f"{name}.moved")
+    builder.end_with(arrived)
     return apply(builder.program())
 
 
 class LinearPrograms(NamedTuple):
-    """Programs of one linear operator, and what the tensors are called that they end with.
+    """Programs of one linear operator, and the names of their outputs.
 
-    Forward goes from `x` and `weight` to `output` and the blocks that are `kept` on every rank;
-    backward goes from these, `dy` and `weight` to `dx` and `dw`. It begins without the weight where
-    forward leaves other blocks of it, which are kept.
+    Forward maps `x` and `weight` to `output` and the blocks that are `kept` on every rank. Backward
+    maps these, `dy` and `weight` to `dx` and `dw`. If forward ends with other blocks of the weight,
+    these are kept, and backward does not take `weight`.
     """
 
     forward: Program
@@ -89,10 +94,10 @@ class LinearPrograms(NamedTuple):
 
 
 def lower_linear(sequence: Sequence, operator: Linear, source: Layout) -> LinearPrograms:
-    """A linear operator whose input comes from layout `source`, where its gradient goes back.
+    """Lower a linear operator whose input, and the gradient of it, have layout `source`.
 
-    Raises `ShapeError` where a layout does not divide a tensor, and `SequenceError` for a tensor
-    that rests in no rectangle of blocks.
+    Raises `ShapeError` if a layout does not divide a tensor, and `SequenceError` for a resident
+    layout that is not a rectangle of blocks on every device.
     """
     ahead, back = (_Lowering.of(sequence, operator, source) for _ in range(2))
     y, kept = ahead.forward()
@@ -109,7 +114,7 @@ def lower_linear(sequence: Sequence, operator: Linear, source: Layout) -> Linear
 
 @dataclass(frozen=True)
 class _Lowering:
-    """One program of a linear operator in the making."""
+    """Builds one program of a linear operator."""
 
     builder: ProgramBuilder
     products: Products
@@ -119,7 +124,7 @@ class _Lowering:
     @classmethod
     def of(cls, sequence: Sequence, operator: Linear, source: Layout) -> _Lowering:
         builder = ProgramBuilder(sequence.ranks)
-        names = {each: each for each in ("O", "dO", "dI", "dW")}
+        names = {tensor: tensor for tensor in ("O", "dO", "dI", "dW")}
         products = Products(builder, sequence, operator, NAME, names)
         return cls(builder, products, Movement(sequence), source)
 
@@ -130,7 +135,7 @@ class _Lowering:
         return even(self._shape(tensor), layout.grid)
 
     def _begun(self, name: str, tensor: str, layout: Layout) -> View:
-        """A tensor that is there before the program, in the blocks of a layout."""
+        """Declare an input of the program, in the blocks of a layout."""
         return _begun(self.builder, name, layout, self._shape(tensor))
 
     def _moved(self, view: View, tensor: str, way: Way, cuts: Cuts, name: str) -> View:
@@ -138,23 +143,29 @@ class _Lowering:
         return moved(self.builder, view, way, cuts, name)
 
     def _take_weight(self) -> None:
-        weight = self._begun("weight", "W", rest(self.movement, "forward", "W"))
+        weight = self._begun("weight", "W", resident_layout(self.movement, "forward", "W"))
         view = reblocked(self.builder, weight, self.products.cuts("W"), "W")
         self.products.names["W"] = view.name
 
     def forward(self) -> tuple[View, list[View]]:
-        """Append forward; returns the output, and what is kept for backward."""
-        products, way = self.products, Way(self.source, rest(self.movement, "forward", "I"))
+        """Append forward; returns the output, and the tensors that are kept for backward."""
+        products, way = (
+            self.products,
+            Way(self.source, resident_layout(self.movement, "forward", "I")),
+        )
         x = self._begun("x", "I", self.source)
         products.names["I"] = self._moved(x, "I", way, products.cuts("I"), "I").name
         self._take_weight()
         done = products.take_in("forward")
-        at_home = held_after(done, "W") == tuple(indices(own, "W") for own in done.initial or ())
+        initial = tuple(indices(blocks, "W") for blocks in done.initial or ())
+        stays = held_after(done, "W") == initial
         kept = [
-            View(products.names[each], products.cuts(each), held_after(done, each), ("R", "C"))
-            for each in ("I", "W")[: 2 - at_home]
+            View(
+                products.names[tensor], products.cuts(tensor), held_after(done, tensor), ("R", "C")
+            )
+            for tensor in ("I", "W")[: 2 - stays]
         ]
-        output = rest(self.movement, "forward", "O", last=True)
+        output = resident_layout(self.movement, "forward", "O", last=True)
         y = reblocked(self.builder, products.made(done, "O"), self._cuts("O", output), "y")
         return y, kept
 
@@ -166,13 +177,13 @@ class _Lowering:
             builder.begin_with(builder.new(view.name, view.cuts, view.held, view.dims))
         if len(kept) == 1:
             self._take_weight()
-        dy = self._begun("dy", "O", rest(self.movement, "forward", "O", last=True))
+        dy = self._begun("dy", "O", resident_layout(self.movement, "forward", "O", last=True))
         products.names["dO"] = reblocked(builder, dy, products.cuts("O"), "dO").name
         done = products.take_in("backward", "gradient")
-        way = Way(rest(self.movement, "backward", "dI", last=True), self.source)
+        way = Way(resident_layout(self.movement, "backward", "dI", last=True), self.source)
         di, cuts = products.made(done, "dI"), self._cuts("I", self.source)
         dx = self._moved(di, "dI", way, cuts, "dx")
-        home = self._cuts("W", rest(self.movement, "forward", "W"))
+        home = self._cuts("W", resident_layout(self.movement, "forward", "W"))
         return dx, reblocked(builder, products.made(done, "dW"), home, "dw")
 
 

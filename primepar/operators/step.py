@@ -1,7 +1,7 @@
-"""A whole training step under a plan, as one program: forward, loss, backward, sums and updates.
+"""Lowers a whole training step under a plan to one program: forward, loss, backward and updates.
 
-Operators come in the order of execution, backward in reverse, and last the updates. Everything is
-where the plan's layouts say and moves as they say; no method is known here.
+Operators are lowered in the order of execution, backward in reverse order, and the updates last.
+All layouts and communication come from the plan; no partition method is mentioned here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOWERINGS: Mapping[str, Callable[[StepContext, Operator], OperatorLowering]] = {
 """`Operator.kind` -> how it is lowered."""
 
 Until = Literal["logits", "loss", "gradients", "update"]
-"""What a program ends with."""
+"""The last part of a program."""
 
 
 def lower_step(
@@ -51,15 +51,16 @@ def lower_step(
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
 ) -> Program:
-    """The program of one training step of `batch` sequences of `positions` tokens.
+    """Return the program of one training step of `batch` sequences of `positions` tokens.
 
     Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
-    targets, and ends with the new parameters and moments where the old ones were, the loss and the
-    norm of the gradient. With `clip` AdamW takes the gradient clipped by its norm. A program that
-    ends earlier leaves the parameters as they were: `until` the "gradients" with these beside
-    them, until the "loss" or the "logits" with nothing else. `passes` are applied to it, in the
-    order of `PASSES`; without them blocks stay where they are to the end.
-    Raises `PlanError` for a batch that the plan does not divide, or positions that the model lacks.
+    targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
+    and the norm of the gradient. With `clip` AdamW gets the gradient clipped by its norm. A program
+    that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
+    or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
+    is freed early.
+    Raises `PlanError` for a batch that the plan does not divide, or more positions than the
+    model's context.
     """
     if not 1 <= positions <= plan.model.context:
         raise PlanError(
@@ -70,8 +71,8 @@ def lower_step(
     builder = ProgramBuilder(plan.ranks)
     step = StepContext(plan, builder, batch, positions, trains=until in ("gradients", "update"))
     known = plan.operators[: -1 if until == "logits" else None]
-    parts = {each.name: LOWERINGS[each.kind](step, each) for each in known}
-    ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
+    parts = {operator.name: LOWERINGS[operator.kind](step, operator) for operator in known}
+    ways = {(edge.producer, edge.consumer): edge for edge in edges(plan) if edge.rows is None}
     builder.end_with(_forward(step, parts, ways))
     if step.trains:
         _backward(step, parts, ways)
@@ -84,9 +85,9 @@ def lower_step(
 
 
 def parameter_views(plan: Plan) -> dict[str, View]:
-    """Every parameter of a plan's programs: its cuts, and the blocks that every rank holds.
+    """Return the views of all parameters of a plan: cuts, and the blocks that every rank holds.
 
-    They are those of its moments too, and the same for every batch.
+    The moments have the same views. They do not depend on the batch.
     """
     positions = plan.model.context
     batch = plan.batch or plan.row_cuts.smallest_batch(positions)
@@ -107,7 +108,7 @@ Ways = Mapping[tuple[str, str], Edge]
 
 
 def _forward(step: StepContext, parts: Mapping[str, OperatorLowering], ways: Ways) -> View:
-    """Lower every operator; returns what the last one makes."""
+    """Lower every operator; returns the output of the last one."""
     outputs: dict[str, View] = {}
     consumers = _consumers(step)
     for operator in step.plan.operators[: len(parts)]:
@@ -128,28 +129,28 @@ def _forward(step: StepContext, parts: Mapping[str, OperatorLowering], ways: Way
 
 
 def _backward(step: StepContext, parts: Mapping[str, OperatorLowering], ways: Ways) -> None:
-    """Lower backward in reverse; gradients of a tensor that went to several operators are added."""
-    found: dict[str, list[View]] = {each.name: [] for each in step.plan.operators}
+    """Lower backward in reverse order; gradients from several consumers of a tensor are added."""
+    gradients: dict[str, list[View]] = {operator.name: [] for operator in step.plan.operators}
     consumers = _consumers(step)
     for operator in reversed(step.plan.operators):
-        dy = _fan_in(step, operator, found[operator.name])
+        dy = _fan_in(step, operator, gradients[operator.name])
         for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):
-            one = consumers[source] == 1
-            name = f"{source}.grad" if one else f"{source}.grad{len(found[source]) + 1}"
+            single = consumers[source] == 1
+            name = f"{source}.grad" if single else f"{source}.grad{len(gradients[source]) + 1}"
             edge = ways[source, operator.name]
             cuts = step.space(edge.backward.target, edge.features).cuts
-            found[source].append(moved(step.builder, dx, edge.backward, cuts, name))
+            gradients[source].append(moved(step.builder, dx, edge.backward, cuts, name))
 
 
-def _fan_in(step: StepContext, operator: Operator, found: list[View]) -> View | None:
-    """The gradient of an operator's output; None for the loss, where it is one."""
-    if len(found) < 2:
-        return found[0] if found else None
-    at = step.space(step.ends(operator.name).output, operator.K)
+def _fan_in(step: StepContext, operator: Operator, gradients: list[View]) -> View | None:
+    """Return the gradient of an operator's output: the sum over consumers; None for the loss."""
+    if len(gradients) < 2:
+        return gradients[0] if gradients else None
+    space = step.space(step.ends(operator.name).output, operator.K)
     writes = f"{operator.name}.grad[M,K]"
-    return step.builder.compute(operator.name, "sum.fan-in", at, found, writes)
+    return step.builder.compute(operator.name, "sum.fan-in", space, gradients, writes)
 
 
 def _consumers(step: StepContext) -> Counter[str]:
-    """How many operators take the output of each."""
-    return Counter(source for each in step.plan.operators for source in each.inputs)
+    """Return the number of consumers of every operator's output."""
+    return Counter(source for operator in step.plan.operators for source in operator.inputs)

@@ -1,4 +1,4 @@
-"""What the operators of a step share while it is lowered."""
+"""The state that the operators of a step share during lowering."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from primepar.schedule.layout import Layout
 
 @dataclass
 class StepContext:
-    """One training step: its parameters, and the gradients found so far, each where it rests.
+    """One training step: its parameters and the gradients so far, in their resident layouts.
 
-    A gradient is the whole sum on every rank that holds its block.
+    A gradient is the full sum on every rank that holds its block.
     """
 
     plan: Plan
@@ -25,7 +25,7 @@ class StepContext:
     batch: int
     positions: int
     trains: bool = True
-    """Whether a backward follows; else what moves of the parameters are copies."""
+    """Whether a backward follows; if not, forward moves only copies of the parameters."""
     parameters: dict[str, View] = field(default_factory=dict)
     gradients: dict[str, View] = field(default_factory=dict)
 
@@ -41,19 +41,19 @@ class StepContext:
 
     @cached_property
     def places(self) -> dict[str, ParameterPlace]:
-        """Where the parameters rest."""
+        """The resident layouts of the parameters."""
         return parameter_places(self.plan)
 
     def ends(self, name: str) -> Ends:
-        """Layouts of an operator's input and output."""
+        """Return the layouts of an operator's input and output."""
         return ends(self.plan, name)
 
     def space(self, layout: Layout, columns: int) -> IterationSpace:
-        """Rows and columns of an activation in a layout, dims M and K."""
+        """Return the iteration space over rows (M) and columns (K) of an activation."""
         return IterationSpace(layout, {"M": self.rows, "K": columns})
 
     def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
-        """A parameter that lies where `space` has it; a number among the dims is a fixed slice."""
+        """Declare a parameter in the layout of `space`; a number in `dims` is a fixed slice."""
         self.parameters[name] = self.builder.given(name, space, *dims, fixed=fixed)
         return self.parameters[name]
 
@@ -66,9 +66,9 @@ class StepContext:
         dims: str = "K",
         fixed: int = 1,
     ) -> None:
-        """Lower every rank's part of a parameter's gradient, summed over the ranks where it rests.
+        """Lower every rank's part of a parameter's gradient, all-reduced over its replicas.
 
-        `dims` are those of the parameter, a number being a fixed slice of `fixed` elements.
+        `dims` are those of the parameter; a number is a fixed slice of `fixed` elements.
         """
         writes = f"{name}.grad[{dims}]"
         gradient = self.builder.compute(
@@ -79,9 +79,9 @@ class StepContext:
 
 
 class OperatorLowering(Protocol):
-    """One operator of a step: what it appends to the builder.
+    """One operator of a step, which appends its instructions to the builder.
 
-    `takes` are the cuts of its inputs, which are in the layout of its input.
+    `takes` are the cuts of its inputs; they have the operator's input layout.
     """
 
     takes: Cuts
@@ -91,8 +91,8 @@ class OperatorLowering(Protocol):
         ...
 
     def backward(self, dy: Any) -> tuple[View, ...]:
-        """Lower backward, of the gradient of the output; returns that of each input.
+        """Lower backward from the gradient of the output; returns the gradient of each input.
 
-        The loss has no such gradient, and gets None.
+        The loss gets None.
         """
         ...

@@ -1,7 +1,7 @@
-"""Passes: program in, program out, before proof, emulation, simulation and execution alike.
+"""Passes: program to program, applied before proof, emulation, simulation and execution.
 
-So all readers see one list. What a pass makes is proved as any program is: one that breaks a
-program is refuted there.
+So all readers get the same list. The result of a pass is proved like any other program: a pass that
+breaks a program is refuted there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
 
 
 def apply(program: Program, names: Iterable[str] = tuple(PASSES)) -> Program:
-    """The program after some passes, in the order of `PASSES`.
+    """Return the program after the named passes, in the order of `PASSES`.
 
-    Raises `ProgramError` for the name of none.
+    Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):

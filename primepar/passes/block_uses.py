@@ -1,4 +1,4 @@
-"""What instructions touch, and where in one rank's list every block is touched."""
+"""The blocks that instructions use, and the positions in one rank's list where a block is used."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from primepar.schedule.program_uses import frees, uses, writes
 
 Names = tuple[str, ...]
 LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
-"""Instructions that touch nothing but their own rank."""
+"""Instructions without communication."""
 
 
 class UsedBlocks(NamedTuple):
-    """Blocks that an instruction has to do with; a wait has nothing of its own: see `named`."""
+    """Blocks that an instruction uses. A wait has none itself: see `followed`."""
 
     reads: Names
     made: Names
-    """What it makes or changes; a sum is read too."""
+    """Blocks that it makes or changes; the target of a sum is read too."""
     gone: Names
-    """What is not there after it, unless it makes it anew."""
+    """Blocks that do not exist after it, unless it makes them again."""
 
     @property
     def changes(self) -> Names:
-        """What it makes, changes or ends."""
+        """Blocks that it makes, changes or frees."""
         return self.made + self.gone
 
 
@@ -53,21 +53,21 @@ _FAST: dict[type[Instruction], Callable[..., UsedBlocks]] = {
     ),
     Join: lambda node: UsedBlocks(node.blocks, (node.block,), node.blocks if node.in_place else ()),
 }
-"""The kinds that most lists are made of."""
+"""The most frequent instructions."""
 
 
 class Rank:
-    """What the instructions of one rank touch, looked up once for each."""
+    """The blocks that the instructions of one rank use, with a cache."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._known: dict[int, tuple[Instruction, UsedBlocks]] = {}
 
     def touched(self, node: Instruction) -> UsedBlocks:
-        """What one instruction touches."""
+        """Return the blocks that one instruction uses."""
         known = self._known.get(id(node))
         if known is None:
-            # The instruction is kept too, so that no other one gets its id.
+            # The cache keeps the instruction too, so that its id stays unique.
             known = self._known[id(node)] = (node, self._touched(node))
         return known[1]
 
@@ -79,31 +79,32 @@ class Rank:
 
 
 def request_of(node: Instruction) -> str | None:
-    """What a message or collective is posted under, or what a wait waits for."""
+    """Return the request of a posted message or collective, or of a wait; else None."""
     request: str | None = getattr(node, "request", None)
     return request
 
 
 def followed(nodes: Iterable[Instruction], rank: Rank) -> Iterator[tuple[Instruction, UsedBlocks]]:
-    """Every instruction with what it touches, a wait with what its post touches."""
+    """Yield every instruction with the blocks that it uses; a wait uses those of its post."""
     posted: dict[str, UsedBlocks] = {}
     for node in nodes:
         if type(node) is Wait:
             yield node, posted.pop(node.request, NOTHING)
             continue
-        own = rank.touched(node)
+        used = rank.touched(node)
         if type(node) not in LOCAL:
             request = request_of(node)
             if request is not None:
-                posted[request] = own
-        yield node, own
+                posted[request] = used
+        yield node, used
 
 
 class RankList:
-    """One rank's instructions, and for every block the places where it is touched, in order.
+    """One rank's instructions, and for every block the sorted positions where it is used.
 
-    A posted message touches its blocks at its post and again at its wait, and they are in flight
-    between; without a wait to the end.
+    A posted message uses its blocks at its post and at its wait. Between the two (without a wait,
+    to the end of the list) they are in flight. Example: in `isend a; compute b; wait`, block `a`
+    has the positions 0 and 2, and is in flight at position 1.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class RankList:
         self.nodes, self.rank, self.initial = nodes, rank, frozenset(initial)
         self.touches: dict[str, list[int]] = {}
         self.communicating: list[int] = []
-        """Where messages or collectives are started or awaited."""
+        """Positions where messages or collectives are started or awaited."""
         self._flights: dict[str, list[tuple[int, int]]] = {}
         pending: dict[str, tuple[int, Names]] = {}
         touches = self.touches
-        for place, (node, own) in enumerate(followed(nodes, rank)):
-            names = own.reads + own.made + own.gone
+        for place, (node, used) in enumerate(followed(nodes, rank)):
+            names = used.reads + used.made + used.gone
             for name in names:
                 places = touches.get(name)
                 if places is None:
@@ -143,34 +144,34 @@ class RankList:
             self._flights.setdefault(name, []).append((post, end))
 
     def before(self, name: str, place: int) -> int | None:
-        """Where a block is touched last before a place."""
+        """Return the last use of a block before a position, None if there is none."""
         touches = self.touches.get(name, ())
-        at = bisect_left(touches, place)
-        return touches[at - 1] if at else None
+        count = bisect_left(touches, place)
+        return touches[count - 1] if count else None
 
     def after(self, name: str, place: int) -> int | None:
-        """Where a block is touched next after a place."""
+        """Return the next use of a block after a position, None if there is none."""
         touches = self.touches.get(name, ())
-        at = bisect_right(touches, place)
-        return touches[at] if at < len(touches) else None
+        count = bisect_right(touches, place)
+        return touches[count] if count < len(touches) else None
 
     def between(self, name: str, first: int, last: int) -> Sequence[int]:
-        """Where a block is touched after one place and before another."""
+        """Return the uses of a block strictly between two positions."""
         touches = self.touches.get(name, ())
         return touches[bisect_right(touches, first) : bisect_left(touches, last)]
 
     def is_waiting(self, first: int, last: int) -> bool:
-        """Whether messages or collectives are started or awaited between two places."""
+        """Return whether messages or collectives are started or awaited between two positions."""
         return bisect_right(self.communicating, first) < bisect_left(self.communicating, last)
 
     def is_absent(self, name: str, place: int) -> bool:
-        """Whether there is no such block just before an instruction."""
+        """Return whether a block does not exist just before the instruction at a position."""
         last = self.before(name, place)
         if last is None:
             return name not in self.initial
-        own = self.rank.touched(self.nodes[last])
-        return name in own.gone and name not in own.made
+        used = self.rank.touched(self.nodes[last])
+        return name in used.gone and name not in used.made
 
     def is_in_flight(self, name: str, place: int) -> bool:
-        """Whether a posted message uses a block at a place."""
+        """Return whether a block is in flight at a position."""
         return any(post < place < end for post, end in self._flights.get(name, ()))

@@ -1,13 +1,13 @@
-"""Frees right after the last use.
+"""Frees every block right after its last use.
 
-A block is freed after the instruction that uses it last: after the wait, where a message uses it.
-It goes where nothing reads it before it is made anew, and at the end unless `final` lists it.
-Frees that come later are moved up. A cut, or a join, that is the last use of what it reads, is
-done in place instead.
+A block is freed after its last use; if a message uses it last, after the wait. It can be freed if
+it is made again before the next read, or if it is not used again and `final` does not list it.
+Later frees are moved up. A cut or join that is the last use of its operands is done in place
+instead.
 
-Why it is right: between the last use and the place where the block was freed before, made anew or
-forgotten at the end, no instruction touches it; a free there changes no other block. Without
-`final` every block may be wanted at the end, so there only frees that are there are moved.
+Why it is correct: from the last use to the old free (or the next write, or the end of the program)
+no instruction uses the block, and a free changes no other block. Without `final` any block may be
+needed at the end, so only existing frees are moved.
 
     compute  y += x * w          compute  y += x * w
     compute  z += y              free     x
@@ -27,7 +27,7 @@ from primepar.schedule.program_uses import initial_blocks
 
 
 def free_early(program: Program) -> Program:
-    """Every block freed right after its last use."""
+    """Return the program with every block freed right after its last use."""
     finals = program.final or (None,) * program.ranks
     lists = zip(program.programs, initial_blocks(program), finals, strict=True)
     freed = tuple(
@@ -40,11 +40,11 @@ def _freed(
     nodes: tuple[Instruction, ...], rank: int, initial: Names, final: Names | None
 ) -> tuple[Instruction, ...]:
     ends = _Ends(nodes, rank, initial, final)
-    done: list[Instruction] = [Free(block) for block in ends.at.get(-1, ())]
+    done: list[Instruction] = [Free(block) for block in ends.ends_after.get(-1, ())]
     for place, node in enumerate(nodes):
         if type(node) is Free and place not in ends.wrong:
             continue
-        over = ends.at.get(place, [])
+        over = ends.ends_after.get(place, [])
         parts = _copied(node)
         if parts and set(parts) <= set(over):
             node = replace(node, in_place=True)
@@ -55,23 +55,28 @@ def _freed(
 
 
 def _copied(node: Instruction) -> Names:
-    """What a cut or a join copies."""
+    """Return the operands of a cut or join that is not in place."""
     if isinstance(node, Cut | Join) and not node.in_place:
         return (node.block,) if isinstance(node, Cut) else node.blocks
     return ()
 
 
 class _Ends:
-    """`at` has the blocks that nothing needs after an instruction, the start being -1."""
+    """The end of every block's life.
+
+    `ends_after` maps a position to the blocks that are not needed after that instruction; position
+    -1 is the start. The list is followed once. For every live block the position of its last use so
+    far is stored; when the block is freed, made again or the list ends, that position is its end.
+    """
 
     def __init__(
         self, nodes: tuple[Instruction, ...], rank: int, initial: Names, final: Names | None
     ) -> None:
-        self.at: dict[int, list[str]] = {}
+        self.ends_after: dict[int, list[str]] = {}
         self.wrong: set[int] = set()
-        """Frees of what is not there or in flight, which stay as they are."""
+        """Positions of frees of blocks that do not exist or are in flight; they are not moved."""
         self._last = dict.fromkeys(initial, -1)
-        """Of every block that is there, where it is used last so far."""
+        """Live block -> position of its last use so far."""
         self._flying = Counter[str]()
         self._posted: dict[str, UsedBlocks] = {}
         known = Rank(rank)
@@ -83,30 +88,30 @@ class _Ends:
             else:
                 self._follow(place, node, known.touched(node))
         kept = set(final or ())
-        for name in () if final is None else [each for each in self._last if each not in kept]:
+        for name in () if final is None else [name for name in self._last if name not in kept]:
             self._end(name)
 
-    def _follow(self, place: int, node: Instruction, own: UsedBlocks) -> None:
-        for name in own.made:
-            if name not in own.reads:
-                self._end(name)  # it is made anew
+    def _follow(self, place: int, node: Instruction, used: UsedBlocks) -> None:
+        for name in used.made:
+            if name not in used.reads:
+                self._end(name)  # the block is made again
         request = request_of(node)
         if request is not None:
-            self._posted[request] = own
-        self._use(place, own, 0 if request is None else 1)
-        for name in own.gone:
-            if name not in own.made:
+            self._posted[request] = used
+        self._use(place, used, 0 if request is None else 1)
+        for name in used.gone:
+            if name not in used.made:
                 del self._last[name]
 
-    def _use(self, place: int, own: UsedBlocks, posts: int) -> None:
-        for name in dict.fromkeys(own.reads + own.made):
+    def _use(self, place: int, used: UsedBlocks, posts: int) -> None:
+        for name in dict.fromkeys(used.reads + used.made):
             self._last[name] = place
             if posts:
                 self._flying[name] += posts
 
     def _end(self, name: str) -> bool:
-        """Free a block after its last use; False where there is none, or it is in flight."""
+        """Free a block after its last use; False if it does not exist or is in flight."""
         if self._flying[name] or name not in self._last:
             return False
-        self.at.setdefault(self._last.pop(name), []).append(name)
+        self.ends_after.setdefault(self._last.pop(name), []).append(name)
         return True

@@ -1,4 +1,9 @@
-"""Blocks joined and cut in place around one instruction, and what of that can be left out."""
+"""Removes in-place cuts and joins that are not needed.
+
+The merging passes put joins before a merged instruction and cuts after it. Where two merged
+instructions follow each other, the cut of the first and the join of the second cancel. Example:
+`cut c -> (a, b); join (a, b) -> c` is removed as a whole.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,11 @@ from primepar.passes.block_uses import Rank, RankList, followed
 from primepar.schedule.program import Cut, Free, Instruction, Join
 
 Edits = dict[int, list[Instruction]]
-"""Place -> what stands there instead."""
+"""Position -> the instructions that replace the one there."""
 
 
 def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
-    """The list with some of its instructions replaced."""
+    """Return the list with some of its instructions replaced."""
     done: list[Instruction] = []
     for place, node in enumerate(nodes):
         if place in edits:
@@ -25,11 +30,11 @@ def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
 
 
 def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
-    """Cuts in place just before their parts are touched, and none that is of no use.
+    """Move in-place cuts down to the next use of their parts, and simplify until nothing changes.
 
-    Of two cuts and joins that undo each other both go, where nothing touches their blocks between
-    them. A cut whose parts are all freed next is a free. A part that is cut, or joined, again goes
-    with the other cut or join.
+    A cut and a join that undo each other are both removed if nothing uses their blocks between
+    them. A cut whose parts are all freed next becomes a free. A cut of a part of another cut is
+    merged with it, and so are joins.
     """
     nodes = _sunk(nodes, rank)
     # The rules read only instructions that touch such blocks, so the others are left out.
@@ -61,18 +66,18 @@ def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
 
 
 def _sunk(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
-    """The list with every cut in place where something touches its blocks next."""
+    """Return the list with every in-place cut moved down to the next use of its blocks."""
     done: list[Instruction] = []
     held: dict[str, Cut] = {}
-    """Block -> the cut that takes or makes it, and has not been done yet."""
+    """Block -> the cut that reads or makes it and is not emitted yet."""
 
     def do(cut: Cut) -> None:
         for name in (cut.block, *cut.blocks):
             del held[name]
         done.append(cut)
 
-    for node, own in followed(nodes, rank):
-        names = own.reads + own.made + own.gone
+    for node, used in followed(nodes, rank):
+        names = used.reads + used.made + used.gone
         if isinstance(node, Cut) and node.in_place and held.keys().isdisjoint(names):
             held.update(dict.fromkeys(names, node))
             continue
@@ -88,24 +93,24 @@ def _simpler(line: RankList) -> Edits:
     for place, node in enumerate(line.nodes):
         if isinstance(node, Cut | Join) and node.in_place and place not in edits:
             for rule in (_freed, _undone, _flat):
-                found = rule(line, place, node)
-                if found and found.keys().isdisjoint(edits):
-                    edits.update(found)
+                new_edits = rule(line, place, node)
+                if new_edits and new_edits.keys().isdisjoint(edits):
+                    edits.update(new_edits)
                     break
     return edits
 
 
 def _freed(line: RankList, place: int, node: Cut | Join) -> Edits:
-    """A cut all of whose parts are freed next."""
-    nexts = [line.after(name, place) for name in node.blocks]
-    ends = [at for at in nexts if at is not None and type(line.nodes[at]) is Free]
-    if isinstance(node, Join) or len(set(ends)) < len(node.blocks):
+    """Replace a cut by a free if all its parts are freed next."""
+    next_uses = [line.after(name, place) for name in node.blocks]
+    frees = [use for use in next_uses if use is not None and type(line.nodes[use]) is Free]
+    if isinstance(node, Join) or len(set(frees)) < len(node.blocks):
         return {}
-    return {place: [Free(node.block)], **{at: [] for at in ends}}
+    return {place: [Free(node.block)], **{free: [] for free in frees}}
 
 
 def _undone(line: RankList, place: int, node: Cut | Join) -> Edits:
-    """A cut with the join that undoes it, or the other way round."""
+    """Remove a cut and the join that undoes it, or a join and the cut that undoes it."""
     ends = {line.after(name, place) for name in (node.block, *node.blocks)}
     end = ends.pop()
     other = None if ends or end is None else line.nodes[end]
@@ -116,7 +121,7 @@ def _undone(line: RankList, place: int, node: Cut | Join) -> Edits:
 
 
 def _flat(line: RankList, place: int, node: Cut | Join) -> Edits:
-    """A cut one of whose parts is cut next, or a join one of whose parts was joined last."""
+    """Merge a cut with the next cut of one of its parts, or a join with the last join of a part."""
     for part in node.blocks:
         end = line.after(part, place) if isinstance(node, Cut) else line.before(part, place)
         other = None if end is None else line.nodes[end]
@@ -125,7 +130,7 @@ def _flat(line: RankList, place: int, node: Cut | Join) -> Edits:
         first, last = sorted((place, end))
         inner = (line.between(name, first, last) for name in (node.block, *other.blocks))
         if other.in_place and other.block == part and not any(inner):
-            at = node.blocks.index(part)
-            parts = (*node.blocks[:at], *other.blocks, *node.blocks[at + 1 :])
+            index = node.blocks.index(part)
+            parts = (*node.blocks[:index], *other.blocks, *node.blocks[index + 1 :])
             return {place: [replace(node, blocks=parts)], end: []}
     return {}

@@ -1,4 +1,9 @@
-"""How many elements are alive on a rank, instruction by instruction."""
+"""Liveness: the number of live elements on a rank, instruction by instruction.
+
+A block is live from the instruction that makes it to the one that frees it. A received block is
+live from its post, because its memory is in use from there. Example: `recv a (4 elements);
+compute b (2) from a; free a` has the live elements 4, 6, 2, so its peak is 6.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ Size = Callable[[str], int | None]
 
 
 def sizes_of(program: Program) -> Size:
-    """Elements of a block of the program; None where nothing tells them."""
+    """Return the function from a block to its number of elements; None if it is unknown."""
     meaning, known = Meaning(program), dict[str, int | None]()
 
     def size(name: str) -> int | None:
@@ -25,7 +30,7 @@ def sizes_of(program: Program) -> Size:
 
 
 class LiveBlocks:
-    """Blocks that are alive on one rank. What is posted is alive from there on."""
+    """The live blocks of one rank; a posted receive is live from its post."""
 
     def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self._size, self._rank = size, rank
@@ -33,7 +38,7 @@ class LiveBlocks:
         self.total = sum(self._blocks.values())
 
     def do(self, node: Instruction) -> int:
-        """Go on by one instruction; how many elements are alive more than before."""
+        """Advance by one instruction; returns the increase of the live elements."""
         (_, made, gone), grown = self._rank.touched(node), 0
         for name in gone:
             grown -= self._blocks.pop(name, 0)
@@ -45,7 +50,7 @@ class LiveBlocks:
         return grown
 
     def peak(self, nodes: Iterable[Instruction]) -> int:
-        """Go on by some instructions; most elements alive at once, before or after any of them."""
+        """Advance by these instructions; returns the peak of live elements, before or after any."""
         most = self.total
         for node in nodes:
             if self.do(node) > 0:
@@ -53,13 +58,13 @@ class LiveBlocks:
         return most
 
     def after(self, node: Instruction) -> int:
-        """Elements that would be alive after an instruction that ends nothing."""
+        """Return the live elements after an instruction, without the blocks that it frees."""
         made = self._rank.touched(node).made
         return self.total + sum(self._size(name) or 0 for name in made if name not in self._blocks)
 
 
 def peaks(program: Program) -> list[int]:
-    """Most elements alive at once on every rank; blocks of unknown size count nothing."""
+    """Return the peak of live elements on every rank; blocks of unknown size count as zero."""
     size, initial = sizes_of(program), initial_blocks(program)
     return [
         LiveBlocks(size, Rank(rank), initial[rank]).peak(nodes)

@@ -1,20 +1,20 @@
-"""Collectives of adjoining blocks as one collective.
+"""Merges collectives of adjacent blocks into one collective.
 
 All-gathers, reduce-scatters, all-reduces, reduces or broadcasts of one group that follow one
-another on every member become one where their blocks adjoin, each in one tensor: the blocks of a
-member are joined in place before, and cut in place after. Of posted ones the one wait stands where
-the first stood.
+another on every member become one call, if their blocks are adjacent in one tensor. Each member
+joins its blocks in place before the call, and cuts them in place after it. For posted calls the
+single wait is at the position of the first wait.
 
-Why it is right: these collectives copy and add element by element, so that on whole blocks they do
-what they do on the parts. All members merge the same calls, with blocks at the same places. On each
-of them nothing but frees touches the blocks of a call from there to the last one, and what is
-joined has the same history, so it is the same part of its sums.
+Why it is correct: these collectives copy and add element by element, so the result on a joined
+block is the join of the results on the parts. All members merge the same calls, with blocks at the
+same places. On each member only frees use the blocks of a call between that call and the last one.
+Joined blocks have the same history, so they are the same partial sums.
 
     all_reduce  x[0] over 0,1         join        x[0] x[1] -> x.joined[0], in place
     all_reduce  x[1] over 0,1   ->    all_reduce  x.joined[0] over 0,1
                                       cut         x.joined[0] -> x[0] x[1], in place
 
-The bytes are the same, in fewer messages. What was freed between the calls is freed after them.
+The bytes are the same, in fewer messages. Blocks freed between the calls are freed after them.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Merging = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 Ranks = tuple[str, tuple[int, ...]]
 """A communicator and the members of a group."""
 Run = list[int]
-"""Places of collectives of one rank that follow one another."""
+"""Positions of consecutive collectives of one rank."""
 
 
 def merge_collectives(program: Program) -> Program:
-    """Collectives of adjoining blocks merged wherever all members can."""
+    """Return the program with collectives of adjacent blocks merged, where all members can."""
     tables = Tables(program)
     merge = _Merge(tables) if tables.tensors else None
     return merge.program() if merge is not None and merge.merges() else program
@@ -62,14 +62,14 @@ def merge_collectives(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Slot:
-    """The blocks that stand at one place of the calls of a run, and the whole of them."""
+    """The blocks at one argument of the calls of a run, and their join."""
 
     parts: tuple[str, ...]
     tensor: str
-    at: int
-    """The dim along which they adjoin."""
+    dim: int
+    """The dim along which they are adjacent."""
     index: Index
-    """Of the whole in coarser cuts."""
+    """Index of the joined block in the coarser cuts."""
 
 
 class _Merge:
@@ -81,7 +81,7 @@ class _Merge:
             RankList(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(self.programs)
         ]
         self.calls: dict[tuple[Ranks, int], list[int]] = {}
-        """Of every rank its calls of each group, in order."""
+        """(group, rank) -> positions of the rank's calls of that group, in order."""
         for rank, nodes in enumerate(self.programs):
             for place, node in enumerate(nodes):
                 if getattr(node, "group", None) is not None:
@@ -89,7 +89,7 @@ class _Merge:
         self.edits: list[Edits] = [{} for _ in self.programs]
 
     def merges(self) -> bool:
-        """Merge all runs that can be; whether there are any."""
+        """Merge all runs that can be merged; return whether there are any."""
         for ranks, rank in list(self.calls):
             if rank == min(ranks[1]) and len(ranks[1]) > 1:
                 for run in self._runs(rank, self.calls[ranks, rank]):
@@ -97,22 +97,26 @@ class _Merge:
         return any(self.edits)
 
     def program(self) -> Program:
-        """The program with its runs merged."""
+        """Return the program with its runs merged."""
         lists = [
-            tidied(edited(nodes, own), Rank(rank)) if own else list(nodes)
-            for rank, (nodes, own) in enumerate(zip(self.programs, self.edits, strict=True))
+            tidied(edited(nodes, edits), Rank(rank)) if edits else list(nodes)
+            for rank, (nodes, edits) in enumerate(zip(self.programs, self.edits, strict=True))
         ]
         return self.tables.program_of(lists)
 
     def _runs(self, rank: int, calls: list[int]) -> Iterator[Run]:
-        """Calls of one kind, with nothing but local instructions between them."""
-        order = {at: n for n, at in enumerate(self.lines[rank].communicating)}
-        numbered = enumerate(calls)
-        for _, run in groupby(numbered, key=lambda each: (order[each[1]] - each[0],
-                                                          self._kind(rank, each[1]))):  # fmt: skip
-            found = [at for _, at in run]
-            if len(found) > 1 and isinstance(self.programs[rank][found[0]], Merging):
-                yield found
+        """Yield calls of one kind with only local instructions between them."""
+        order = {place: number for number, place in enumerate(self.lines[rank].communicating)}
+
+        def key(numbered: tuple[int, int]) -> tuple[object, ...]:
+            # Consecutive communication: its number grows by one per call.
+            number, place = numbered
+            return order[place] - number, self._kind(rank, place)
+
+        for _, group in groupby(enumerate(calls), key=key):
+            run = [place for _, place in group]
+            if len(run) > 1 and isinstance(self.programs[rank][run[0]], Merging):
+                yield run
 
     def _kind(self, rank: int, place: int) -> tuple[object, ...]:
         node = self.programs[rank][place]
@@ -122,7 +126,7 @@ class _Merge:
         return type(node), posted, tensor, *(getattr(node, field, None) for field in named)
 
     def _shorten(self, ranks: Ranks, rank: int, run: Run) -> None:
-        """Merge as many calls from the first one on as can be, then go on after them."""
+        """Merge the longest prefix of a run that can be merged, then continue after it."""
         first = self.calls[ranks, rank].index(run[0])
         start, end = first, first + len(run)
         while start < end - 1:
@@ -130,13 +134,16 @@ class _Merge:
             start += next((n for n in counts if self._merge(ranks, start, n)), 1)
 
     def _merge(self, ranks: Ranks, start: int, count: int) -> bool:
-        """Merge some calls on all members; False where one of them cannot."""
+        """Merge some calls on all members; False if one member cannot."""
         runs = {r: self.calls.get((ranks, r), [])[start : start + count] for r in ranks[1]}
-        kinds = {self._kind(r, at) for r, run in runs.items() for at in run}
+        kinds = {self._kind(r, place) for r, run in runs.items() for place in run}
         if len(kinds) > 1 or any(len(run) < count for run in runs.values()):
             return False
         slots = {r: self._slots(r, run) for r, run in runs.items()}
-        places = {tuple((each.tensor, each.index) for each in own or ()) for own in slots.values()}
+        places = {
+            tuple((slot.tensor, slot.index) for slot in rank_slots or ())
+            for rank_slots in slots.values()
+        }
         if None in slots.values() or len(places) > 1:
             return False
         if not all(self._fits(r, run, slots[r] or ()) for r, run in runs.items()):
@@ -146,81 +153,89 @@ class _Merge:
         return True
 
     def _slots(self, rank: int, run: Run) -> tuple[_Slot, ...] | None:
-        """What is joined on one rank; None where blocks do not adjoin, or one call has others."""
-        nodes: list[Any] = [self.programs[rank][at] for at in run]
-        own = nodes[0].group.index(rank) if rank in nodes[0].group else None
+        """Return the joins on one rank; None if blocks are not adjacent, or not the rank's own."""
+        nodes: list[Any] = [self.programs[rank][place] for place in run]
+        member = nodes[0].group.index(rank) if rank in nodes[0].group else None
         listed = [getattr(node, "blocks", (node.block,)) for node in nodes]
-        if own is None or any(node.block not in (blocks[own:] or blocks)[:1]
-                              for node, blocks in zip(nodes, listed, strict=True)):  # fmt: skip
+        if member is None or any(node.block not in (blocks[member:] or blocks)[:1]
+                                 for node, blocks in zip(nodes, listed, strict=True)):  # fmt: skip
             return None
         slots = [self._slot(parts) for parts in zip(*listed, strict=True)]
         return None if None in slots else tuple(slot for slot in slots if slot is not None)
 
     def _slot(self, parts: tuple[str, ...]) -> _Slot | None:
-        """Adjoining blocks, in coarser cuts of their tensor."""
+        """Return the join of adjacent blocks in coarser cuts of their tensor, else None.
+
+        Example: blocks 2 and 3 along a dim of 4 slices join to block 1 of 2 slices; blocks 1 and 2
+        do not join.
+        """
         names = {part.rpartition("[")[0] for part in parts}
         tensor = names.pop()
         if names or tensor not in self.tables.tensors or not all(p.endswith("]") for p in parts):
             return None
         indices = [tuple(map(int, part.rpartition("[")[2][:-1].split(","))) for part in parts]
-        differing = [at for at, line in enumerate(zip(*indices, strict=True)) if len(set(line)) > 1]
+        columns = enumerate(zip(*indices, strict=True))
+        differing = [dim for dim, numbers in columns if len(set(numbers)) > 1]
         if len(differing) != 1:
             return None
-        (at,), count = differing, len(parts)
-        line = sorted(index[at] for index in indices)
-        slices = len(self.tables.tensors[tensor].cuts[at]) - 1
+        (dim,), count = differing, len(parts)
+        line = sorted(index[dim] for index in indices)
+        slices = len(self.tables.tensors[tensor].cuts[dim]) - 1
         if slices % count or line[0] % count or line != list(range(line[0], line[0] + count)):
             return None
-        index = (*indices[0][:at], line[0] // count, *indices[0][at + 1 :])
-        return _Slot(parts, tensor, at, index)
+        index = (*indices[0][:dim], line[0] // count, *indices[0][dim + 1 :])
+        return _Slot(parts, tensor, dim, index)
 
     def _fits(self, rank: int, run: Run, slots: tuple[_Slot, ...]) -> bool:
-        """Whether one call can stand where the last one stands, and its wait where the first is."""
+        """Return whether one call can replace the last one, with its wait at the first wait."""
         line, nodes = self.lines[rank], self.programs[rank]
         for slot in slots:
             present = {
-                not line.is_absent(part, at) for part, at in zip(slot.parts, run, strict=True)
+                not line.is_absent(part, place) for part, place in zip(slot.parts, run, strict=True)
             }
             if len(present) > 1 or (True in present and not self._is_one_kind(line, slot, run)):
                 return False
-            for part, at in zip(slot.parts, run, strict=True):
-                between = [each for each in line.between(part, at, run[-1]) if each not in run]
-                if any(type(nodes[each]) is not Free for each in between):
+            for part, place in zip(slot.parts, run, strict=True):
+                between = [use for use in line.between(part, place, run[-1]) if use not in run]
+                if any(type(nodes[use]) is not Free for use in between):
                     return False
-                if line.is_in_flight(part, at):
+                if line.is_in_flight(part, place):
                     return False
-        used = [name for at in run for name in line.rank.touched(nodes[at]).reads]
+        used = [name for place in run for name in line.rank.touched(nodes[place]).reads]
         return len(set(used)) == len(used)
 
     def _is_one_kind(self, line: RankList, slot: _Slot, run: Run) -> bool:
-        """Whether blocks were made by one cut, or in the same way."""
-        made = [line.before(part, at) for part, at in zip(slot.parts, run, strict=True)]
+        """Return whether blocks were made by one cut, or have the same history."""
+        made = [line.before(part, place) for part, place in zip(slot.parts, run, strict=True)]
         if len(set(made)) == 1 and made[0] is not None and isinstance(line.nodes[made[0]], Cut):
             return True
-        ways = [self._history(line, part, at) for part, at in zip(slot.parts, run, strict=True)]
-        return all(way == ways[0] for way in ways)
+        histories = [
+            self._history(line, part, place) for part, place in zip(slot.parts, run, strict=True)
+        ]
+        return all(history == histories[0] for history in histories)
 
     def _history(self, line: RankList, block: str, place: int) -> list[tuple[object, ...]]:
-        """What has changed a block from where it was last absent, whichever slices it has."""
-        ways: list[tuple[object, ...]] = []
-        for at in line.between(block, -1, place):
-            node = line.nodes[at]
+        """Return the changes of a block since it was last absent, independent of its own slices."""
+        changes: list[tuple[object, ...]] = []
+        for use in line.between(block, -1, place):
+            node = line.nodes[use]
             if type(node) is Free:
-                ways.clear()
+                changes.clear()
             elif not isinstance(node, Compute):
-                ways.append((type(node), getattr(node, "group", None), getattr(node, "peer", None)))
+                group, peer = getattr(node, "group", None), getattr(node, "peer", None)
+                changes.append((type(node), group, peer))
             elif block == node.accumulates:
                 known = self.tables.phases.get(str(node.phase))
                 open_ = dict(known.templates[-1].entries) if known else {}
                 slices = (node.sub_operator or {}).items()
-                key = [each % open_.get(dim, each + 1) for dim, each in slices]
-                ways.append((node.phase, *key))
-        return ways
+                key = [number % open_.get(dim, number + 1) for dim, number in slices]
+                changes.append((node.phase, *key))
+        return changes
 
     def _write(self, rank: int, run: Run, slots: tuple[_Slot, ...]) -> None:
         line, nodes, edits = self.lines[rank], self.programs[rank], self.edits[rank]
         last: Any = nodes[run[-1]]
-        waits = [self._wait(line, at) for at in run]
+        waits = [self._wait(line, place) for place in run]
         wholes = [self._whole(line, slot, run) for slot in slots]
         pairs = list(zip(slots, wholes, strict=True))
         joins: list[Instruction] = [
@@ -229,10 +244,10 @@ class _Merge:
             if not line.is_absent(slot.parts[0], run[0])
         ]
         cuts: list[Instruction] = [Cut(whole, slot.parts, in_place=True) for slot, whole in pairs]
-        edits.update({at: [] for at in chain(run, waits[1:]) if at is not None})
+        edits.update({place: [] for place in chain(run, waits[1:]) if place is not None})
         for slot in slots:
-            for part, at in zip(slot.parts, run, strict=True):
-                for free in line.between(part, at, run[-1]):
+            for part, place in zip(slot.parts, run, strict=True):
+                for free in line.between(part, place, run[-1]):
                     if free not in run:
                         edits[free] = []
                         cuts.append(nodes[free])
@@ -244,13 +259,13 @@ class _Merge:
             edits[waits[0]] = [Wait(last.request), *cuts]
 
     def _wait(self, line: RankList, place: int) -> int | None:
-        """Where what is posted at a place is waited for."""
+        """Return the position of the wait for a posted collective, None if there is none."""
         request = getattr(line.nodes[place], "request", None)
         later = range(place + 1, len(line.nodes) if request is not None else 0)
-        return next((at for at in later if line.nodes[at] == Wait(str(request))), None)
+        return next((use for use in later if line.nodes[use] == Wait(str(request))), None)
 
     def _whole(self, line: RankList, slot: _Slot, run: Run) -> str:
-        coarse = self.tables.coarser(slot.tensor, slot.at, len(run))
+        coarse = self.tables.coarser(slot.tensor, slot.dim, len(run))
         assert coarse is not None
 
         end = self._wait(line, run[0]) or run[-1]

@@ -1,14 +1,14 @@
-"""Messages posted as early and waited for as late as their data allow, across operators.
+"""Posts messages as early, and waits for them as late, as their data allow, across operators.
 
-A wait moves down to what touches its blocks next, past computes, cuts, joins, frees and whatever
-else does not. A free of what is sent moves down with the wait. A collective that blocks becomes a
-posted one with a wait where a compute can be done meanwhile: the gradients' all-reduces hide behind
-the rest of backward. Then posts move up to what touches their blocks before. The order of posts,
-and of all that blocks, stays on every rank, so the same ends meet.
+A wait moves down to the next use of its blocks, past all instructions that do not use them. A free
+of a sent block moves down with the wait. A blocking collective becomes a post and a wait if a
+compute can run in between: the all-reduces of the gradients overlap with the rest of backward. Then
+posts move up to the previous use of their blocks. The order of posts, and of blocking instructions,
+stays the same on every rank, so the same sends and receives match.
 
-Why it is right: nothing that touches a block in flight is passed, so every instruction finds what
-it found before. Whatever waits for something waited for no less before: a post that comes earlier,
-or a wait that comes later, takes away what others wait for and adds nothing, so no circle arises.
+Why it is correct: no post or wait passes an instruction that uses one of its blocks, so every
+instruction reads the same data as before. And no deadlock arises: an earlier post or a later wait
+removes dependencies between ranks and adds none. So a program without a cycle stays without one.
 
     compute     g += x * dy                compute     g += x * dy
     all_reduce  g over 0,1                 all_reduce  g over 0,1, posted
@@ -16,9 +16,9 @@ or a wait that comes later, takes away what others wait for and adds nothing, so
     compute     new += old * g             wait        all_reduce g
                                            compute     new += old * g
 
-Memory: a block that arrives is alive from its post, one that leaves until its free. Nothing moves
-so far that more is alive on its rank than there was at most before; blocks whose size nothing tells
-do not become alive earlier, or stay alive longer.
+Memory: a received block is live from its post, a sent one until its free. No move raises the peak
+of live elements of its rank. Blocks of unknown size do not become live earlier and do not stay live
+longer.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from primepar.schedule.program import (
 from primepar.schedule.program_uses import initial_blocks
 
 _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
-"""Collectives that become posted ones."""
+"""Collectives that can become posted ones."""
 
 
 def overlap(program: Program) -> Program:
-    """Every post as early, and every wait as late, as data and memory allow."""
+    """Return the program with posts as early, and waits as late, as data and memory allow."""
     size, lists = sizes_of(program), []
     each = zip(program.programs, initial_blocks(program), strict=True)
     for number, (nodes, initial) in enumerate(each):
@@ -61,7 +61,7 @@ def overlap(program: Program) -> Program:
         peak = LiveBlocks(size, rank, initial).peak(nodes)
         late = _Late(LiveBlocks(size, rank, initial), size, rank, peak).list(nodes)
         early = _early(late, LiveBlocks(size, rank, initial), size, rank, peak)
-        # Waits pass the posts that now come before them.
+        # Once more: waits can now pass the posts that moved up.
         lists.append(tuple(_Late(LiveBlocks(size, rank, initial), size, rank, peak).list(early)))
     programs = tuple(lists)
     return program if programs == program.programs else replace(program, programs=programs)
@@ -69,48 +69,54 @@ def overlap(program: Program) -> Program:
 
 @dataclass(eq=False)
 class _Held:
-    """A wait, or a free after it, that is not done yet."""
+    """A wait, or a free after it, that is not emitted yet."""
 
     node: Instruction
     touches: UsedBlocks
     post: int | None = None
-    """Where the collective stands that blocks unless computes follow it."""
+    """Position of its collective, which stays blocking unless computes follow before the wait."""
     computes: int = 0
-    """How many had been done then."""
+    """Number of computes emitted before that collective."""
 
 
 class _Late:
-    """Waits as late as they can be."""
+    """Moves waits of one rank down.
 
-    def __init__(self, alive: LiveBlocks, size: Size, rank: Rank, peak: int) -> None:
-        self.alive, self.size, self.rank, self.peak = alive, size, rank, peak
+    Instructions are emitted in order. A wait is held back until an instruction uses one of its
+    blocks; then all held waits and frees of these blocks are emitted first. A free of a sent block
+    is held with its wait; it is emitted early if memory would exceed the peak. Example:
+    `isend a; wait; compute b; free a` becomes `isend a; compute b; wait; free a`.
+    """
+
+    def __init__(self, live: LiveBlocks, size: Size, rank: Rank, peak: int) -> None:
+        self.live, self.size, self.rank, self.peak = live, size, rank, peak
         self.done: list[Instruction] = []
         self.computes = 0
         self.held: dict[_Held, None] = {}
         self.frees: dict[_Held, None] = {}
-        """Those of what is held that are frees."""
+        """The held frees."""
         self.by_block: dict[str, dict[_Held, None]] = {}
         self.by_request: dict[str, _Held] = {}
 
     def list(self, nodes: Sequence[Instruction]) -> list[Instruction]:
-        """The list of the rank with its waits moved down."""
+        """Return the rank's list with its waits moved down."""
         requests = {request_of(node) for node in nodes}
-        for node, own in followed(nodes, self.rank):
+        for node, used in followed(nodes, self.rank):
             if not isinstance(node, Wait):
-                self._follow(node, own, requests)
-            elif own is NOTHING:
+                self._follow(node, used, requests)
+            elif used is NOTHING:
                 self._do(node)
             else:
-                self._hold(_Held(node, own))
+                self._hold(_Held(node, used))
         for held in list(self.held):
             self._let_go(held)
         return self.done
 
-    def _follow(self, node: Instruction, own: UsedBlocks, requests: set[str | None]) -> None:
+    def _follow(self, node: Instruction, used: UsedBlocks, requests: set[str | None]) -> None:
         if isinstance(node, Free) and self._goes_with_waits(node):
-            self._hold(_Held(node, own))
+            self._hold(_Held(node, used))
             return
-        self._make_way(own)
+        self._make_way(used)
         request = request_of(node)
         if request in self.by_request:
             self._let_go(self.by_request[str(request)])
@@ -118,11 +124,11 @@ class _Late:
         if request is None and isinstance(node, _BLOCKING) and len(node.group) > 1:
             name = f"{node.__struct_config__.tag} {node.block}"
             if name not in requests:
-                self._hold(_Held(Wait(name), own, len(self.done), self.computes))
+                self._hold(_Held(Wait(name), used, len(self.done), self.computes))
         self._do(node)
 
     def _goes_with_waits(self, node: Free) -> bool:
-        """Whether a block that is freed is still on its way out."""
+        """Return whether a free should move down with the wait of a send of its block."""
         holders = self.by_block.get(node.block, {})
         return (
             self.size(node.block) is not None
@@ -143,25 +149,25 @@ class _Late:
         """Do all that an instruction must find done."""
         if not self.held:
             return
-        for name in own.reads:
+        for name in used.reads:
             for held in list(self.by_block.get(name) or ()):
                 if held in self.held and name in held.touches.changes:
                     self._let_go(held)
-        for name in own.changes:
+        for name in used.changes:
             for held in list(self.by_block.get(name) or ()):
                 self._let_go(held)
 
     def _make_room(self, node: Instruction) -> None:
-        """Do frees that there must be memory for an instruction."""
+        """Emit held frees until the memory for an instruction is below the peak."""
         if not self.frees:
             return
         for held in list(self.frees):
-            if self.alive.after(node) <= self.peak:
+            if self.live.after(node) <= self.peak:
                 return
             self._let_go(held)
 
     def _let_go(self, held: _Held) -> None:
-        """Do what was held, after what was held before it for the same blocks."""
+        """Emit a held instruction, after the earlier held ones that use the same blocks."""
         if held not in self.held:
             return
         del self.held[held]
@@ -170,7 +176,7 @@ class _Late:
             del self.by_block[name][held]
         if isinstance(held.node, Wait):
             self._finish(held, held.node)
-            for other in [each for name in names for each in self.by_block[name]]:
+            for other in [holder for name in names for holder in self.by_block[name]]:
                 if isinstance(other.node, Free) and len(self.by_block[other.node.block]) == 1:
                     self._let_go(other)
             return
@@ -181,7 +187,7 @@ class _Late:
         self._do(held.node)
 
     def _finish(self, held: _Held, wait: Wait) -> None:
-        """Do a wait, for a collective that blocks if there are computes since then."""
+        """Emit a wait; a blocking collective becomes posted only if computes came after it."""
         del self.by_request[wait.request]
         if held.post is not None:
             if held.computes == self.computes:
@@ -191,36 +197,40 @@ class _Late:
         self._do(wait)
 
     def _do(self, node: Instruction) -> None:
-        self.alive.do(node)
+        self.live.do(node)
         self.computes += isinstance(node, Compute)
         self.done.append(node)
 
 
 def _early(
-    nodes: list[Instruction], alive: LiveBlocks, size: Size, rank: Rank, peak: int
+    nodes: list[Instruction], live: LiveBlocks, size: Size, rank: Rank, peak: int
 ) -> list[Instruction]:
-    """The list with its posts moved up."""
+    """Return the list with its posts moved up.
+
+    The list is read backwards. Posts are carried along until an instruction uses one of their
+    blocks, blocks itself, or leaves no memory for the received blocks.
+    """
     most, new = [], []
     for node in nodes:
-        before = alive.total
-        new.append(alive.do(node))
-        most.append(max(before, alive.total))
+        before = live.total
+        new.append(live.do(node))
+        most.append(max(before, live.total))
     held, done = _Posts(), list[Instruction]()
-    each = list(zip(followed(nodes, rank), most, new, strict=True))
-    for (node, own), before_or_after, grown in reversed(each):
+    steps = list(zip(followed(nodes, rank), most, new, strict=True))
+    for (node, used), before_or_after, grown in reversed(steps):
         if isinstance(node, ISend | IRecv | Collective) and request_of(node) is not None:
-            known = all(size(name) is not None for name in own.made)
-            held.take(node, own, grown if known else peak + 1)
+            known = all(size(name) is not None for name in used.made)
+            held.take(node, used, grown if known else peak + 1)
             continue
         blocks = type(node) not in LOCAL and type(node) is not Wait
-        done += held.stopped_by(own, request_of(node), blocks, peak - before_or_after)
+        done += held.stopped_by(used, request_of(node), blocks, peak - before_or_after)
         done.append(node)
     done += held.stopped_by(NOTHING, None, True, 0)
     return done[::-1]
 
 
 class _Posts:
-    """Posts on their way up, the last one in the list first."""
+    """Posts that are carried up the list; the last one in the list comes first."""
 
     def __init__(self) -> None:
         self.posts: list[tuple[Instruction, UsedBlocks, int]] = []
@@ -228,17 +238,17 @@ class _Posts:
         self.requests = dict[str, int]()
         self.elements = 0
 
-    def take(self, node: Instruction, own: UsedBlocks, elements: int) -> None:
-        """Have another post on its way; `elements` are those that it makes alive."""
-        self.posts.append((node, own, elements))
-        self._count(node, own, elements, 1)
+    def take(self, node: Instruction, used: UsedBlocks, elements: int) -> None:
+        """Carry another post; `elements` become live with it."""
+        self.posts.append((node, used, elements))
+        self._count(node, used, elements, 1)
 
-    def _count(self, node: Instruction, own: UsedBlocks, elements: int, times: int) -> None:
+    def _count(self, node: Instruction, used: UsedBlocks, elements: int, times: int) -> None:
         self.elements += times * elements
         counted = (
             (self.requests, (str(request_of(node)),)),
-            (self.reads, own.reads),
-            (self.changes, own.changes),
+            (self.reads, used.reads),
+            (self.changes, used.changes),
         )
         for counts, names in counted:
             for name in names:
@@ -247,20 +257,21 @@ class _Posts:
                     del counts[name]
 
     def stopped_by(
-        self, own: UsedBlocks, request: str | None, blocks: bool, room: int
+        self, used: UsedBlocks, request: str | None, blocks: bool, room: int
     ) -> list[Instruction]:
-        """Posts that do not pass an instruction, the last first.
+        """Remove and return the posts that cannot pass an instruction, the last first.
 
-        They touch its blocks, or there is no `room`, or it `blocks`; or they come after such a one.
+        A post cannot pass if it uses the instruction's blocks, if its elements exceed `room`, if
+        the instruction `blocks`, or if it comes after such a post.
         """
         stopped: list[Instruction] = []
         while self.posts and (
             blocks
             or self.elements > room
             or str(request) in self.requests
-            or not self.changes.keys().isdisjoint(own.reads)
-            or not self.changes.keys().isdisjoint(own.changes)
-            or not self.reads.keys().isdisjoint(own.changes)
+            or not self.changes.keys().isdisjoint(used.reads)
+            or not self.changes.keys().isdisjoint(used.changes)
+            or not self.reads.keys().isdisjoint(used.changes)
         ):
             node, touches, elements = self.posts.pop(0)
             self._count(node, touches, elements, -1)

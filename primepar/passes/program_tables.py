@@ -1,4 +1,4 @@
-"""The tables of a program while a pass changes them, and names for blocks of coarser cuts."""
+"""The tables of a program, which a pass can change, and names for blocks of coarser cuts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from primepar.schedule.signature import Signature, Template, Tensor
 
 
 def template_text(tensor: str, template: Template) -> str:
-    """A template for another tensor, as signatures write it; no dim of it is divided."""
-    return f"{tensor}[{','.join(dim or str(at) for dim, at in template.entries)}]"
+    """Return the text of a template with another tensor; its dims have no divisor."""
+    return f"{tensor}[{','.join(dim or str(number) for dim, number in template.entries)}]"
 
 
 class Tables:
-    """`tensors`, `phases` and `grid` of a program, to be changed.
+    """Mutable `tensors`, `phases` and `grid` of a program.
 
-    The phases of a linear operator of known shape get the signatures that they have anyway; where
-    the shape is not told, nobody knows where a block lies in its tensor, and they get none.
+    The phases of a linear operator of known shape get explicit signatures. Without a shape the
+    place of a block in its tensor is unknown, and they get none.
     """
 
     def __init__(self, program: Program) -> None:
@@ -37,7 +37,8 @@ class Tables:
         for name, phase in Meaning(self.program).phases.items():
             if phase.grid is None or not phase.grid.keys() <= shape.keys():
                 continue
-            texts = [template_text(each.tensor, each) for each in (*phase.reads, phase.writes)]
+            templates = (*phase.reads, phase.writes)
+            texts = [template_text(template.tensor, template) for template in templates]
             self.phases[name] = Signature(tuple(texts[:-1]), texts[-1], kernel=phase.kernel)
             for template in (*phase.reads, phase.writes):
                 dims = [dim for dim in tensor_dims(template.tensor) if dim in phase.grid]
@@ -47,7 +48,7 @@ class Tables:
                 self.tensors[template.tensor] = Tensor(cuts)
 
     def program_of(self, lists: list[list[Instruction]]) -> Program:
-        """The program with these tables and other instructions."""
+        """Return the program with these tables and other instructions."""
         return replace(
             self.program,
             programs=tuple(map(tuple, lists)),
@@ -56,17 +57,17 @@ class Tables:
             grid=self.grid or None,
         )
 
-    def coarser(self, tensor: str, at: int, factor: int) -> Tensor | None:
-        """A tensor in blocks of `factor` slices of one dim; None where nothing tells its cuts."""
+    def coarser(self, tensor: str, dim: int, factor: int) -> Tensor | None:
+        """Return a tensor in blocks of `factor` slices of one dim; None if its cuts are unknown."""
         known = self.tensors.get(tensor)
         if known is None:
             return None
-        line = known.cuts[at][::factor]
-        cuts = (*known.cuts[:at], line, *known.cuts[at + 1 :])
+        line = known.cuts[dim][::factor]
+        cuts = (*known.cuts[:dim], line, *known.cuts[dim + 1 :])
         return Tensor(cuts, known.of or tensor, known.wide)
 
     def name(self, tensor: str, coarse: Tensor, is_free: Callable[[str], bool]) -> str:
-        """What to call a tensor in other cuts: as a name of these cuts that is free, or anew."""
+        """Return a name for a tensor in other cuts: a free one of these cuts, or a new one."""
         for name in self._named(tensor, coarse):
             if is_free(name):
                 self.tensors.setdefault(name, coarse)
@@ -77,6 +78,6 @@ class Tables:
         for name, known in self.tensors.items():
             if (known.of or name) == coarse.of and known.cuts == coarse.cuts:
                 yield name
-        own = tensor.partition(".joined")[0]
-        news = (f"{own}.joined{number or ''}" for number in count())
+        base = tensor.partition(".joined")[0]
+        news = (f"{base}.joined{number or ''}" for number in count())
         yield next(name for name in news if name not in self.tensors)

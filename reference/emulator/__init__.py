@@ -1,1 +1,1 @@
-"""Emulated devices: every instruction of a program, on memories that share nothing."""
+"""Emulated devices: run every instruction of a program, each rank with a memory of its own."""

@@ -1,4 +1,4 @@
-"""How the emulator computes phases: by kernels on real numbers, or by exact stand-ins."""
+"""Computes phases for the emulator: by kernels on real numbers, or by exact stand-ins."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from primepar.schedule.program import Compute
 
 
 class Arithmetic:
-    """Kernels for the program of one linear operator, and with the `settings` of a step for one.
+    """Computes the program of one linear operator, or with `settings` a training step, by kernels.
 
     Without settings each phase of a program with signatures has a stand-in, in integers modulo a
-    prime. Raises `ProgramError` if a phase is to be computed by a kernel that there is not.
+    prime. Raises `ProgramError` if a phase names an unknown kernel.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class Arithmetic:
                 )
 
     def dtype(self, memories: Iterable[Mapping[str, Array]]) -> np.dtype[np.generic]:
-        """Type of a block of zeros: that of the real numbers in some memories."""
+        """Return the dtype of a block of zeros: that of the real numbers in the memories."""
         if self.exact:
             return np.dtype(np.int64)
-        found = {array.dtype for memory in memories for array in map(np.asarray, memory.values())}
-        real = [each for each in found if each.kind == "f"]
+        arrays = (np.asarray(array) for memory in memories for array in memory.values())
+        real = {array.dtype for array in arrays if array.dtype.kind == "f"}
         return np.result_type(*real) if real else np.dtype(np.float64)
 
     def made(self, node: Compute, arrays: Sequence[Array]) -> Array:
-        """What a sub-operator makes of its operands.
+        """Return the result of a sub-operator on its operands.
 
-        Raises `ValueError` if these do not fit, and `WrongDataError` if its kernel makes a block
-        of another shape than it writes, or of other than real numbers.
+        Raises `ValueError` if their shapes do not fit. Raises `WrongDataError` if its kernel
+        returns another shape than that of its output, or no real numbers.
         """
         phase = self.contents.meaning.phases[str(node.phase)]
         shape = self.contents.shape(phase.writes.block(node.sub_operator or {}))

@@ -1,8 +1,8 @@
-"""Collectives: what each member ends with, and how many elements leave it.
+"""Collectives: the result of each member, and the elements that it sends.
 
-Elements are counted for the usual bandwidth-optimal forms: a ring for all-reduce, all-gather and
-reduce-scatter; a chain in group order from (broadcast) or to (reduce) the root, so that every
-member but the chain's last sends the block once; direct messages for all-to-all.
+Elements are counted for the usual bandwidth-optimal algorithms. An all-reduce, all-gather or
+reduce-scatter is a ring. A broadcast or reduce is a chain in group order from or to the root, in
+which every member except the last sends the block once. An all-to-all is direct messages.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from primepar.schedule.signature import Reduction
 Combine = Callable[[Sequence[Block], Reduction], Block]
 """Reduces blocks into one, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
-"""Rank -> the blocks that it brought."""
+"""Rank -> the blocks that it contributes."""
 
 
 def results(collective: Collective, rank: int, given: Given, combine: Combine) -> tuple[Block, ...]:
-    """What `rank` gets, in the order of `gets`. Raises `WrongDataError` for a wrong sum."""
+    """Return the blocks that `rank` receives, in the order of `gets`.
+
+    Raises `WrongDataError` for a wrong sum.
+    """
     members = collective.group
     match collective:
         case AllReduce(reduction=reduction):
@@ -45,17 +48,17 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
         case AllGather():
             return tuple(given[member][0] for member in members)
         case ReduceScatter(reduction=reduction):
-            own = members.index(rank)
-            return (combine([given[member][own] for member in members], reduction),)
+            member_index = members.index(rank)
+            return (combine([given[member][member_index] for member in members], reduction),)
         case AllToAll():
-            own = members.index(rank)
-            return tuple(given[member][own] for member in members)
+            member_index = members.index(rank)
+            return tuple(given[member][member_index] for member in members)
         case _:
             return ()
 
 
 def sent(collective: Collective, rank: int, given: Given) -> Fraction:
-    """Elements that leave `rank`."""
+    """Return the elements that `rank` sends."""
     size = len(collective.group)
     sizes = [block.size for block in given[rank]]
     from_root = 0
@@ -81,7 +84,7 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
 
 @dataclass
 class Meeting:
-    """One call of a collective: who is there and with what; `done` is when it was over."""
+    """One call of a collective: the members that called, their blocks, and the time it is done."""
 
     first: Collective
     given: Given = field(default_factory=dict)
@@ -89,18 +92,18 @@ class Meeting:
     done: float | None = None
 
     def missing(self) -> tuple[int, ...]:
-        """Members that have not called."""
+        """Return the members that have not called."""
         return tuple(rank for rank in self.first.group if rank not in self.given)
 
     def __str__(self) -> str:
-        """How messages name what is waited for, `devices 1, 2 to call barrier over 0,1,2`."""
+        """Text for error messages, `devices 1, 2 to call barrier over 0,1,2`."""
         missing = self.missing()
         devices = f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         return f"{devices} to call {claim(self.first)}"
 
 
 class Meetings:
-    """All collective calls, matched in order per (communicator, group)."""
+    """All collective calls, matched in order within each (communicator, group)."""
 
     def __init__(self) -> None:
         self._meetings: dict[tuple[str, frozenset[int]], list[Meeting]] = {}
@@ -109,7 +112,7 @@ class Meetings:
     def join(
         self, collective: Collective, rank: int, given: tuple[Block, ...], time: float
     ) -> Meeting:
-        """Enter the next call of this group. Raises `MismatchError` if the others call another."""
+        """Join the next call of this group. Raises `MismatchError` if other members differ."""
         if rank not in collective.group:
             raise MismatchError(
                 f"expected device {rank} in the group of its own collective, "
@@ -144,7 +147,7 @@ def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
-    """The kind, the order of the group, the root and the reduction must be everyone's."""
+    """Raise `MismatchError` unless kind, order of the group, root and reduction are the same."""
     if claim(collective) != claim(meeting.first):
         other = next(iter(meeting.given))
         raise MismatchError(
@@ -154,7 +157,7 @@ def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
 
 
 def claim(collective: Collective) -> str:
-    """What all members must agree on, `reduce over 0,1 root=0 reduction=sum`."""
+    """Return what all members must agree on, `reduce over 0,1 root=0 reduction=sum`."""
     where = "" if collective.communicator == "world" else f" in {collective.communicator}"
     tag = collective.__struct_config__.tag
     rest = [

@@ -1,7 +1,7 @@
-"""An emulated device: a memory of its own that nobody else can read.
+"""An emulated device: a private memory that no other device can read.
 
-What leaves it leaves in a message. A block that a message uses is in flight from its post to its
-wait: one being sent may be read but not changed, one being received may not be touched.
+Data leaves it only in messages. A block that a message uses is in flight from its post to its wait.
+A block being sent may be read but not changed; one being received may not be used at all.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ class EmulatedDevice:
         self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
         self.__sending: Counter[str] = Counter()
         self.__receiving: dict[str, tuple[int, Block | None]] = {}
-        # Elements that each instruction added: a receive's are known only when it is matched.
+        # Elements that each instruction added; those of a receive are known only after its match.
         self.__ledger = [sum(block.size for block in self.__memory.values())]
 
     @property
     def peak(self) -> int:
-        """Most elements alive at once, buffers of posted receives included."""
+        """Largest number of live elements, including buffers of posted receives."""
         return max(accumulate(self.__ledger))
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
-        """What lies on the device and on its host after the last instruction."""
+        """Return the blocks on the device and on its host after the last instruction."""
         return dict(self.__memory), dict(self.__host)
 
     def holds(self, name: str) -> bool:
-        """Whether a block of that name can be used here now."""
+        """Return whether a block with this name is in memory and not being received."""
         return name in self.__memory
 
     def read(self, name: str) -> Block:
-        """Give the block of that name.
+        """Return the block with this name.
 
         Raises `MissingBlockError`, `InFlightError` while it is being received, or
-        `WrongDataError` if it holds terms of another block than its name says.
+        `WrongDataError` if it holds terms of another block than that of its name.
         """
         if name in self.__receiving:
             raise InFlightError(
@@ -67,28 +67,28 @@ class EmulatedDevice:
         block = self.__memory[name]
         home = self._contents.home(name)
         if home is not None and block.terms and block.homes != {home}:
-            own, got = name.removesuffix("'"), self._contents.text(block.terms)
-            raise WrongDataError(f"expected {own} under the name {name}, got {got}")
+            expected, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected {expected} under the name {name}, got {got}")
         return block
 
     def write(self, name: str, block: Block) -> None:
-        """Put a block under a name.
+        """Store a block under a name.
 
-        Raises `InFlightError` while a message uses the name, or `WrongDataError` if the name
-        speaks of another block, or what it replaces has another shape.
+        Raises `InFlightError` while a message uses the name. Raises `WrongDataError` if the name
+        means another block, or the old block has another shape.
         """
         self._check_still(name, "changed")
         home = self._contents.home(name)
         if home is not None and not block.homes <= {home}:
-            own, got = name.removesuffix("'"), self._contents.text(block.terms)
-            raise WrongDataError(f"expected terms of {own} to write into {name}, got {got}")
+            expected, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected terms of {expected} to write into {name}, got {got}")
         old = self.__memory.get(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
         self.__ledger.append(block.size - (old.size if old else 0))
 
     def free(self, name: str) -> Block:
-        """Give a block's memory back. Raises `InFlightError` or `MissingBlockError`."""
+        """Remove a block from memory. Raises `InFlightError` or `MissingBlockError`."""
         return self._take(name, "freed")
 
     def evict(self, name: str) -> None:
@@ -96,7 +96,7 @@ class EmulatedDevice:
         self.__host[name] = self._take(name, "evicted")
 
     def fetch(self, name: str) -> None:
-        """Bring a block from the host. Raises `InFlightError` or `MissingBlockError`."""
+        """Move a block from the host. Raises `InFlightError` or `MissingBlockError`."""
         if name not in self.__host:
             raise MissingBlockError(
                 f"expected {name} in this device's host memory, got none there: evict it first"
@@ -104,43 +104,44 @@ class EmulatedDevice:
         self.write(name, self.__host.pop(name))
 
     def check_apart(self, names: tuple[str, ...]) -> None:
-        """Raise `InFlightError` if two blocks that arrive together share elements of a tensor."""
+        """Raise `InFlightError` if two received blocks of a collective share tensor elements."""
         places = ((name, self._contents.meaning.place(name)) for name in names)
         homes = {name: home for name, home in places if home is not None}
         tensors = {name.partition("[")[0] for name in homes}
         if len(tensors) <= 1 and len(set(homes.values())) == len(homes):
-            return  # of one cut, whose blocks are disjoint
-        for (one, first), (other, second) in combinations(homes.items(), 2):
+            return  # one cut of one tensor: its blocks are disjoint
+        for (first_name, first), (second_name, second) in combinations(homes.items(), 2):
             if overlap(first, second):
                 raise InFlightError(
-                    f"expected disjoint blocks from one collective, got {one} and {other}, "
+                    f"expected disjoint blocks from one collective, got {first_name} and "
+                    f"{second_name}, "
                     f"which share elements of {first.tensor}: name blocks of one cut"
                 )
 
     def begin_send(self, name: str) -> Block:
-        """Hand out a block for a message; it may not change until `end_send`."""
+        """Return a block for a message; it may not change until `end_send`."""
         block = self.read_any(name)
         self.__sending[name] += 1
         return block
 
     def read_any(self, name: str) -> Block:
-        """Give a block that is only passed on: whether its name is right is for its readers."""
+        """Return a block that is only sent, without a check of its content: its readers do that."""
         if name in self.__memory and name not in self.__receiving:
             return self.__memory[name]
         return self.read(name)
 
     def end_send(self, name: str) -> None:
-        """Let the block change again."""
+        """End a send: the block may change again."""
         self.__sending[name] -= 1
 
     def begin_receive(self, name: str) -> None:
-        """Give a name over to a message; nobody may touch it until `end_receive`."""
+        """Reserve a name for a message; no instruction may use it until `end_receive`."""
         self._check_still(name, "received into")
         self.__receiving[name] = len(self.__ledger), self.__memory.pop(name, None)
         self.__ledger.append(0)
 
     def end_receive(self, name: str, block: Block) -> None:
-        """Take what has arrived. Raises `WrongDataError` if it has another shape."""
+        """Store the received block. Raises `WrongDataError` if it has another shape."""
         entry, old = self.__receiving.pop(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
@@ -166,13 +167,13 @@ class EmulatedDevice:
 
     @staticmethod
     def _check_shape(name: str, old: Block | None, new: Block) -> None:
-        # A block of nothing but zeros takes the shape of what is first written into it.
+        # A block of zeros without terms takes the shape of the first block written into it.
         if old is not None and old.terms and new.terms and old.array.shape != new.array.shape:
             raise WrongDataError(
                 f"expected a block of shape {old.array.shape} for {name}, got {new.array.shape}"
             )
 
     def _inventory(self) -> str:
-        """At most six of the names that lie here."""
+        """Return at most six names of the blocks in memory."""
         names = sorted(self.__memory)
         return ", ".join(names[:6]) + f" and {len(names) - 6} more" * (len(names) > 6) or "nothing"

@@ -1,4 +1,4 @@
-"""What a run on emulated devices leaves."""
+"""The result of a run on emulated devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primepar.schedule.meaning import Place
 
 
 class Finished(NamedTuple):
-    """A finished block of a tensor that a phase makes, where it was seen."""
+    """A finished block of a tensor that a phase makes, with the rank that held it."""
 
     rank: int
     home: Place
@@ -22,19 +22,19 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Emulation:
-    """What a run left: blocks with their provenance, events, and two counts per rank."""
+    """Result of a run: blocks with their provenance, events, and two counts per rank."""
 
     blocks: list[dict[str, Block]]
     hosts: list[dict[str, Block]]
-    """What was evicted and not fetched."""
+    """Blocks that were evicted to the host and not fetched."""
     events: list[Event]
-    """In order of start; the times are units of the logical clock."""
+    """In order of their start; times are units of the logical clock."""
     sent: list[Fraction]
-    """Elements that left each rank; `emulator.collectives` defines what a collective sends."""
+    """Elements that each rank sent; `emulator.collectives` defines those of a collective."""
     peak: list[int]
-    """Most elements alive at once on each rank, buffers of posted receives included."""
+    """Largest number of live elements on each rank, including buffers of posted receives."""
     finished: list[Finished]
-    """Blocks of the tensors that the program makes: as they were read by a phase, freed or left."""
+    """Finished blocks of the tensors that the program makes: read by a phase, freed, or final."""
 
     @property
     def memories(self) -> list[Memory]:

@@ -1,8 +1,8 @@
-"""The emulator: every instruction of a program, on devices that share nothing.
+"""The emulator: runs every instruction of a program, on devices without shared memory.
 
-One thread plays all ranks: a rank runs until it blocks, then the next one does. Messages are
-rendezvous. A logical clock on every device counts one unit for a product and one for a transfer
-from the later of its two posts, so that the events show what overlaps.
+One thread runs all ranks: a rank runs until it blocks, then the next one runs. Messages are
+rendezvous. Each device has a logical clock. A product takes one unit; a transfer takes one unit
+from the later of its two posts. So the events show which work overlaps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 
 Turn = Iterator[tuple[tuple[int, ...], str]]
-"""The ranks that an instruction waits for, and for what, as long as it does."""
+"""Yields the ranks that an instruction waits for, and the reason, until it can continue."""
 
 
 def emulate(
@@ -65,14 +65,14 @@ def emulate(
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
-    What else `memories` holds is left out. With the `settings` and the `inputs` of a training step
-    kernels compute its phases on real numbers; tokens and targets are integers. Without settings
-    arrays are integers modulo `emulator.surrogate.PRIME` in a program with signatures, before and
-    after. The sequence that the program was lowered from, if it is given, names the
-    method, the device's coordinates and the step in messages.
-    Raises the subclass of `EmulationError` for what is wrong, at the place where it shows,
-    `IncompleteError` if the run does not end with `final` or leaves the grid uncovered, and
-    `ProgramError` for a phase of a step that no kernel computes.
+    Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
+    kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
+    the arrays of a program with signatures are integers modulo `emulator.surrogate.PRIME`, before
+    and after the run. With the sequence that the program was lowered from, messages name the
+    method, the device's coordinates and the step.
+    Raises a subclass of `EmulationError` at the instruction where an error is observed,
+    `IncompleteError` if the run does not end with `final` or does not cover the grid, and
+    `ProgramError` for a phase of a step without a kernel.
     """
     return _Run(program, memories, sequence, settings, inputs).emulation()
 
@@ -96,14 +96,14 @@ class _Run:
         names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
         self.devices = [
             EmulatedDevice(
-                rank, self.contents, chosen(rank, memory, own), chosen(rank, memory, host)
+                rank, self.contents, chosen(rank, memory, initial), chosen(rank, memory, host)
             )
-            for rank, (own, host, memory) in enumerate(names)
+            for rank, (initial, host, memory) in enumerate(names)
         ]
         self.program = program
         self.places = ErrorPlaces(program, sequence)
         self.combine = partial(combine, self.contents)
-        self.wires = InFlight(self.combine)
+        self.in_flight = InFlight(self.combine)
         self.requests: list[dict[str, PostedMessage | CollectiveCall]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
@@ -121,12 +121,12 @@ class _Run:
             self._see(rank, (*here.values(), *host.values()))
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
         return Emulation(
-            blocks, hosts, self.events, self.sent, [each.peak for each in self.devices],
+            blocks, hosts, self.events, self.sent, [device.peak for device in self.devices],
             list(self.finished.values()),
         )  # fmt: skip
 
     def _schedule(self) -> None:
-        """Give every rank its turn until all are through, or a whole round moves nobody."""
+        """Run the ranks in turn until all have finished; a round without progress is a deadlock."""
         running = {device.rank: self._rank(device) for device in self.devices}
         while running:
             before, waiting = self.moves, {}
@@ -141,15 +141,15 @@ class _Run:
                 raise self.places.deadlock(waiting)
 
     def _rank(self, device: EmulatedDevice) -> Iterator[Waiting]:
-        """Run one rank, giving way where it waits; every error gets its place here."""
-        for at, instruction in enumerate(self.program.programs[device.rank]):
+        """Run one rank, and yield while it waits; every error gets its place here."""
+        for place, instruction in enumerate(self.program.programs[device.rank]):
             self.moves += 1
             try:
-                for on, what in self._execute(device, at, instruction):
-                    yield Waiting(at, on, what)
+                for ranks, what in self._execute(device, place, instruction):
+                    yield Waiting(place, ranks, what)
             except EmulationError as error:
-                place = self.places.of(device.rank, at, instruction)
-                raise type(error)(f"{place}: {error}") from None
+                text = self.places.of(device.rank, place, instruction)
+                raise type(error)(f"{text}: {error}") from None
         for request, post in self.requests[device.rank].items():
             verb = "matched" if post.done is None else "waited for"
             raise MismatchError(
@@ -157,11 +157,11 @@ class _Run:
                 f"for, got the end of the program with it never {verb}: add a wait"
             )
 
-    def _execute(self, device: EmulatedDevice, at: int, instruction: Instruction) -> Turn:
-        """Run one instruction, yielding the ranks that it waits for as long as it does."""
+    def _execute(self, device: EmulatedDevice, place: int, instruction: Instruction) -> Turn:
+        """Run one instruction; yield the ranks that it waits for until it can continue."""
         match instruction:
             case Compute():
-                self._compute(device, at, instruction)
+                self._compute(device, place, instruction)
             case Group(body=body):
                 yield from self._together(device, body)
             case Wait():
@@ -179,7 +179,7 @@ class _Run:
 
     # Products and sums
 
-    def _compute(self, device: EmulatedDevice, at: int, node: Compute) -> None:
+    def _compute(self, device: EmulatedDevice, place: int, node: Compute) -> None:
         blocks = [device.read(name) for name in node.reads]
         start = device.clock
         reduction = self._reduction(node)
@@ -190,7 +190,7 @@ class _Run:
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
-            self.computed.setdefault(term, []).append((device.rank, at))
+            self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += 1
         if device.holds(node.accumulates):
             added = self.combine([device.read(node.accumulates), added], reduction)
@@ -198,7 +198,7 @@ class _Run:
         self._note(device, node, node.accumulates, start)
 
     def _reduction(self, node: Compute) -> Reduction:
-        """How a compute adds: as its phase does, or the one that makes what it adds to."""
+        """Return the reduction of a compute: that of its phase, or of the phase of its target."""
         if node.phase is not None:
             return self.contents.meaning.phases[node.phase].reduction
         home = self.contents.home(node.accumulates)
@@ -219,16 +219,16 @@ class _Run:
         self._note(device, node, node.block, device.clock)
 
     def _take(self, device: EmulatedDevice, names: tuple[str, ...]) -> None:
-        """Take blocks from the device whose memory others get."""
+        """Free blocks of the device that are cut or joined in place."""
         self._see(device.rank, [device.free(name) for name in names])
 
     def _see(self, rank: int, blocks: Iterable[Block]) -> None:
-        """Keep what is finished, to be compared with one device."""
+        """Store finished blocks, which are compared with one device after the run."""
         for block in blocks:
             if self.contents.is_finished(block):
                 (home,) = block.homes
-                own = Finished(rank, home, block.array)
-                self.finished.setdefault((home, id(block.array)), own)
+                finished = Finished(rank, home, block.array)
+                self.finished.setdefault((home, id(block.array)), finished)
 
     # Messages and collectives
 
@@ -237,11 +237,11 @@ class _Run:
     ) -> PostedMessage | CollectiveCall:
         self.moves += 1
         if isinstance(node, Collective):
-            return self.wires.call(device, node)
-        return self.wires.post(device, node)
+            return self.in_flight.call(device, node)
+        return self.in_flight.post(device, node)
 
     def _request(self, device: EmulatedDevice, node: ISend | IRecv | Collective) -> None:
-        """Post what is finished by a wait."""
+        """Post a message or collective that a wait will finish."""
         requests, request = self.requests[device.rank], str(node.request)
         if request in requests:
             raise MismatchError(
@@ -251,12 +251,12 @@ class _Run:
         requests[request] = self._post(device, node)
 
     def _together(self, device: EmulatedDevice, body: tuple[Message | Collective, ...]) -> Turn:
-        """Start all, and return when all are done."""
-        pending = [self._post(device, node) for node in body]
-        for each in pending:
-            yield from self._until_done(each)
-        for each in pending:
-            self._finish(device, each)
+        """Start all messages and collectives, and return when all are done."""
+        posts = [self._post(device, node) for node in body]
+        for pending in posts:
+            yield from self._until_done(pending)
+        for pending in posts:
+            self._finish(device, pending)
 
     def _wait(self, device: EmulatedDevice, node: Wait) -> Turn:
         pending = self.requests[device.rank].get(node.request)
@@ -277,8 +277,8 @@ class _Run:
             yield pending.waits_for, str(pending)
 
     def _finish(self, device: EmulatedDevice, pending: PostedMessage | CollectiveCall) -> str:
-        """Take it off the wire: from here on its blocks, which are returned, may be touched."""
-        end = self.wires.end(device, pending)
+        """End a message or collective: its blocks, whose names are returned, may be used again."""
+        end = self.in_flight.end(device, pending)
         device.clock = max(device.clock, end.done)
         self.sent[device.rank] += end.sent
         self._note(device, end.node, end.block, pending.time, end.done, ceil(end.sent))
@@ -310,7 +310,7 @@ class _Run:
         end: float | None = None,
         elements: int = 0,
     ) -> None:
-        """Keep the event of one instruction, which ends now unless told."""
+        """Store the event of one instruction; it ends now unless `end` is given."""
         computes = isinstance(node, Compute | Alloc | Free | Cut | Join)
         self.events.append(
             Event(

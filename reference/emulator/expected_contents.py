@@ -1,4 +1,4 @@
-"""What the blocks of a program should hold, and the words for what they do hold."""
+"""The expected contents of a program's blocks, and texts for actual contents."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from primepar.schedule.program import Compute, Program
 
 
 class Contents:
-    """The terms that belong into the blocks of one program, and their names in messages."""
+    """The expected terms of the blocks of one program, and their names in messages."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.meaning = Meaning(program)
         self._homes: dict[str, Place | None] = {}
         self._due: dict[Place, Terms] = {}
-        self._found: defaultdict[str, set[Place]] = defaultdict(set)
+        self._initial: defaultdict[str, set[Place]] = defaultdict(set)
 
     def home(self, name: str) -> Place | None:
-        """The place that a name speaks of, also for the scratch of its block.
+        """Return the place that a block name means; a scratch block has that of its block.
 
         None for a name without meaning. Raises `ProgramError` for a block outside its tensor.
         """
@@ -34,11 +34,11 @@ class Contents:
         return self._homes[name]
 
     def maker(self, home: Place) -> Phase | None:
-        """The phase that makes what lies there; None for data from outside."""
+        """Return the phase that makes a place's tensor; None for inputs of the program."""
         return self.meaning.makers.get(home.tensor)
 
     def datum(self, name: str, rank: int, array: Array) -> Block:
-        """Copy of an array that lies under `name` on `rank` before the program.
+        """Return a copy of the array that `rank` has under `name` before the program.
 
         Raises `ShapeError` if the cuts of its tensor give the block another shape.
         """
@@ -49,27 +49,27 @@ class Contents:
                 f"got {array.shape}"
             )
         if home is not None:
-            self._found[home.tensor].add(home)
+            self._initial[home.tensor].add(home)
         term = Datum(home) if home is not None else Datum(None, name, rank)
         return Block(np.array(array), frozenset({term}))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Shape of a block of a tensor whose cuts are told; None for any other."""
+        """Return the shape of a block of a tensor with declared cuts; None for any other."""
         home = self.home(name)
         if home is None or name.rpartition("[")[0] not in (self.program.tensors or {}):
             return None
         return tuple(end - first for first, end in home.box)
 
     def product(self, phase: Phase, sub_operator: Mapping[str, int]) -> ComputedProduct:
-        """The term that a sub-operator makes."""
+        """Return the term that a sub-operator makes."""
         whole = Place(self.meaning.real(phase.writes.tensor), ())
         home = self.home(phase.writes.block(sub_operator)) or whole
         return ComputedProduct(home, phase.name, phase.key(sub_operator))
 
     def due(self, home: Place) -> Terms:
-        """The terms of a finished block: its datum, or all products of it.
+        """Return the terms of a finished block: its datum, or all its products.
 
-        What a block held before that the program makes stays in it.
+        A block that the program makes keeps the datum that it had before.
         """
         if home not in self._due:
             self._due[home] = frozenset(self._terms(home))
@@ -77,53 +77,56 @@ class Contents:
 
     def _terms(self, home: Place) -> Iterable[Term]:
         phase = self.maker(home)
-        if phase is None or any(overlap(home, found) for found in self._found[home.tensor]):
+        if phase is None or any(overlap(home, given) for given in self._initial[home.tensor]):
             yield Datum(home)
         if phase is not None:
             keys = self._computed(phase, home) if phase.keys is None else phase.keys
             yield from (ComputedProduct(home, phase.name, key) for key in keys)
 
     def _computed(self, phase: Phase, home: Place) -> set[Key]:
-        """Parts that the program computes, there or in a part of it."""
+        """Return the keys of the parts that the program computes at a place or in a part of it."""
         made = self._parts.get(phase.name, {})
         if home in made:
             return made[home]
-        return {key for own, keys in made.items() if overlap(own, home) for key in keys}
+        return {key for part, keys in made.items() if overlap(part, home) for key in keys}
 
     @cached_property
     def _parts(self) -> dict[str, dict[Place, set[Key]]]:
-        found: dict[str, dict[Place, set[Key]]] = {}
+        keys_by_place: dict[str, dict[Place, set[Key]]] = {}
         for phase in self.meaning.phases.values():
             for slices in self.computed(phase):
                 home, _, key = self.product(phase, slices)
-                found.setdefault(phase.name, {}).setdefault(home, set()).add(key)
-        return found
+                keys_by_place.setdefault(phase.name, {}).setdefault(home, set()).add(key)
+        return keys_by_place
 
     def computed(self, phase: Phase) -> list[dict[str, int]]:
-        """The sub-operators of a phase that the program computes, each once and without copies."""
+        """Return the sub-operators of a phase that the program computes, without replicas."""
         return list(self._sub_operators.get(phase.name, {}).values())
 
     @cached_property
     def _sub_operators(self) -> dict[str, dict[tuple[int, ...], dict[str, int]]]:
-        found: dict[str, dict[tuple[int, ...], dict[str, int]]] = {}
+        by_phase: dict[str, dict[tuple[int, ...], dict[str, int]]] = {}
         for instructions in self.program.programs:
             for node in instructions:
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
                     dims = sorted(self.meaning.phases[node.phase].dims)
                     if node.sub_operator.keys() >= set(dims):
                         slices = {dim: node.sub_operator[dim] for dim in dims}
-                        found.setdefault(node.phase, {})[tuple(slices.values())] = slices
-        return found
+                        by_phase.setdefault(node.phase, {})[tuple(slices.values())] = slices
+        return by_phase
 
     def is_finished(self, block: Block) -> bool:
-        """Whether a block holds the finished sum of its home, in a tensor that a phase makes."""
+        """Return whether a block holds the full sum of its home, in a tensor that a phase makes."""
         if len(block.homes) != 1:
             return False
         (home,) = block.homes
         return self.maker(home) is not None and block.terms == self.due(home)
 
-    def wanting(self, name: str, block: Block) -> str:
-        """What is wrong with a block that should be finished; nothing if its name means nothing."""
+    def difference(self, name: str, block: Block) -> str:
+        """Return the error of a block that should be finished; empty if there is none.
+
+        A name without meaning and a scratch block have no expected content.
+        """
         home = self.home(name)
         if home is None or name.endswith("'"):
             return ""
@@ -138,11 +141,11 @@ class Contents:
         return f"{expected} it without {missing[0]}" if missing else f"{expected} also {strange[0]}"
 
     def name(self, home: Place) -> str:
-        """A name of what lies there."""
+        """Return a name of the block at a place."""
         return self.meaning.block_at(*home)
 
     def text(self, terms: Iterable[Term]) -> str:
-        """How messages name the content of a block: at most four terms."""
+        """Return the content of a block as text for messages, at most four terms."""
         shown = sorted(map(self._term, terms))
         more = f" + {len(shown) - 4} more" if len(shown) > 4 else ""
         return " + ".join(shown[:4]) + more if shown else "zeros"
@@ -161,12 +164,12 @@ class Contents:
 
 
 def sub_operator_text(phase: str, slices: Mapping[str, int]) -> str:
-    """How messages name a sub-operator, `forward M=0 N=1 K=0`."""
+    """Return a sub-operator as text for messages, `forward M=0 N=1 K=0`."""
     return " ".join([phase, *(f"{dim}={index}" for dim, index in slices.items())])
 
 
 def overlap(one: Place, other: Place) -> bool:
-    """Whether two places have something in common."""
+    """Return whether two places share elements."""
     if one.tensor != other.tensor or len(one.box) != len(other.box):
         return False
     pairs = zip(one.box, other.box, strict=True)

@@ -1,4 +1,4 @@
-"""How many elements the tensors of a program have, and where the slices of its templates lie."""
+"""Sizes of a program's tensors in elements, and the slices of its templates in them."""
 
 from __future__ import annotations
 
@@ -18,45 +18,47 @@ Window = tuple[slice, ...]
 
 
 def cut_sizes(program: Program) -> dict[str, Shape]:
-    """Tensor -> its size, where its cuts are told. Raises `ProgramError` if two of them differ."""
-    found: dict[str, Shape] = {}
+    """Return the sizes of tensors with declared cuts. Raises `ProgramError` if two differ."""
+    sizes: dict[str, Shape] = {}
     for name, known in (program.tensors or {}).items():
         size = tuple(cuts[-1] for cuts in known.cuts)
         real = known.of or name
-        if found.setdefault(real, size) != size:
+        if sizes.setdefault(real, size) != size:
             raise ProgramError(
                 f"$.tensors.{name}: expected the cuts of a tensor of size "
-                f"{list(found[real])}, as {real} is elsewhere, got {list(size)}"
+                f"{list(sizes[real])}, as {real} is elsewhere, got {list(size)}"
             )
-    return found
+    return sizes
 
 
 def linear_sizes(program: Program, grid: Mapping[Dim, int]) -> dict[Dim, int]:
-    """Elements along the dims of the linear operator: as told by its shape, its cuts, or two each.
+    """Return the elements along the dims of the linear operator: by its shape or its cuts.
 
-    Raises `ProgramError` if shape and cuts differ, `ShapeError` if the grid does not divide them.
+    Without both a slice has two elements. Raises `ProgramError` if shape and cuts differ,
+    `ShapeError` if the grid does not divide them.
     """
-    told, cut = dict(program.shape or {}), cut_sizes(program)
+    declared, cut = dict(program.shape or {}), cut_sizes(program)
     for tensor in LINEAR:
         named = [dim for dim in tensor_dims(tensor) if dim in grid]
         for dim, size in zip(named, cut.get(tensor, ()), strict=False):
-            if told.setdefault(dim, size) != size:
+            if declared.setdefault(dim, size) != size:
                 raise ProgramError(
-                    f"$.tensors.{tensor}: expected {told[dim]} elements along {dim}, as elsewhere, "
-                    f"got {size}"
+                    f"$.tensors.{tensor}: expected {declared[dim]} elements along {dim}, as "
+                    f"elsewhere, got {size}"
                 )
-    sizes = {dim: told.get(dim, 2 * count) for dim, count in grid.items()}
+    sizes = {dim: declared.get(dim, 2 * count) for dim, count in grid.items()}
     if grid and not cut:
-        Linear(**{"M": 2, "N": 2, "K": 2, **told, **sizes}).check_divides(grid)
-    return {**told, **sizes}
+        Linear(**{"M": 2, "N": 2, "K": 2, **declared, **sizes}).check_divides(grid)
+    return {**declared, **sizes}
 
 
 def slice_counts(contents: Contents) -> dict[str, Shape]:
-    """Tensor -> blocks along each axis, where no cuts are told: as many as phases use.
+    """Return the blocks along each axis of tensors without cuts: the number that phases use.
 
-    Raises `ProgramError` if a name has other indices elsewhere, or is cut under another name.
+    Raises `ProgramError` if a name has another number of indices elsewhere, or is cut under another
+    name.
     """
-    found: dict[str, Shape] = {}
+    counts_by_tensor: dict[str, Shape] = {}
     program = contents.program
     aliases = {known.of: name for name, known in (program.tensors or {}).items() if known.of}
     for phase in contents.meaning.phases.values():
@@ -70,14 +72,14 @@ def slice_counts(contents: Contents) -> dict[str, Shape]:
                     f"$.tensors: expected cuts of {tensor}, of which {aliases[tensor]} is, got none"
                 )
             counts = _counts(template, grid)
-            known = found.setdefault(tensor, counts)
+            known = counts_by_tensor.setdefault(tensor, counts)
             if len(known) != len(counts):
                 raise ProgramError(
                     f"$.phases.{phase.name}: expected {len(known)} indices of {tensor}, as "
                     f"elsewhere, got {len(counts)}"
                 )
-            found[tensor] = tuple(map(max, known, counts))
-    return found
+            counts_by_tensor[tensor] = tuple(map(max, known, counts))
+    return counts_by_tensor
 
 
 def _counts(template: Template, grid: Mapping[str, int]) -> Shape:
@@ -85,14 +87,14 @@ def _counts(template: Template, grid: Mapping[str, int]) -> Shape:
 
 
 def slices_of(contents: Contents, phase: Phase) -> Mapping[str, int]:
-    """Slices of each dim of a phase: its grid, or as many as the program computes."""
+    """Return the number of slices of each dim of a phase: its grid, or those it computes."""
     if phase.grid is not None:
         return phase.grid
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for slices in contents.computed(phase):
-        for dim, at in slices.items():
-            found[dim] = max(found.get(dim, 0), at + 1)
-    return found
+        for dim, number in slices.items():
+            counts[dim] = max(counts.get(dim, 0), number + 1)
+    return counts
 
 
 class Extents:
@@ -105,28 +107,29 @@ class Extents:
         self._cuts = {name: known.cuts for name, known in tensors.items()}
 
     def lengths(self, template: Template, axis: int) -> list[int]:
-        """Elements of each slice along an axis; ones where no cuts are told, as all are alike."""
+        """Return the elements of each slice along an axis; without cuts all slices count as one."""
         if template.tensor in self._cuts:
             return [end - first for first, end in pairwise(self._cuts[template.tensor][axis])]
         return [1] * self.counts[template.tensor][axis]
 
     def window(self, template: Template, size: Shape, slices: Mapping[str, int]) -> Window:
-        """Where a template lies in a tensor of that size; dims that `slices` leaves out are whole.
+        """Return the slices of a template in a tensor of a given size.
 
-        Raises `ProgramError` for a slice that the tensor does not have.
+        A dim that `slices` does not name is not sliced. Raises `ProgramError` for a slice that the
+        tensor does not have.
         """
-        found = []
+        window = []
         for axis, (dim, number) in enumerate(template.entries):
             if dim and dim not in slices:
-                found.append(slice(0, size[axis]))
+                window.append(slice(0, size[axis]))
                 continue
-            at, lengths = slices[dim] // number if dim else number, self.lengths(template, axis)
-            if at >= len(lengths):
+            index, lengths = slices[dim] // number if dim else number, self.lengths(template, axis)
+            if index >= len(lengths):
                 raise ProgramError(
-                    f"$.tensors: expected slice {at} along dim {axis} of {template.tensor}, "
+                    f"$.tensors: expected slice {index} along dim {axis} of {template.tensor}, "
                     f"got {len(lengths)} slices"
                 )
             unit = size[axis] // sum(lengths)
-            first = sum(lengths[:at]) * unit
-            found.append(slice(first, first + lengths[at] * unit))
-        return tuple(found)
+            first = sum(lengths[:index]) * unit
+            window.append(slice(first, first + lengths[index] * unit))
+        return tuple(window)

@@ -1,7 +1,7 @@
-"""What is between the devices: messages and collectives, from the post to the end.
+"""Messages and collectives in flight, from the post to the end.
 
-A block is in flight from the post to the end of what uses it: one that is only given may be read
-and not changed, one that is got, given too or not, may not be touched.
+A block is in flight from the post to the end of the communication that uses it. A block that is
+only sent may be read but not changed; one that is received may not be used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from primepar.schedule.program_uses import gets, gives
 
 @dataclass
 class CollectiveCall:
-    """One member's part in a collective, posted at `time`."""
+    """The call of one member of a collective, posted at `time`."""
 
     node: Collective
     time: float
@@ -27,12 +27,12 @@ class CollectiveCall:
 
     @property
     def done(self) -> float | None:
-        """Time at which the collective was over."""
+        """Time at which the collective is done, None before."""
         return self.meeting.done
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """Ranks whose part is missing."""
+        """Ranks that have not called."""
         return self.meeting.missing()
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class CollectiveCall:
 
 
 class End(NamedTuple):
-    """What was over at `done`, the block it brought or took, and the elements that it sent."""
+    """A communication that was done at `done`, its blocks, and the elements that it sent."""
 
     node: Message | Collective
     block: str
@@ -55,7 +55,7 @@ class InFlight:
         self._channels, self._meetings, self._combine = Channels(), Meetings(), combine
 
     def post(self, device: EmulatedDevice, message: Message) -> PostedMessage:
-        """Start one end of a message. Raises an `EmulationError` where that is not possible."""
+        """Start one end of a message. Raises an `EmulationError` if that is not possible."""
         post = PostedMessage(device.rank, message, device.clock)
         if post.sends:
             post.payload = device.begin_send(message.block)
@@ -65,7 +65,7 @@ class InFlight:
         return post
 
     def call(self, device: EmulatedDevice, node: Collective) -> CollectiveCall:
-        """Start one member's part. Raises an `EmulationError` where that is not possible."""
+        """Start one member's call. Raises an `EmulationError` if that is not possible."""
         given, gotten = gives(node, device.rank), gets(node, device.rank)
         blocks = tuple(device.read(name) for name in given)
         device.check_apart(gotten)
@@ -78,7 +78,7 @@ class InFlight:
         return CollectiveCall(node, device.clock, meeting)
 
     def end(self, device: EmulatedDevice, pending: PostedMessage | CollectiveCall) -> End:
-        """Take what is done off the wire. Raises an `EmulationError` for what must not arrive."""
+        """End a communication that is done. Raises an `EmulationError` for a wrong block."""
         done = pending.done or 0.0
         if isinstance(pending, CollectiveCall):
             return self._end_call(device, pending, done)
@@ -95,10 +95,10 @@ class InFlight:
         node, rank, all_given = call.node, device.rank, call.meeting.given
         given, gotten = gives(node, rank), gets(node, rank)
         made = results(node, rank, all_given, self._combine)
-        brought = dict(zip(gotten, made, strict=True))
+        received = dict(zip(gotten, made, strict=True))
         for name in given:
             if name not in gotten:
                 device.end_send(name)
-        for name, block in brought.items():
+        for name, block in received.items():
             device.end_receive(name, block)
         return End(node, " ".join(gotten or given), done, sent(node, rank, all_given))

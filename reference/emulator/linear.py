@@ -16,8 +16,8 @@ from primepar.schedule.sequence import Sequence
 class EmulatedLinear:
     """A linear operator whose blocks stay on its devices between forward and backward.
 
-    Dense tensors go in and come out; they have a leading batch dim B exactly if the sequence
-    names B. `runs` keeps what each emulation left: sent elements, peak, events.
+    Arguments and results are dense tensors; they have a leading batch dim B exactly if the sequence
+    names B. `runs` holds the result of each emulation: sent elements, peak, events.
     """
 
     def __init__(self, sequence: Sequence, operator: Linear) -> None:
@@ -30,11 +30,11 @@ class EmulatedLinear:
         self._memories: list[Memory] = [{} for _ in range(sequence.ranks)]
 
     def forward(self, I_MN: Array, W_NK: Array) -> Array:
-        """Output O of shape (M, K). Raises `ShapeError` or an `EmulationError`."""
+        """Return the output O of shape (M, K). Raises `ShapeError` or an `EmulationError`."""
         return self._run(self._forward, {"I": I_MN, "W": W_NK}, ("O",))[0]
 
     def backward(self, dO_MK: Array) -> tuple[Array, Array]:
-        """Gradients (dI, dW), from the blocks of I and W that forward left on the devices."""
+        """Return the gradients (dI, dW), from the blocks of I and W that stayed on the devices."""
         dI_MN, dW_NK = self._run(self._backward, {"dO": dO_MK}, ("dI", "dW"))
         return dI_MN, dW_NK
 
@@ -63,7 +63,7 @@ class EmulatedLinear:
 def emulated_step(
     sequence: Sequence, operator: Linear, I_MN: Array, W_NK: Array, dO_MK: Array
 ) -> LinearStep:
-    """O, dI and dW of one training step of a linear operator on emulated devices."""
+    """Return O, dI and dW of one training step of a linear operator on emulated devices."""
     linear = EmulatedLinear(sequence, operator)
     O_MK = linear.forward(I_MN, W_NK)
     return LinearStep(O_MK, *linear.backward(dO_MK))

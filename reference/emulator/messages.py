@@ -1,4 +1,4 @@
-"""Channels between devices: a message is done when both ends are posted, and not before."""
+"""Channels between devices: a message is done only after both ends are posted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from primepar.schedule.program import IRecv, ISend, Recv, Send
 
 Message = Send | Recv | ISend | IRecv
 TRANSFER = 1.0
-"""Units of the logical clock that a message takes once both ends are posted."""
+"""Units of the logical clock that a message takes after both ends are posted."""
 
 
 @dataclass
 class PostedMessage:
-    """One end of a message; `done` is the time at which it was over, `payload` what it carries."""
+    """One end of a message; `done` is the time at which it is done, `payload` the sent block."""
 
     rank: int
     message: Message
@@ -31,7 +31,7 @@ class PostedMessage:
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """Ranks whose part is missing."""
+        """The rank of the other end."""
         return (self.message.peer,)
 
     @property
@@ -41,21 +41,21 @@ class PostedMessage:
         return *ends, self.message.communicator
 
     def __str__(self) -> str:
-        """How messages name what is waited for, `device 1 to receive I[0,0]`."""
+        """Text for error messages, `device 1 to receive I[0,0]`."""
         verb = f"receive {self.message.block}" if self.sends else f"send {self.message.block}"
         return f"device {self.message.peer} to {verb}"
 
 
 class Channels:
-    """All posted ends that have no partner yet."""
+    """All posted ends without a matching end."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int, str], deque[PostedMessage]] = {}
 
     def post(self, end: PostedMessage) -> None:
-        """Match an end with the oldest one opposite, or leave it open.
+        """Match an end with the oldest opposite end of its channel, or keep it open.
 
-        Raises `MismatchError` if the two ends claim other tags.
+        Raises `MismatchError` if the two ends have different tags.
         """
         waiting = self._open.setdefault(end.channel, deque())
         if not waiting or waiting[0].sends == end.sends:

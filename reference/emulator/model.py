@@ -1,7 +1,7 @@
-"""A whole model under any plan on emulated devices: one program for a step.
+"""A whole model under any plan on emulated devices, with one program per step.
 
-Whole parameters, tokens and targets are cut into the program's initial blocks, and its final
-blocks put together. The oracle is `Transformer`, on one device.
+Full parameters, tokens and targets are cut into the program's initial blocks; its final blocks are
+joined to full tensors. The oracle is `Transformer`, on one device.
 
 Legend: B batch, T positions.
 """
@@ -30,27 +30,27 @@ from primepar.schedule.meaning import Meaning
 
 @dataclass(frozen=True)
 class ModelStep:
-    """What a training step leaves, and two counts for every rank.
+    """Result of a training step, and two counts for every rank.
 
-    `sent` are the elements that leave a rank, `peak` the most that it holds at once.
+    `sent` are the elements that a rank sends, `peak` its largest number of live elements.
     """
 
     loss: float
     gradients: dict[str, Array]
-    """Whole gradients by parameter; none after an update."""
+    """Full gradients by parameter; empty after an update."""
     sent: list[Fraction]
     peak: list[int]
     norm: float | None = None
-    """Norm of the gradient before it is clipped; None without an update."""
+    """Norm of the gradient before clipping; None without an update."""
 
 
 class EmulatedModel:
-    """A model of whole `parameters`, each rank holding the blocks that the plan gives it.
+    """A model with full `parameters`; in a step each rank holds the blocks of the plan.
 
-    The vocabulary is padded with zeros to what the plan divides. Raises `ConfigError` if a
+    The vocabulary is padded with zeros to a size that the plan divides. Raises `ConfigError` if a
     parameter is missing, unknown or of another shape, and `PlanError` if the plan is for another
     model. Its methods raise `ConfigError` for tokens out of range, `PlanError` for a batch that the
-    plan cannot cut, and `WrongDataError` if two ranks disagree on a replica.
+    plan cannot cut, and `WrongDataError` if replicas differ.
     """
 
     def __init__(self, config: ModelConfig, plan: Plan, parameters: Mapping[str, Array]) -> None:
@@ -58,31 +58,31 @@ class EmulatedModel:
         check_parameters(config, parameters)
         self.config, self.plan, self.parameters = config, plan, parameters
         self.moments: dict[str, Array] = {
-            f"{name}.{own}": np.zeros_like(array)
+            f"{name}.{moment}": np.zeros_like(array)
             for name, array in parameters.items()
-            for own in ("m", "v")
+            for moment in ("m", "v")
         }
         """AdamW's two moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
         self.updates = 0
         self._known: dict[tuple[int, int, Until, bool], Meaning] = {}
 
     def logits(self, tokens_BT: Tokens) -> Array:
-        """Scores of every next token: (B, T, V)."""
-        found, _ = self._run("logits", tokens_BT, tokens_BT, StepInputs())
-        return found["head/O"].reshape(*tokens_BT.shape, -1)
+        """Return the logits of every next token: (B, T, V)."""
+        outputs, _ = self._run("logits", tokens_BT, tokens_BT, StepInputs())
+        return outputs["head/O"].reshape(*tokens_BT.shape, -1)
 
     def loss(self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None) -> float:
-        """Mean cross-entropy in nats. With a `draw` the configuration's dropouts are on."""
-        found, _ = self._run("loss", tokens_BT, targets_BT, StepInputs(draw))
-        return float(found["loss"][0])
+        """Return the mean cross-entropy in nats. With a `draw`, dropout is on."""
+        outputs, _ = self._run("loss", tokens_BT, targets_BT, StepInputs(draw))
+        return float(outputs["loss"][0])
 
     def loss_and_gradients(
         self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None
     ) -> ModelStep:
-        """Mean cross-entropy in nats and its gradient by every parameter, without the padding."""
-        found, run = self._run("gradients", tokens_BT, targets_BT, StepInputs(draw))
-        gradients = {name: found[f"{name}.grad"] for name in self.parameters}
-        return ModelStep(float(found["loss"][0]), gradients, run.sent, run.peak)
+        """Return the mean cross-entropy in nats and all parameters' gradients, without padding."""
+        outputs, run = self._run("gradients", tokens_BT, targets_BT, StepInputs(draw))
+        gradients = {name: outputs[f"{name}.grad"] for name in self.parameters}
+        return ModelStep(float(outputs["loss"][0]), gradients, run.sent, run.peak)
 
     def update(
         self,
@@ -92,16 +92,16 @@ class EmulatedModel:
         draw: Draw | None = None,
         clip: float | None = None,
     ) -> ModelStep:
-        """Mean cross-entropy in nats, then new parameters and moments by AdamW at a learning rate.
+        """Update parameters and moments by AdamW; returns the mean cross-entropy in nats.
 
-        With a `clip` the gradient is scaled down to that norm where it has a larger one.
+        With `clip`, a gradient of a larger norm is scaled down to that norm.
         """
         inputs = StepInputs(draw, rate, self.updates + 1)
-        found, run = self._run("update", tokens_BT, targets_BT, inputs, clip)
-        self.parameters = {name: found[f"{name}.new"] for name in self.parameters}
-        self.moments = {name: found[f"{name}.new"] for name in self.moments}
+        outputs, run = self._run("update", tokens_BT, targets_BT, inputs, clip)
+        self.parameters = {name: outputs[f"{name}.new"] for name in self.parameters}
+        self.moments = {name: outputs[f"{name}.new"] for name in self.moments}
         self.updates += 1
-        loss, norm = float(found["loss"][0]), float(found["gradient.norm"][0])
+        loss, norm = float(outputs["loss"][0]), float(outputs["gradient.norm"][0])
         return ModelStep(loss, {}, run.sent, run.peak, norm)
 
     def _run(
@@ -112,7 +112,7 @@ class EmulatedModel:
         inputs: StepInputs,
         clip: float | None = None,
     ) -> tuple[dict[str, Array], Emulation]:
-        """Run the program of a step, which is kept for the next; gives the whole of its ends."""
+        """Run the program of a step; it is lowered once. Returns its outputs as full tensors."""
         check_pair(self.config, tokens_BT, targets_BT)
         batch, positions = tokens_BT.shape
         key = batch, positions, until, clip is not None
@@ -126,7 +126,7 @@ class EmulatedModel:
         return gather_tensors(meaning, run.memories, self._ends(until, tokens_BT.size)), run
 
     def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:
-        """Shapes, without padding, of what a program is run for."""
+        """Return the shapes, without padding, of a program's outputs."""
         match until:
             case "logits":
                 return {"head/O": (rows, self.config.vocabulary)}
@@ -143,9 +143,10 @@ class EmulatedModel:
 
 
 def step_difference(plan: Plan, batch: int, positions: int, seed: int = 0) -> tuple[float, str]:
-    """How far a step is from that of the dense transformer, dropout on, and which number of it.
+    """Return the largest relative difference of a step from the dense transformer, and its name.
 
-    The largest difference of the loss, or of an element of a gradient by its largest one.
+    Dropout is on. The difference of a gradient's element is relative to the largest element of that
+    gradient.
     """
     config, generator = plan.model, np.random.default_rng(seed)
     parameters = {
@@ -153,11 +154,11 @@ def step_difference(plan: Plan, batch: int, positions: int, seed: int = 0) -> tu
         for name, shape in config.parameter_shapes.items()
     }
     tokens, targets = generator.integers(0, config.vocabulary, (2, batch, positions))
-    given = tokens, targets, Draw(seed, 0)
-    loss, gradients = Transformer(config, parameters).loss_and_gradients(*given)
-    step = EmulatedModel(config, plan, parameters).loss_and_gradients(*given)
-    found = {"the loss": abs(step.loss / loss - 1)}
+    batch_and_draw = tokens, targets, Draw(seed, 0)
+    loss, gradients = Transformer(config, parameters).loss_and_gradients(*batch_and_draw)
+    step = EmulatedModel(config, plan, parameters).loss_and_gradients(*batch_and_draw)
+    differences = {"the loss": abs(step.loss / loss - 1)}
     for name, gradient in gradients.items():
         largest = np.abs(gradient).max() or 1.0
-        found[f"{name}.grad"] = np.abs(step.gradients[name] - gradient).max() / largest
-    return max((float(each), name) for name, each in found.items())
+        differences[f"{name}.grad"] = np.abs(step.gradients[name] - gradient).max() / largest
+    return max((float(difference), name) for name, difference in differences.items())

@@ -1,4 +1,4 @@
-"""What must hold after the last instruction: the grid covered, every final block finished."""
+"""Postconditions of a run: the grid is covered, and every final block is finished."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join
 
 Computed = dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
-"""(phase, slices in the order of its grid) -> (rank, place in its program) of every compute."""
+"""(phase, slices in the order of its grid) -> (rank, position in its list) of every compute."""
 Memories = Sequence[Mapping[str, Block]]
 
 
@@ -21,23 +21,23 @@ def check_coverage(contents: Contents, computed: Computed, places: ErrorPlaces) 
     """Raise `IncompleteError` unless every sub-operator of the grid was computed exactly once."""
     for phase, grid in (contents.program.grid or {}).items():
         for slices in product(*map(range, grid.values())):
-            at = computed.get((phase, slices), [])
-            if len(at) == 1:
+            computes = computed.get((phase, slices), [])
+            if len(computes) == 1:
                 continue
-            where = ", ".join(f"programs[{rank}][{place}]" for rank, place in at) or "nowhere"
+            where = ", ".join(f"programs[{rank}][{place}]" for rank, place in computes) or "nowhere"
             method = f"{places.sequence}: " if places.sequence else ""
             text = sub_operator_text(phase, dict(zip(grid, slices, strict=True)))
             raise IncompleteError(
                 f"{method}expected {text} to be computed exactly once, "
-                f"got it {len(at)} times: {where}"
+                f"got it {len(computes)} times: {where}"
             )
 
 
 def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: ErrorPlaces) -> None:
-    """Raise `IncompleteError` unless every block of `final` is in its place and finished.
+    """Raise `IncompleteError` unless every block of `final` is on its device and finished.
 
     An output block of the grid that is not in `final` must be read by an instruction. Without
-    `final` every one must be finished anywhere, a host included.
+    `final` every output block must be finished in some memory, which may be that of a host.
     """
     final = contents.program.final
     if final is None:
@@ -51,9 +51,9 @@ def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: E
                     f"{places.device(rank)}: expected {name} in its memory at the end, "
                     f"got it {_holders(name, blocks)}"
                 )
-            wanting = contents.wanting(name, blocks[rank][name])
-            if wanting:
-                raise IncompleteError(f"{places.device(rank)}: at the end {wanting}")
+            difference = contents.difference(name, blocks[rank][name])
+            if difference:
+                raise IncompleteError(f"{places.device(rank)}: at the end {difference}")
     if final is not None:
         _check_none_lost(contents, places)
 
@@ -79,25 +79,25 @@ def _check_none_lost(contents: Contents, places: ErrorPlaces) -> None:
 
 
 def output_blocks(phase: Phase) -> list[str]:
-    """Names of the blocks that a phase of the grid makes; none without a grid."""
+    """Return the names of the blocks that a phase of the grid makes; none without a grid."""
     grid = phase.grid or {}
     dims = [dim for dim in grid if dim in phase.writes.dims]
     if phase.grid is None:
         return []
     ranges = [range(grid[dim]) for dim in dims]
-    names = (phase.writes.block(dict(zip(dims, at, strict=True))) for at in product(*ranges))
+    names = (phase.writes.block(dict(zip(dims, index, strict=True))) for index in product(*ranges))
     return list(dict.fromkeys(names))
 
 
 def _check_somewhere(
     contents: Contents, name: str, memories: Memories, places: ErrorPlaces
 ) -> None:
-    wanting = [contents.wanting(name, held[name]) for held in memories if name in held]
-    if all(wanting):
+    differences = [contents.difference(name, held[name]) for held in memories if name in held]
+    if all(differences):
         method = f"{places.sequence}: " if places.sequence else ""
         raise IncompleteError(
-            f"{method}at the end {wanting[0]}"
-            if wanting
+            f"{method}at the end {differences[0]}"
+            if differences
             else f"{method}expected {name} in some memory at the end, got it in none"
         )
 

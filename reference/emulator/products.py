@@ -1,4 +1,4 @@
-"""The product of one sub-operator, its operands checked, and blocks of zeros."""
+"""Computes the product of one sub-operator after a check of its operands; blocks of zeros."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from primepar.schedule.program import Compute, Program
 
 
 def product(arithmetic: Arithmetic, node: Compute, blocks: Sequence[Block]) -> Block:
-    """What a compute of a sub-operator makes of the blocks that it reads.
+    """Return the result of a sub-operator on the blocks that it reads.
 
-    Raises `WrongDataError` if the sub-operator is not one of the grid, if what is read is not its
-    operands in the order of the phase, or if their shapes do not fit, and `IncompleteError` if
-    the sum of one is not finished.
+    Raises `WrongDataError` if the sub-operator is not in the grid, if the blocks are not its
+    operands in the order of the phase, or if their shapes do not fit. Raises `IncompleteError` if
+    an operand is an unfinished sum.
     """
     contents = arithmetic.contents
     phase = contents.meaning.phases[str(node.phase)]
@@ -39,7 +39,7 @@ def product(arithmetic: Arithmetic, node: Compute, blocks: Sequence[Block]) -> B
 
 
 def _ordered(phase: Phase, slices: Mapping[str, int]) -> dict[str, int]:
-    """A sub-operator in the order of its grid. Raises `WrongDataError` if it is not one of it."""
+    """Return a sub-operator in the order of its grid. Raises `WrongDataError` if not in it."""
     grid = phase.grid
     if grid is None:
         return dict(slices)
@@ -61,8 +61,8 @@ def _check_operands(
         block.terms and block.terms <= due for block, due in zip(blocks, dues, strict=True)
     ):
         for operand, block in zip(operands, blocks, strict=True):
-            if wanting := contents.wanting(operand, block):
-                raise IncompleteError(f"{wanting}: finish the sum before this instruction")
+            if difference := contents.difference(operand, block):
+                raise IncompleteError(f"{difference}: finish the sum before this instruction")
     got = [_held(contents, name, block) for name, block in zip(reads, blocks, strict=True)]
     raise WrongDataError(f"expected {text} to read {_listed(operands)}, got {_listed(got)}")
 
@@ -74,26 +74,26 @@ def _held(contents: Contents, name: str, block: Block) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`x`, `x and y`, `x, y and z`."""
+    """Return names as a list in words: `x`, `x and y`, `x, y and z`."""
     *first, last = names or ("nothing",)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def zeros(contents: Contents, name: str, dtype: np.dtype[np.generic]) -> Block:
-    """Block of zeros; one without a known shape takes that of what is first added to it."""
+    """Return a block of zeros; if its shape is unknown, the first term added to it defines it."""
     shape = contents.shape(name) or _linear_shape(contents.program, name)
     return Block(np.zeros(shape, dtype), frozenset())
 
 
 def _linear_shape(program: Program, name: str) -> tuple[int, ...]:
-    """Shape of a block of a linear operator, if the program tells its own."""
-    parsed, told = parse_block(name), program.shape or {}
+    """Return the shape of a block of a linear operator, if the program declares one, else ()."""
+    parsed, declared = parse_block(name), program.shape or {}
     grids = [slices for phase, slices in (program.grid or {}).items()
              if phase not in (program.phases or {})]  # fmt: skip
     if parsed is None or not grids:
         return ()
     grid = grids[0]
     dims = [dim for dim in tensor_dims(parsed.tensor) if dim in grid or dim != "B"]
-    if not all(dim in told for dim in dims):
+    if not all(dim in declared for dim in dims):
         return ()
-    return tuple(told[dim] // grid.get(dim, 1) for dim in dims)
+    return tuple(declared[dim] // grid.get(dim, 1) for dim in dims)

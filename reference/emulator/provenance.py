@@ -1,10 +1,10 @@
-"""Blocks that know what they hold.
+"""Provenance: blocks that carry the set of terms that they hold.
 
-A block is an array with the set of its terms. A term is a datum, which was there before the
-program, or the product of one sub-operator. Each has a home: the place in a tensor that it may be
-summed into, once; where a block is cut, its terms are cut with it. A datum whose name means nothing
-has no home: it is known by its name and the rank where it began, and may be summed into anything,
-any number of times.
+A block is an array with a set of terms. A term is a datum, which existed before the program, or the
+product of one sub-operator. Each term has a home: the place in a tensor that it may be summed into,
+once. If a block is cut, its terms are cut with it. A datum whose name has no meaning has no home.
+It is identified by its name and its first rank, and may be summed into anything, any number of
+times. Example: after `y += x0 w0` and `y += x1 w1`, block `y` has two terms, the two products.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 class Datum(NamedTuple):
-    """What a block held before the program; one without a home is told apart by its origin."""
+    """The content of a block before the program; without a home its origin distinguishes it."""
 
     home: Place | None
     name: str = ""
@@ -30,7 +30,7 @@ class Datum(NamedTuple):
 
 
 class ComputedProduct(NamedTuple):
-    """What one sub-operator makes of its output block, or of the part of it that is its home."""
+    """The product of one sub-operator in its output block, or in the part that is its home."""
 
     home: Place
     phase: str
@@ -43,7 +43,7 @@ Terms = frozenset[Term]
 
 @dataclass(frozen=True)
 class Block:
-    """An array that is never changed in place, and the terms that are summed up in it."""
+    """An array that is never changed in place, and the terms that are summed in it."""
 
     array: Array
     terms: Terms
@@ -58,15 +58,15 @@ class Block:
 
     @cached_property
     def homes(self) -> frozenset[Place]:
-        """The places that the terms belong to; one of them in a right sum."""
+        """The places that the terms belong to; a correct sum has one."""
         return frozenset(term.home for term in self.terms if term.home is not None)
 
     @property
     def kinds(self) -> frozenset[tuple[Any, ...]]:
-        """What the terms are, wherever their home is."""
+        """The terms without their homes."""
         return frozenset(term[1:] for term in self.terms)
 
     def moved(self, home: Place, array: Array) -> Block:
-        """Terms of the same kinds at another home, with another array."""
+        """Return a block with terms of the same kinds at another home, and another array."""
         terms = (term._replace(home=home) if term.home else term for term in self.terms)
         return Block(np.array(array), frozenset(terms))

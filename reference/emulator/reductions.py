@@ -1,4 +1,4 @@
-"""What is made of blocks: reductions of them, their parts, and the whole of some parts."""
+"""Operations on blocks with provenance: reductions, cuts and joins."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 def combine(contents: Contents, blocks: Sequence[Block], reduction: Reduction = "sum") -> Block:
     """Reduce blocks into one.
 
-    Raises `WrongDataError` if they have other shapes, belong to different blocks, are reduced in
-    another way than their phase reduces, or would count a term of a sum twice.
+    Raises `WrongDataError` if their shapes differ, if they belong to different blocks, if the
+    reduction is not that of their phase, or if a term of a sum would be counted twice.
     """
     shapes = {block.array.shape for block in blocks if block.terms}
     if len(shapes) > 1:
@@ -35,7 +35,7 @@ def combine(contents: Contents, blocks: Sequence[Block], reduction: Reduction = 
         names = " and ".join(sorted(map(contents.name, homes)))
         raise WrongDataError(f"expected terms of one block in a sum, got terms of {names}")
     counts = Counter(term for block in blocks for term in block.terms)
-    # The largest of equal blocks is each of them.
+    # A maximum or minimum of equal blocks is that block.
     alike = reduction != "sum" and all(block.terms == blocks[0].terms for block in blocks)
     if len(blocks) > 1 and not alike:
         for home in homes:
@@ -75,7 +75,7 @@ def _check_terms(
 
 
 def cut(contents: Contents, node: Cut, block: Block) -> list[Block]:
-    """The parts of a block. Raises `WrongDataError` if they do not make it up."""
+    """Return the parts of a block. Raises `WrongDataError` if they do not fill it."""
     whole, parts = _whole_and_parts(contents, node)
     if len(parts) == 1 or block.array.shape != _extents(whole.box):
         return [block.moved(part, block.array) for part in parts]
@@ -83,7 +83,7 @@ def cut(contents: Contents, node: Cut, block: Block) -> list[Block]:
 
 
 def join(contents: Contents, node: Join, blocks: Sequence[Block]) -> Block:
-    """The whole of some parts. Raises `WrongDataError` if they do not make it up."""
+    """Return the join of some parts. Raises `WrongDataError` if they do not fill it."""
     whole, parts = _whole_and_parts(contents, node)
     for name, block in zip(node.blocks, blocks, strict=True):
         if block.kinds != blocks[0].kinds:
@@ -101,7 +101,7 @@ def join(contents: Contents, node: Join, blocks: Sequence[Block]) -> Block:
 
 
 def _whole_and_parts(contents: Contents, node: Cut | Join) -> tuple[Place, list[Place]]:
-    """Where a block and its parts lie."""
+    """Return the places of a block and of its parts."""
     whole = contents.meaning.place(node.block)
     parts = [part for part in map(contents.meaning.place, node.blocks) if part is not None]
     if whole is None or len(parts) < len(node.blocks) or not _fill(parts, whole):
@@ -111,7 +111,7 @@ def _whole_and_parts(contents: Contents, node: Cut | Join) -> tuple[Place, list[
 
 
 def _fill(parts: Sequence[Place], whole: Place) -> bool:
-    """Whether parts lie in a place, side by side, and fill it."""
+    """Return whether parts are inside a place, do not overlap, and fill it."""
     inside = all(
         part.tensor == whole.tensor
         and len(part.box) == len(whole.box)
@@ -119,7 +119,7 @@ def _fill(parts: Sequence[Place], whole: Place) -> bool:
                 for (first, end), (start, stop) in zip(part.box, whole.box, strict=True))
         for part in parts
     )  # fmt: skip
-    apart = not any(overlap(one, other) for one, other in combinations(parts, 2))
+    apart = not any(overlap(first, second) for first, second in combinations(parts, 2))
     size = sum(prod(_extents(part.box)) for part in parts)
     return inside and apart and size == prod(_extents(whole.box))
 
@@ -129,7 +129,7 @@ def _extents(box: Box) -> tuple[int, ...]:
 
 
 def _window(whole: Box, part: Box) -> tuple[slice, ...]:
-    """Where a part lies in a block."""
+    """Return the slices of a part in its block."""
     return tuple(
         slice(first - start, end - start)
         for (first, end), (start, _) in zip(part, whole, strict=True)

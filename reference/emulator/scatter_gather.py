@@ -1,4 +1,4 @@
-"""Between dense tensors and blocks on devices: cut by grid and block name, and put together."""
+"""Scatters dense tensors to blocks on devices by grid and block name, and gathers them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Grid = Mapping[Dim, int]
 
 
 def cut(array: Array, tensor: str, index: Index, grid: Grid) -> Array:
-    """One block of a dense tensor whose dims are those of `tensor`, B only where the grid has it.
+    """Return one block of a dense tensor with the dims of `tensor`; B only if the grid has it.
 
-    A dim that the grid does not name is whole and has no part in the index.
+    A dim that the grid does not name is not cut, and is not in the index.
     """
     return array[_window(array.shape, tensor, index, grid)]
 
@@ -46,7 +46,7 @@ def _window(shape: tuple[int, ...], tensor: str, index: Index, grid: Grid) -> tu
 
 
 def chosen(rank: int, memory: Mapping[str, Array], names: Sequence[str]) -> Memory:
-    """The named blocks of one rank's memory. Raises `MissingBlockError` if one is not there."""
+    """Return the named blocks of one rank's memory. Raises `MissingBlockError`."""
     for name in names:
         if name not in memory:
             raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
@@ -54,10 +54,10 @@ def chosen(rank: int, memory: Mapping[str, Array], names: Sequence[str]) -> Memo
 
 
 def scatter(names: Names, grid: Grid, tensors: Mapping[str, Array]) -> list[Memory]:
-    """Memories in which every rank holds the named blocks of those dense tensors that are given."""
+    """Return memories in which every rank holds its named blocks of the given dense tensors."""
     memories = []
-    for own in names:
-        parsed = {name: parse_block(name) for name in own}
+    for rank_names in names:
+        parsed = {name: parse_block(name) for name in rank_names}
         memories.append(
             {
                 name: cut(tensors[block.tensor], block.tensor, block.index, grid)
@@ -69,43 +69,43 @@ def scatter(names: Names, grid: Grid, tensors: Mapping[str, Array]) -> list[Memo
 
 
 def gather(tensor: str, names: Names, memories: Sequence[Mapping[str, Array]], grid: Grid) -> Array:
-    """Dense tensor from the named blocks of it on all ranks.
+    """Return the dense tensor from its named blocks on all ranks.
 
     Raises `WrongDataError` if two replicas differ, `IncompleteError` if a block is on no rank.
     """
-    found: dict[Index, Array] = {}
-    for rank, own in enumerate(names):
-        for name in own:
+    blocks: dict[Index, Array] = {}
+    for rank, rank_names in enumerate(names):
+        for name in rank_names:
             parsed = parse_block(name)
             if parsed is None or parsed.tensor != tensor or parsed.scratch:
                 continue
             array = memories[rank][name]
-            replica = found.setdefault(parsed.index, array)
+            replica = blocks.setdefault(parsed.index, array)
             if not np.array_equal(replica, array):
                 raise WrongDataError(
                     f"expected equal replicas of {name}, got another on device {rank}"
                 )
-    return _assemble(tensor, found, grid)
+    return _assemble(tensor, blocks, grid)
 
 
-def _assemble(tensor: str, found: Mapping[Index, Array], grid: Grid) -> Array:
+def _assemble(tensor: str, blocks: Mapping[Index, Array], grid: Grid) -> Array:
     slices = [grid[dim] for dim in tensor_dims(tensor) if dim in grid]
     for index in np.ndindex(*slices):
-        if index not in found:
+        if index not in blocks:
             raise IncompleteError(
                 f"expected {block_name(tensor, index)} on some device, got it on none"
             )
-    first = next(iter(found.values()))
+    first = next(iter(blocks.values()))
     dims = [dim for dim in tensor_dims(tensor) if dim in grid or dim != "B"]
     pairs = zip(first.shape, dims, strict=True)
     dense = np.empty([size * grid.get(dim, 1) for size, dim in pairs], first.dtype)
-    for index, array in found.items():
+    for index, array in blocks.items():
         dense[_window(dense.shape, tensor, index, grid)] = array
     return dense
 
 
 def grid_of(program: Program) -> dict[Dim, int]:
-    """The one grid of the phases of the linear operator.
+    """Return the grid that the phases of the linear operator share.
 
     Raises `ProgramError` if two of them cut a dim differently.
     """
@@ -123,6 +123,6 @@ def grid_of(program: Program) -> dict[Dim, int]:
 
 
 def outputs_of(program: Program) -> tuple[str, ...]:
-    """Tensors that the phases of the program's grid sum into."""
+    """Return the tensors that the phases of the program's grid write."""
     return tuple(product.writes for phase, product in PRODUCTS.items() if phase in
                  (program.grid or {}))  # fmt: skip

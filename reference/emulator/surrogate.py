@@ -1,11 +1,10 @@
-"""What a sub-operator computes.
+"""Stand-ins: exact functions in place of the phases of a program with signatures.
 
-A signature says what a phase reads and writes, not what it computes. In a program with signatures
-every phase has a stand-in, ours: the product of what it reads, element by element, summed over the
-dims that the output does not have, or the largest or smallest of these products. It is exact, in
-integers modulo a prime. So it shows that data was moved, reduced and placed rightly, and nothing
-of the function in whose place it stands. In a program of a linear operator alone the three phases
-are computed as they are.
+A signature defines what a phase reads and writes, not its function. The stand-in of a phase is the
+element-wise product of its operands, summed over the dims that the output does not have (or their
+maximum or minimum). It is exact, in integers modulo a prime. So a run shows that data was moved,
+reduced and placed correctly, and nothing about the real function. A program of one linear operator
+needs no stand-in: its three phases are computed directly.
 """
 
 from __future__ import annotations
@@ -22,18 +21,19 @@ from primepar.schedule.signature import Template
 PRIME = 1_048_573
 """Largest below 2**20: in int64 a sum of 2**23 products of two numbers below it is exact."""
 LENGTH = 2
-"""Elements of a block along a dim for which nothing tells a number."""
+"""Elements of a block along a dim of unknown length."""
 
 Axis = tuple[str, int, int]
-"""An axis of a block: (dim, 0) or ("", slice), and how often the block has had it before."""
+"""An axis of a block: (dim, 0) or ("", slice), and its number among equal axes of the block."""
 
 
 def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None = None) -> Array:
-    """What a sub-operator makes of its operands, modulo `PRIME`.
+    """Return the result of a sub-operator on its operands, modulo `PRIME`.
 
-    Where a dim has more elements in one block than in another, both are brought to their greatest
-    common divisor: neighbours of the longer one are summed, and repeated where it is the output.
-    Without a shape the output has that divisor. Raises `ValueError` for arrays with other dims.
+    If a dim has different lengths in two blocks, both are reduced to their greatest common divisor:
+    neighbours in an operand are summed; elements of the output are repeated. Without a shape the
+    output has the divisor as length. Example: lengths 4 and 6 give 2. Raises `ValueError` for
+    arrays with another number of dims.
     """
     reads, out = [axes(template) for template in phase.reads], axes(phase.writes)
     lengths: dict[Axis, int] = {}
@@ -50,22 +50,22 @@ def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None 
     missing = [axis for axis in out if not any(axis in names for names in reads)]
     operands.insert(0, (np.ones([lengths[axis] for axis in missing], np.int64), missing))
     made = _summed(operands, out) if phase.reduction == "sum" else _chosen(phase, operands, out)
-    for at, length in enumerate(shape or ()):
-        made = np.repeat(made, length // made.shape[at], axis=at)
+    for dim, length in enumerate(shape or ()):
+        made = np.repeat(made, length // made.shape[dim], axis=dim)
     return made
 
 
 def axes(template: Template) -> list[Axis]:
-    """The axes of a block; a slice of a dim and one of its divisors are laid side by side."""
-    found: list[Axis] = []
+    """Return the axes of a block; the divisor of a dim is ignored."""
+    names: list[Axis] = []
     for dim, number in template.entries:
         kind = (dim, 0 if dim else number)
-        found.append((*kind, sum(axis[:2] == kind for axis in found)))
-    return found
+        names.append((*kind, sum(axis[:2] == kind for axis in names)))
+    return names
 
 
 def _grouped(array: Array, lengths: Sequence[int]) -> Array:
-    """Neighbours summed until each axis has its length."""
+    """Sum neighbours along each axis, so that it has its length."""
     if array.shape == tuple(lengths):
         return array
     pairs = zip(array.shape, lengths, strict=True)
@@ -75,30 +75,31 @@ def _grouped(array: Array, lengths: Sequence[int]) -> Array:
 
 
 def _summed(operands: Sequence[tuple[Array, list[Axis]]], out: list[Axis]) -> Array:
-    """Contract one operand after the other, dropping an axis once nobody needs it."""
-    total, own = operands[0]
-    for at, (array, names) in enumerate(operands[1:], 2):
-        later = {*out, *(axis for _, each in operands[at:] for axis in each)}
-        kept = [axis for axis in dict.fromkeys((*own, *names)) if axis in later]
-        total, own = _product(total, own, array, names, kept), kept
-    return np.transpose(total, [own.index(axis) for axis in out])
+    """Contract the operands one by one; an axis is summed when no later operand needs it."""
+    total, total_axes = operands[0]
+    for count, (array, names) in enumerate(operands[1:], 2):
+        later = {*out, *(axis for _, later_names in operands[count:] for axis in later_names)}
+        kept = [axis for axis in dict.fromkeys((*total_axes, *names)) if axis in later]
+        total, total_axes = _product(total, total_axes, array, names, kept), kept
+    return np.transpose(total, [total_axes.index(axis) for axis in out])
 
 
 def _chosen(phase: Phase, operands: Sequence[tuple[Array, list[Axis]]], out: list[Axis]) -> Array:
-    """Multiply all, then take the largest or smallest along each axis that is not in the output."""
-    total, own = operands[0]
+    """Multiply all operands, then take the maximum or minimum along axes not in the output."""
+    total, total_axes = operands[0]
     for array, names in operands[1:]:
-        kept = list(dict.fromkeys((*own, *names)))
-        total, own = _product(total, own, array, names, kept), kept
-    own_first = [*out, *(axis for axis in own if axis not in out)]
-    total = np.transpose(total, [own.index(axis) for axis in own_first])
-    inner = tuple(range(len(out), len(own)))
+        kept = list(dict.fromkeys((*total_axes, *names)))
+        total, total_axes = _product(total, total_axes, array, names, kept), kept
+    out_first = [*out, *(axis for axis in total_axes if axis not in out)]
+    total = np.transpose(total, [total_axes.index(axis) for axis in out_first])
+    inner = tuple(range(len(out), len(total_axes)))
     return np.asarray(total.max(axis=inner) if phase.reduction == "max" else total.min(axis=inner))
 
 
 def _product(
-    one: Array, names: list[Axis], other: Array, others: list[Axis], kept: list[Axis]
+    left: Array, left_axes: list[Axis], right: Array, right_axes: list[Axis], kept: list[Axis]
 ) -> Array:
-    numbers = {axis: at for at, axis in enumerate(dict.fromkeys((*names, *others)))}
-    labels = [[numbers[axis] for axis in each] for each in (names, others, kept)]
-    return np.asarray(np.einsum(one, labels[0], other, labels[1], labels[2]) % PRIME)
+    distinct = dict.fromkeys((*left_axes, *right_axes))
+    numbers = {axis: number for number, axis in enumerate(distinct)}
+    labels = [[numbers[axis] for axis in names] for names in (left_axes, right_axes, kept)]
+    return np.asarray(np.einsum(left, labels[0], right, labels[1], labels[2]) % PRIME)

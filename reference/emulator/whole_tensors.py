@@ -1,4 +1,4 @@
-"""Between whole tensors and the blocks of a program, by the names of these alone."""
+"""Cuts full tensors into the blocks of a program and joins them, by the block names alone."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from primepar.schedule.meaning import Box, Meaning
 
 
 def spread_tensors(meaning: Meaning, tensors: Mapping[str, Array]) -> list[Memory]:
-    """The initial blocks of every rank, cut out of whole tensors by their cuts in the program.
+    """Return the initial blocks of every rank, cut from full tensors by the program's cuts.
 
-    What a tensor lacks of its size in the program is padded with zeros. Raises `MissingBlockError`
+    A tensor that is smaller than in the program is padded with zeros. Raises `MissingBlockError`
     for a block of a tensor that is not given.
     """
-    initial, found = meaning.program.initial or (), Memory()
-    for name in dict.fromkeys(name for own in initial for name in own):
+    initial, blocks = meaning.program.initial or (), Memory()
+    for name in dict.fromkeys(name for names in initial for name in names):
         place = meaning.place(name)
         if place is None or place.tensor not in tensors:
             raise MissingBlockError(f"expected the whole tensor of {name}, got none of that name")
-        found[name] = _padded(tensors[place.tensor][_window(place.box)], place.box)
-    return [{name: found[name] for name in own} for own in initial]
+        blocks[name] = _padded(tensors[place.tensor][_window(place.box)], place.box)
+    return [{name: blocks[name] for name in names} for names in initial]
 
 
 def gather_tensors(
@@ -32,7 +32,7 @@ def gather_tensors(
     memories: Sequence[Mapping[str, Array]],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Array]:
-    """Whole tensors of these shapes, without padding, of their blocks in the memories.
+    """Return full tensors of these shapes, without padding, from their blocks in the memories.
 
     Raises `WrongDataError` if two replicas differ, and `IncompleteError` if a part is on no rank.
     """
@@ -45,22 +45,22 @@ def gather_tensors(
                 continue
             tensor, window = place.tensor, _window(place.box)
             whole = wholes.setdefault(tensor, np.zeros(shapes[tensor], block.dtype))
-            own = block[tuple(map(slice, whole[window].shape))]
-            if not np.array_equal(np.where(seen[tensor][window], whole[window], own), own):
+            part = block[tuple(map(slice, whole[window].shape))]
+            if not np.array_equal(np.where(seen[tensor][window], whole[window], part), part):
                 raise WrongDataError(
                     f"{tensor}: expected equal replicas of {name}, got another on rank {rank}"
                 )
-            whole[window], seen[tensor][window] = own, True
+            whole[window], seen[tensor][window] = part, True
     for tensor in shapes:
         if not seen[tensor].all():
             raise IncompleteError(f"expected all of {tensor} at the end, got a part on no rank")
     return {tensor: wholes[tensor] for tensor in shapes}
 
 
-def _padded(own: Array, box: Box) -> Array:
-    """A block of which the tensor has so much, zeros beyond its end."""
-    pairs = zip(box, own.shape, strict=True)
-    return np.pad(own, [(0, end - first - size) for (first, end), size in pairs])
+def _padded(part: Array, box: Box) -> Array:
+    """Return a block with the extents of `box`: `part`, then zeros beyond the tensor's end."""
+    pairs = zip(box, part.shape, strict=True)
+    return np.pad(part, [(0, end - first - size) for (first, end), size in pairs])
 
 
 def _window(box: Box) -> tuple[slice, ...]:

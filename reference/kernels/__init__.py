@@ -1,13 +1,12 @@
 """The NumPy kernels: one pure function for each phase of a training step.
 
 A kernel is `kernel(site, inputs, *blocks) -> block`. It is dense: the site gives the extents of its
-blocks in the whole tensors, and no rank, mesh or message. A sum over columns, rows or the
-vocabulary is that of its blocks alone; the program reduces it over the ranks. Blocks that are read
-are never changed.
+blocks in the full tensors, and no rank, mesh or message. A sum over columns, rows or the vocabulary
+is that of its blocks alone; the program reduces it over the ranks. Operands are never changed.
 
 Legend: M rows, N input and K output columns of a linear operator, H hidden columns, C columns of
-qkv, V vocabulary, S positions that keys and values are of, G key/value groups. A leading `d` is the
-gradient of the loss by that array.
+qkv, V vocabulary, S positions of keys and values, G key/value groups. A leading `d` marks the
+gradient of the loss with respect to that array.
 """
 
 from __future__ import annotations

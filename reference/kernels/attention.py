@@ -1,9 +1,9 @@
-"""The kernels of attention: a block of qkv has groups of heads, of whole sequences or of parts.
+"""The kernels of attention: a qkv block has groups of heads, of full sequences or of a part of one.
 
-Where blocks have a part of one sequence, the keys and values of the whole of it are read beside
-them. A block of these has the two of every group side by side, (S, 2 G D), rotated.
+If blocks have a part of a sequence, the keys and values of the full sequence are an additional
+operand. Its blocks have rotated key and value of every group next to each other, (S, 2 G D).
 
-Legend as in `layers_attention`: B sequences, T positions of queries, A heads, D elements of a head.
+Legend as in `oracle.attention`: B sequences, T positions of queries, A heads, D elements of a head.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from primepar.reference.oracle.layers import Array
 
 
 def keys(site: Site, inputs: StepInputs, x_MC: Array) -> Array:
-    """Give the keys and values of these rows: (M, 2 G D)."""
+    """Return the keys and values of these rows: (M, 2 G D)."""
     _, k_BGTD, v_BGTD = operands(_part(site), _sequences(site, x_MC))
     return _columns(k_BGTD, v_BGTD)
 
 
 def forward(site: Site, inputs: StepInputs, x_MC: Array, kv_S: Array | None = None) -> Array:
-    """Give the heads side by side: (M, H)."""
+    """Return the heads, concatenated: (M, H)."""
     part = _part(site)
     q_BATD, k_BGSD, v_BGSD = operands(part, _sequences(site, x_MC))
     if kv_S is not None:
@@ -44,10 +44,10 @@ def backward(
     x_MC: Array,
     *others: Array,
 ) -> Array:
-    """Give the gradient of the columns of qkv: (M, C).
+    """Return the gradient of the qkv columns: (M, C).
 
-    Reads dy where the block has whole sequences; else the keys and values of the sequence, dy, and
-    the gradient of the block's own keys and values by all queries.
+    `others` is dy if the block has full sequences. Else it is the keys and values of the sequence,
+    dy, and the gradient of the block's keys and values, summed over all queries.
     """
     part = _part(site)
     if len(others) == 1:
@@ -58,7 +58,7 @@ def backward(
 
 
 def backward_keys(site: Site, inputs: StepInputs, x_MC: Array, kv_S: Array, dy_MH: Array) -> Array:
-    """Give the gradient of all keys and values of a sequence by these queries: (S, 2 G D)."""
+    """Return these queries' terms in the gradient of all keys and values: (S, 2 G D)."""
     _, dk_BGSD, dv_BGSD = _gradients(site, inputs, x_MC, kv_S, dy_MH)
     return _columns(dk_BGSD, dv_BGSD)
 
@@ -66,7 +66,7 @@ def backward_keys(site: Site, inputs: StepInputs, x_MC: Array, kv_S: Array, dy_M
 def _gradients(
     site: Site, inputs: StepInputs, x_MC: Array, kv_S: Array | None, dy_MH: Array
 ) -> tuple[Array, Array, Array]:
-    """Gradients of the queries, and of the keys and values by these queries."""
+    """Return gradients of the queries, and these queries' terms for keys and values."""
     part = _part(site)
     q_BATD, k_BGSD, v_BGSD = operands(part, _sequences(site, x_MC))
     if kv_S is not None:
@@ -76,7 +76,7 @@ def _gradients(
 
 
 def _part(site: Site) -> AttentionPart:
-    """Which heads and queries of the model a block of qkv has."""
+    """Return the heads and queries of the model that a qkv block has."""
     config, ((row, _), (column, end)) = site.step.model, site.reads[0]
     group = (config.heads // config.kv_heads + 2) * config.head_dim
     sequence, position = divmod(row, site.step.positions)
@@ -84,7 +84,7 @@ def _part(site: Site) -> AttentionPart:
 
 
 def _sequences(site: Site, x_MC: Array) -> Array:
-    """The rows sequence by sequence, or as the part of one: (B, T, C)."""
+    """Return the rows by sequence, or as a part of one sequence: (B, T, C)."""
     positions = min(len(x_MC), site.step.positions)
     return x_MC.reshape(-1, positions, x_MC.shape[1])
 
@@ -94,14 +94,14 @@ def _rows(x_BTC: Array) -> Array:
 
 
 def _columns(k_BGTD: Array, v_BGTD: Array) -> Array:
-    """The key and value of every group side by side: (M, 2 G D)."""
+    """Return key and value of every group next to each other: (M, 2 G D)."""
     kv_BTG2D = np.stack([k_BGTD, v_BGTD], axis=2).transpose(0, 3, 1, 2, 4)
     batch, positions = kv_BTG2D.shape[:2]
     return kv_BTG2D.reshape(batch * positions, -1)
 
 
 def _heads(part: AttentionPart, kv_S: Array) -> tuple[Array, Array]:
-    """Keys and values (1, G, S, D) of a sequence or of a part of it."""
+    """Return keys and values (1, G, S, D) of a sequence or of a part of it."""
     kv_SG2D = kv_S.reshape(len(kv_S), part.count, 2, -1)
     k_GSD, v_GSD = kv_SG2D.transpose(2, 1, 0, 3)
     return k_GSD[None], v_GSD[None]

@@ -11,7 +11,7 @@ from primepar.schedule.meaning import Box
 
 
 def lookup(site: Site, inputs: StepInputs, tokens_M: Tokens, table_VH: Array) -> Array:
-    """Give the rows of the tokens that this slice of the table has, zeros for the others."""
+    """Return the rows of the tokens in this slice of the table, zeros for the others."""
     here, tokens = inside(tokens_M, site.reads[1], 0)
     x_MH = np.zeros((len(tokens_M), table_VH.shape[1]), table_VH.dtype)
     x_MH[here] = table_VH[tokens]
@@ -19,20 +19,20 @@ def lookup(site: Site, inputs: StepInputs, tokens_M: Tokens, table_VH: Array) ->
 
 
 def forward(site: Site, inputs: StepInputs, x_MH: Array, position_TH: Array | None = None) -> Array:
-    """Give the rows plus those of their positions, of which dropout keeps a part."""
+    """Return the rows plus those of their positions, after dropout."""
     if position_TH is not None:
         x_MH = x_MH + position_TH[_positions(site, site.reads[0])]
     return backward(site, inputs, x_MH)
 
 
 def backward(site: Site, inputs: StepInputs, dy_MH: Array) -> Array:
-    """Give the gradient of the rows, dropped as they were."""
+    """Return the gradient of the rows, with the dropout mask of the rows."""
     probability = site.step.model.embedding_dropout
     return dropped(site, inputs, dy_MH, site.writes, "embedding", probability)
 
 
 def token_gradient(site: Site, inputs: StepInputs, tokens_M: Tokens, dy_MH: Array) -> Array:
-    """Give the gradient of this slice of the table by these rows: (V, H)."""
+    """Return these rows' terms in the gradient of this slice of the table: (V, H)."""
     (first, end), _ = site.writes
     here, tokens = inside(tokens_M, site.writes, 0)
     dtable_VH = np.zeros((end - first, dy_MH.shape[1]), dy_MH.dtype)
@@ -41,7 +41,7 @@ def token_gradient(site: Site, inputs: StepInputs, tokens_M: Tokens, dy_MH: Arra
 
 
 def position_gradient(site: Site, inputs: StepInputs, dy_MH: Array) -> Array:
-    """Give the gradient of the table of positions by these rows: (context, H)."""
+    """Return these rows' terms in the gradient of the position table: (context, H)."""
     (first, end), _ = site.writes
     dtable_TH = np.zeros((end - first, dy_MH.shape[1]), dy_MH.dtype)
     np.add.at(dtable_TH, _positions(site, site.reads[0]), dy_MH)

@@ -1,4 +1,4 @@
-"""What kernels share: the numbers of the elements of a block, and the dropout of these."""
+"""Functions that kernels share: element numbers of a block, and its dropout."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Kernel = Callable[..., Array]
 
 
 def numbers(box: Box, dim: int) -> Tokens:
-    """Numbers in the whole tensor of the elements of a block along a dim."""
+    """Return the element numbers, in the full tensor, of a block along a dim."""
     return np.arange(*box[dim])
 
 
 def inside(numbers_M: Tokens, box: Box, dim: int) -> tuple[Tokens, Tokens]:
-    """Which of some numbers are in a block along a dim, and which of its elements they are."""
+    """Return the positions of numbers that are in a block along a dim, and their elements in it."""
     first, end = box[dim]
     (here,) = np.nonzero((numbers_M >= first) & (numbers_M < end))
     return here, numbers_M[here] - first
@@ -28,7 +28,7 @@ def inside(numbers_M: Tokens, box: Box, dim: int) -> tuple[Tokens, Tokens]:
 def dropped(
     site: Site, inputs: StepInputs, x_MK: Array, box: Box, operator: str, probability: float
 ) -> Array:
-    """A block of the output of an operator after its dropout; alike its gradient, in backward."""
+    """Apply dropout to a block of an operator's output, or in backward to its gradient."""
     rows_M, columns_K = numbers(box, 0), numbers(box, 1)
     width = site.operator.K
     kept_MK = kept_elements(inputs.draw, probability, operator, rows_M, columns_K, width)

@@ -1,6 +1,6 @@
 """The kernels of the mean cross-entropy: a block of the logits has a slice of the vocabulary.
 
-Padding of the vocabulary gets no probability, and so no gradient.
+The padding of the vocabulary has probability 0, and so no gradient.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from primepar.reference.oracle.layers import Array, Tokens
 
 
 def largest(site: Site, inputs: StepInputs, x_MV: Array) -> Array:
-    """Give the largest logit of every row: (M)."""
+    """Return the largest logit of every row: (M)."""
     return np.asarray(_without_padding(site, x_MV).max(axis=1))
 
 
 def sums(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, targets_M: Tokens) -> Array:
-    """Give two numbers of every row, whose logits are less the largest: (2, M).
+    """Return two numbers of every row, after subtraction of its largest logit: (2, M).
 
-    The sum of their exponentials, and the logit of the target, zero where that is not here.
+    They are the sum of exponentials, and the target's logit (zero if it is not in the block).
     """
     x_MV = _without_padding(site, x_MV) - largest_M[:, None]
     rows, columns = inside(targets_M, site.reads[0], 1)
-    at_M = np.zeros(len(x_MV), x_MV.dtype)
-    at_M[rows] = x_MV[rows, columns]
-    return np.stack([np.exp(x_MV).sum(axis=1), at_M])
+    target_M = np.zeros(len(x_MV), x_MV.dtype)
+    target_M[rows] = x_MV[rows, columns]
+    return np.stack([np.exp(x_MV).sum(axis=1), target_M])
 
 
 def forward(site: Site, inputs: StepInputs, sums_2M: Array) -> Array:
-    """Give the part of the mean over all rows of the step that is of these: (1)."""
-    sum_M, at_M = sums_2M
-    losses = np.sum(np.log(sum_M) - at_M, keepdims=True)
+    """Return these rows' term in the mean over all rows of the step: (1)."""
+    sum_M, target_M = sums_2M
+    losses = np.sum(np.log(sum_M) - target_M, keepdims=True)
     return np.asarray(losses / _rows(site))
 
 
 def shares(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, sums_2M: Array) -> Array:
-    """Give the probabilities of softmax."""
+    """Return the softmax probabilities."""
     x_MV = _without_padding(site, x_MV) - largest_M[:, None]
     return np.asarray(np.exp(x_MV) / sums_2M[0][:, None])
 
 
 def backward(site: Site, inputs: StepInputs, shares_MV: Array, targets_M: Tokens) -> Array:
-    """Give the gradient of the logits."""
+    """Return the gradient of the logits."""
     dx_MV = shares_MV.copy()
     dx_MV[inside(targets_M, site.reads[0], 1)] -= 1
     return dx_MV / _rows(site)
@@ -54,7 +54,7 @@ def _rows(site: Site) -> int:
 
 
 def _without_padding(site: Site, x_MV: Array) -> Array:
-    """The logits, minus infinity where the vocabulary is padded."""
+    """Return the logits, with minus infinity in the padding of the vocabulary."""
     padding_V = numbers(site.reads[0], 1) >= site.step.model.vocabulary
     return np.where(padding_V, x_MV.dtype.type(-np.inf), x_MV)
 

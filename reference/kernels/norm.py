@@ -1,4 +1,4 @@
-"""The kernels of layer norm and RMS norm; sums over a row are of the columns of one block."""
+"""The kernels of layer norm and RMS norm; a sum over a row covers the columns of one block."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ from primepar.reference.oracle.layers import Array
 
 
 def mean(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
-    """Give the sum of every row: (M)."""
+    """Return the sum of every row: (M)."""
     return np.asarray(x_MH.sum(axis=1))
 
 
 def centre(site: Site, inputs: StepInputs, x_MH: Array, sum_M: Array) -> Array:
-    """Give every row less its mean."""
+    """Return every row minus its mean."""
     return x_MH - sum_M[:, None] / site.step.model.hidden
 
 
 def square(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
-    """Give the sum of the squares of every row: (M)."""
+    """Return the sum of the squares of every row: (M)."""
     return np.asarray((x_MH**2).sum(axis=1))
 
 
 def divide(site: Site, inputs: StepInputs, x_MH: Array, square_M: Array) -> Array:
-    """Give every row divided by the root of its mean square."""
+    """Return every row divided by the root of its mean square."""
     return x_MH / _root(site, square_M)
 
 
 def forward(
     site: Site, inputs: StepInputs, normed_MH: Array, weight_H: Array, bias_H: Array | None = None
 ) -> Array:
-    """Give the normed rows times weight plus bias."""
+    """Return the normalized rows times weight plus bias."""
     scaled_MH = normed_MH * weight_H
     return scaled_MH if bias_H is None else scaled_MH + bias_H
 
 
 def gradient(site: Site, inputs: StepInputs, dy_MH: Array, normed_MH: Array) -> Array:
-    """Give the gradient of the weight by these rows: (H)."""
+    """Return these rows' terms in the gradient of the weight: (H)."""
     return np.asarray((dy_MH * normed_MH).sum(axis=0))
 
 
 def backward_sums(
     site: Site, inputs: StepInputs, dy_MH: Array, weight_H: Array, normed_MH: Array
 ) -> Array:
-    """Give what backward sums of every row, along it and, in a layer norm, its mean: (2, M)."""
+    """Return the sums of every row for backward: (2, M); for RMS norm (1, M).
+
+    They are the sum of dnormed * normed and, for a layer norm, the sum of dnormed.
+    """
     dnormed_MH = dy_MH * weight_H
     sums = [(dnormed_MH * normed_MH).sum(axis=1)]
     if _centred(site.writes[0]):
@@ -62,7 +65,7 @@ def backward(
     square_M: Array,
     sums_2M: Array,
 ) -> Array:
-    """Give the gradient of the rows."""
+    """Return the gradient of the rows."""
     means_2M1 = sums_2M[..., None] / site.step.model.hidden
     dx_MH: Array = dy_MH * weight_H - normed_MH * means_2M1[0]
     if _centred(site.reads[-1][0]):
@@ -71,7 +74,7 @@ def backward(
 
 
 def _centred(rows: tuple[int, int]) -> bool:
-    """Whether a layer norm has sums of so many kinds; an RMS norm has one."""
+    """Return whether the number of sums is that of a layer norm, two; an RMS norm has one."""
     first, end = rows
     return end - first == 2
 

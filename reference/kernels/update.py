@@ -1,6 +1,6 @@
-"""The kernels that end a step: the norm of the gradient, clipping by it, and AdamW.
+"""The kernels at the end of a step: the norm of the gradient, clipping, and AdamW.
 
-AdamW goes element by element, so its blocks may be any.
+AdamW is element-wise, so any blocks work.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from primepar.reference.oracle.layers import Array
 
 
 def squares(site: Site, inputs: StepInputs, *gradients: Array) -> Array:
-    """Give the sum of the squares of some gradients: (1)."""
-    return np.asarray(sum(np.sum(each**2) for each in gradients)).reshape(1)
+    """Return the sum of the squares of some gradients: (1)."""
+    return np.asarray(sum(np.sum(gradient**2) for gradient in gradients)).reshape(1)
 
 
 def norm(site: Site, inputs: StepInputs, *squares_1: Array) -> Array:
-    """Give the norm of the whole gradient: (1)."""
+    """Return the norm of the whole gradient: (1)."""
     return np.asarray(np.sqrt(np.sum(squares_1, axis=0)))
 
 
 def first(
     site: Site, inputs: StepInputs, moment: Array, gradient: Array, norm_1: Array | None = None
 ) -> Array:
-    """Give the new mean of the gradient, which is clipped if its norm is given."""
+    """Return the new first moment; the gradient is clipped if its norm is given."""
     beta, _ = site.step.betas
     return beta * moment + (1 - beta) * _clipped(site, gradient, norm_1)
 
@@ -35,13 +35,13 @@ def first(
 def second(
     site: Site, inputs: StepInputs, moment: Array, gradient: Array, norm_1: Array | None = None
 ) -> Array:
-    """Give the new mean of the squared gradient, which is clipped if its norm is given."""
+    """Return the new second moment; the gradient is clipped if its norm is given."""
     _, beta = site.step.betas
     return beta * moment + (1 - beta) * _clipped(site, gradient, norm_1) ** 2
 
 
 def adamw(site: Site, inputs: StepInputs, parameter: Array, first: Array, second: Array) -> Array:
-    """Give the new parameter, as torch.optim.AdamW does."""
+    """Return the new parameter, like torch.optim.AdamW."""
     beta1, beta2 = site.step.betas
     decay = site.step.decay if _decays(site) else 0.0
     deviation = np.sqrt(second) / math.sqrt(1 - beta2**inputs.number) + site.step.epsilon
@@ -50,7 +50,7 @@ def adamw(site: Site, inputs: StepInputs, parameter: Array, first: Array, second
 
 
 def _clipped(site: Site, gradient: Array, norm_1: Array | None) -> Array:
-    """The gradient, scaled down to the largest norm where it has a larger one."""
+    """Return the gradient, scaled down to the allowed norm if its norm is larger."""
     clip = site.step.clip
     if norm_1 is None or clip is None:
         return gradient
@@ -58,7 +58,7 @@ def _clipped(site: Site, gradient: Array, norm_1: Array | None) -> Array:
 
 
 def _decays(site: Site) -> bool:
-    """Whether a parameter is the weight of a linear operator."""
+    """Return whether a parameter is the weight of a linear operator."""
     operator = site.step.operators.get(site.name.removesuffix(".weight"))
     return operator is not None and operator.kind == "linear" and site.name.endswith(".weight")
 

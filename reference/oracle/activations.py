@@ -1,4 +1,4 @@
-"""The activations of the transformer: NumPy functions, element by element, and their backward.
+"""The activations of the transformer: element-wise NumPy functions and their backward.
 
 They have the form of `layers`: `y = f(x)` and `dx = f_backward(x, dy)`.
 """
@@ -26,7 +26,7 @@ def gelu(x: Array) -> Array:
 
 
 def gelu_backward(x: Array, dy: Array) -> Array:
-    """Gradient of the input."""
+    """Return the gradient of the input."""
     # AGAIN
     bend = _bend(x)
     # GRADIENTS
@@ -42,7 +42,7 @@ def _bend(x: Array) -> Array:
 
 
 def gelu_exact(x: Array) -> Array:
-    """GELU: x times the share of the normal distribution that lies below x."""
+    """GELU: x times the probability that a standard normal variable is below x."""
     # COMPUTE
     y: Array = x * _below(x)
     # RESULT
@@ -50,7 +50,7 @@ def gelu_exact(x: Array) -> Array:
 
 
 def gelu_exact_backward(x: Array, dy: Array) -> Array:
-    """Gradient of the input."""
+    """Return the gradient of the input."""
     # AGAIN
     below = _below(x)
     # GRADIENTS
@@ -67,7 +67,7 @@ def _below(x: Array) -> Array:
 
 
 def relu(x: Array) -> Array:
-    """Give x where it is positive, else 0."""
+    """Return x where it is positive, else 0."""
     # COMPUTE
     y: Array = np.maximum(x, 0)
     # RESULT
@@ -75,7 +75,7 @@ def relu(x: Array) -> Array:
 
 
 def relu_backward(x: Array, dy: Array) -> Array:
-    """Gradient of the input; at 0 it is 0."""
+    """Return the gradient of the input; at 0 it is 0."""
     # GRADIENTS
     dx: Array = dy * (x > 0)
     # RESULT
@@ -83,7 +83,7 @@ def relu_backward(x: Array, dy: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    """Give x times the logistic function of x."""
+    """Return x times the logistic function of x."""
     # COMPUTE
     y: Array = x * _logistic(x)
     # RESULT
@@ -91,7 +91,7 @@ def silu(x: Array) -> Array:
 
 
 def silu_backward(x: Array, dy: Array) -> Array:
-    """Gradient of the input."""
+    """Return the gradient of the input."""
     # AGAIN
     share = _logistic(x)
     # GRADIENTS
@@ -116,7 +116,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(config: ModelConfig, x: Array) -> Array:
-    """Give act(x), or act(gate) * up where the columns are gate 0, up 0, gate 1, up 1, ..."""
+    """Return act(x), or act(gate) * up for columns gate 0, up 0, gate 1, up 1, ..."""
     act, _ = ACTIVATIONS[config.activation]
     if not config.gated:
         return act(x)
@@ -127,7 +127,7 @@ def activation(config: ModelConfig, x: Array) -> Array:
 
 
 def activation_backward(config: ModelConfig, x: Array, dy: Array) -> Array:
-    """Gradient of the columns."""
+    """Return the gradient of the columns."""
     act, act_backward = ACTIVATIONS[config.activation]
     if not config.gated:
         return act_backward(x, dy)

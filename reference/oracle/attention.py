@@ -1,12 +1,12 @@
-"""The attention of the transformer: from the columns of qkv to the heads side by side, and back.
+"""The attention of the transformer: from the qkv columns to the concatenated heads, and back.
 
-Its functions have the form of those in `layers`. `attend` is the whole operator on a part of it
-that has what it needs; a part whose keys and values come from elsewhere goes through `operands`,
-`attend_to` and their backwards one by one.
+Its functions have the form of those in `layers`. `attend` is the whole operator on a part with full
+sequences. A part whose keys and values are gathered from other parts uses `operands`, `attend_to`
+and their backwards separately.
 
-Legend: B batch, T positions, S positions looked at, A heads, G key/value heads, R = A / G heads of
+Legend: B batch, T positions, S positions of keys, A heads, G key/value heads, R = A / G heads of
 one group, D elements of one head, E = R + 2 heads in the columns of one group, C = G E D columns of
-qkv, H = A D. A leading `d` is the gradient of the loss by that array.
+qkv, H = A D. A leading `d` marks the gradient of the loss with respect to that array.
 """
 
 # ruff: noqa: RET504 - a result keeps its shape in its name
@@ -28,10 +28,10 @@ Three = tuple[Array, Array, Array]
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """Which part of a model's attention is worked on.
+    """A part of a model's attention.
 
-    Of the columns `count` key/value groups from `first` on, of the queries those from `position` of
-    the step's `sequence` on.
+    Its columns are `count` key/value groups from `first` on. Its queries start at `position` of
+    sequence `sequence` of the step.
     """
 
     config: ModelConfig
@@ -42,7 +42,7 @@ class AttentionPart:
 
     @classmethod
     def every(cls, config: ModelConfig) -> AttentionPart:
-        """All groups and queries of a model."""
+        """Return the part with all groups and queries of a model."""
         return cls(config, 0, config.kv_heads)
 
     @property
@@ -52,13 +52,13 @@ class AttentionPart:
 
     @property
     def heads(self) -> range:
-        """Their heads, by the numbers that these have in the model."""
+        """The heads of the part, by their numbers in the model."""
         size = self.heads_per_group
         return range(self.first * size, (self.first + self.count) * size)
 
 
 def split_heads(qkv_BTC: Array, groups: int, heads_per_group: int = 1) -> Three:
-    """Query (B, A, T, D), key and value (B, G, T, D); the columns of a group are q ..., k, v."""
+    """Return query (B, A, T, D), key and value (B, G, T, D); columns of a group: q ..., k, v."""
     # COMPUTE
     batch, positions, columns = qkv_BTC.shape
     parts = heads_per_group + 2
@@ -71,7 +71,7 @@ def split_heads(qkv_BTC: Array, groups: int, heads_per_group: int = 1) -> Three:
 
 
 def split_heads_backward(dq_BATD: Array, dk_BGTD: Array, dv_BGTD: Array) -> Array:
-    """Gradient of the columns: (B, T, C)."""
+    """Return the gradient of the columns: (B, T, C)."""
     # AGAIN
     batch, groups, positions, size = dk_BGTD.shape
     # GRADIENTS
@@ -83,7 +83,7 @@ def split_heads_backward(dq_BATD: Array, dk_BGTD: Array, dv_BGTD: Array) -> Arra
 
 
 def alibi(part: AttentionPart, queries: int, keys: int) -> Array:
-    """What is added to the scores of the part's heads: (A, T, S)."""
+    """Return the ALiBi term that is added to the scores of the part's heads: (A, T, S)."""
     slopes_A11 = alibi_slopes(part.config.heads)[list(part.heads), None, None]
     distance_TS = (part.position + np.arange(queries))[:, None] - np.arange(keys)
     return -slopes_A11 * distance_TS
@@ -98,10 +98,10 @@ def attention(
     probability: float = 0.0,
     position: int = 0,
 ) -> Array:
-    """Causal attention: each position sums the values of itself and of those before it.
+    """Return causal attention: each position averages the values of itself and earlier positions.
 
-    The bias is added to the scores; `kept` tells which shares a dropout of `probability` keeps.
-    Keys begin at position 0, queries at `position`.
+    The bias is added to the scores. `kept` is the mask of the weights that dropout of `probability`
+    keeps. Keys begin at position 0, queries at `position`.
     """
     # COMPUTE
     p_BATS = _attention_weights(q_BATD, k_BASD, bias_ATS, position)
@@ -120,7 +120,7 @@ def attention_backward(
     probability: float = 0.0,
     position: int = 0,
 ) -> Three:
-    """Gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     # AGAIN
     p_BATS = _attention_weights(q_BATD, k_BASD, bias_ATS, position)
     # GRADIENTS
@@ -149,7 +149,7 @@ def _attention_weights(
 
 
 def merge_heads(o_BATD: Array) -> Array:
-    """The heads side by side: (B, T, H)."""
+    """Return the heads, concatenated: (B, T, H)."""
     # COMPUTE
     batch, heads, positions, size = o_BATD.shape
     o_BTAD = o_BATD.transpose(0, 2, 1, 3)
@@ -158,7 +158,7 @@ def merge_heads(o_BATD: Array) -> Array:
 
 
 def merge_heads_backward(heads: int, do_BTH: Array) -> Array:
-    """Gradient of each head: (B, A, T, D)."""
+    """Return the gradient of each head: (B, A, T, D)."""
     # AGAIN
     batch, positions, hidden = do_BTH.shape
     # GRADIENTS
@@ -170,9 +170,9 @@ def merge_heads_backward(heads: int, do_BTH: Array) -> Array:
 def attend(
     part: AttentionPart, qkv_BTC: Array, draw: Draw | None = None, operator: str = ""
 ) -> Array:
-    """The operator on a part with whole sequences: (B, T, H) of its heads.
+    """Return the output of the operator on a part with full sequences: (B, T, H) of its heads.
 
-    With a `draw` the shares are dropped as those of `operator`.
+    With a `draw`, dropout of the weights has the mask of `operator`.
     """
     # COMPUTE
     o_BTH = attend_to(part, *operands(part, qkv_BTC), draw, operator)
@@ -183,7 +183,7 @@ def attend(
 def attend_backward(
     part: AttentionPart, qkv_BTC: Array, do_BTH: Array, draw: Draw | None = None, operator: str = ""
 ) -> Array:
-    """Gradient of the columns."""
+    """Return the gradient of the columns."""
     # AGAIN
     q_BATD, k_BGTD, v_BGTD = operands(part, qkv_BTC)
     # GRADIENTS
@@ -193,7 +193,7 @@ def attend_backward(
 
 
 def operands(part: AttentionPart, qkv_BTC: Array) -> Three:
-    """Query (B, A, T, D), key and value (B, G, T, D), turned as their positions ask."""
+    """Return query (B, A, T, D), key and value (B, G, T, D); rotary ones are rotated."""
     # COMPUTE
     q_BATD, k_BGTD, v_BGTD = split_heads(qkv_BTC, part.count, part.heads_per_group)
     if part.config.positions == "rotary":
@@ -205,7 +205,7 @@ def operands(part: AttentionPart, qkv_BTC: Array) -> Three:
 
 
 def operands_backward(part: AttentionPart, dq_BATD: Array, dk_BGTD: Array, dv_BGTD: Array) -> Array:
-    """Gradient of the columns: (B, T, C)."""
+    """Return the gradient of the columns: (B, T, C)."""
     # GRADIENTS
     if part.config.positions == "rotary":
         dq_BATD, dk_BGTD = (
@@ -223,7 +223,7 @@ def attend_to(
     draw: Draw | None,
     operator: str,
 ) -> Array:
-    """The queries of a part and all keys and values of their sequences: (B, T, H)."""
+    """Return the attention of a part's queries to all keys of their sequences: (B, T, H)."""
     # COMPUTE
     k_BASD, v_BASD = _repeated(part, k_BGSD), _repeated(part, v_BGSD)
     bias_ATS, kept_BATS = _on_scores(part, q_BATD, k_BGSD, draw, operator)
@@ -242,7 +242,7 @@ def attend_to_backward(
     draw: Draw | None,
     operator: str,
 ) -> Three:
-    """Gradients of query, key and value; of a key, what these queries give it."""
+    """Return the gradients of query, key and value; for keys and values these queries' terms."""
     # AGAIN
     k_BASD, v_BASD = _repeated(part, k_BGSD), _repeated(part, v_BGSD)
     bias_ATS, kept_BATS = _on_scores(part, q_BATD, k_BGSD, draw, operator)
@@ -259,14 +259,14 @@ def attend_to_backward(
 def _on_scores(
     part: AttentionPart, q_BATD: Array, k_BGSD: Array, draw: Draw | None, operator: str
 ) -> tuple[Array | None, Array | None]:
-    """What is added to the scores, and which shares are kept."""
+    """Return the bias of the scores, and the dropout mask of the weights."""
     sizes = len(q_BATD), q_BATD.shape[2], k_BGSD.shape[2]
     bias_ATS = alibi(part, *sizes[1:]) if part.config.positions == "alibi" else None
     return bias_ATS, _kept(part, sizes, draw, operator)
 
 
 def _repeated(part: AttentionPart, x_BGSD: Array) -> Array:
-    """Every key or value head once for each of its query heads."""
+    """Repeat every key or value head for each of its query heads."""
     times = part.heads_per_group
     return x_BGSD if times == 1 else np.repeat(x_BGSD, times, axis=1)
 

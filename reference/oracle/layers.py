@@ -1,16 +1,15 @@
-"""The operators of the transformer but the linear one, each a NumPy function and its backward.
+"""The operators of the transformer except the linear one: a NumPy function and its backward each.
 
 Every pair has one form: `y = f(x, ...)` and `dx, ... = f_backward(x, ..., dy)`. The backward takes
-those arguments of f that it needs, then the gradient of what f gave; it gives the gradient of
-every real-valued argument, in order. Nothing is kept between the two: what a backward needs of the
-forward pass it computes again. Bodies go in one order: COMPUTE, RESULT in a forward; AGAIN (what
-the forward computed), GRADIENTS, RESULT in a backward.
+the arguments of f that it needs, then the gradient of the result of f. It returns the gradients of
+all real-valued arguments, in order. Nothing is stored between the two: the backward recomputes what
+it needs. Bodies have one order: COMPUTE, RESULT in a forward; AGAIN (recomputation), GRADIENTS,
+RESULT in a backward.
 
-Those of the attention, of positions in it and the activations are in `layers_attention`,
-`layers_positions` and `layers_activation`.
+Attention, positions and activations are in `attention`, `positions` and `activations`.
 
-Legend: B batch, T positions, H hidden, V vocabulary. A leading `d` is the gradient of the loss by
-that array.
+Legend: B batch, T positions, H hidden, V vocabulary. A leading `d` marks the gradient of the loss
+with respect to that array.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Array = NDArray[np.floating[Any]]
 Tokens = NDArray[np.integer[Any]]
 
 EPSILON = 1e-5
-"""What layer norm adds to the variance, as in GPT-2."""
+"""Added to the variance in layer norm, as in GPT-2."""
 
 
 def embedding(tokens_BT: Tokens, token_VH: Array, position_TH: Array | None = None) -> Array:
-    """Sum of the vector of each token and, if there is one, the vector of its position."""
+    """Return the row of each token plus, if there is a table, the row of its position."""
     # COMPUTE
     x_BTH: Array = token_VH[tokens_BT]
     if position_TH is not None:
@@ -42,7 +41,7 @@ def embedding(tokens_BT: Tokens, token_VH: Array, position_TH: Array | None = No
 def embedding_backward(
     tokens_BT: Tokens, token_VH: Array, position_TH: Array | None, dx_BTH: Array
 ) -> tuple[Array, ...]:
-    """Gradients of the tables; a token that comes twice gathers both of its gradients."""
+    """Return the gradients of the tables; the gradients of equal tokens are summed."""
     # AGAIN
     positions = tokens_BT.shape[1]
     # GRADIENTS
@@ -57,7 +56,7 @@ def embedding_backward(
 
 
 def layer_norm(x_BTH: Array, weight_H: Array, bias_H: Array, epsilon: float = EPSILON) -> Array:
-    """Every row shifted to mean 0, scaled to variance 1, then times weight plus bias."""
+    """Return every row, shifted to mean 0, scaled to variance 1, times weight plus bias."""
     # COMPUTE
     normed_BTH, _ = _normalized(x_BTH, epsilon)
     # RESULT
@@ -67,7 +66,7 @@ def layer_norm(x_BTH: Array, weight_H: Array, bias_H: Array, epsilon: float = EP
 def layer_norm_backward(
     x_BTH: Array, weight_H: Array, dy_BTH: Array, epsilon: float = EPSILON
 ) -> tuple[Array, Array, Array]:
-    """Gradients of the input, the weight and the bias."""
+    """Return the gradients of the input, the weight and the bias."""
     # AGAIN
     normed_BTH, deviation_BT1 = _normalized(x_BTH, epsilon)
     # GRADIENTS
@@ -89,7 +88,7 @@ def _normalized(x_BTH: Array, epsilon: float) -> tuple[Array, Array]:
 
 
 def rms_norm(x_BTH: Array, weight_H: Array, epsilon: float = EPSILON) -> Array:
-    """Every row scaled to a mean square of 1, then times weight."""
+    """Return every row, scaled to a mean square of 1, times weight."""
     # COMPUTE
     root_BT1 = _root_mean_square(x_BTH, epsilon)
     # RESULT
@@ -99,7 +98,7 @@ def rms_norm(x_BTH: Array, weight_H: Array, epsilon: float = EPSILON) -> Array:
 def rms_norm_backward(
     x_BTH: Array, weight_H: Array, dy_BTH: Array, epsilon: float = EPSILON
 ) -> tuple[Array, Array]:
-    """Gradients of the input and the weight."""
+    """Return the gradients of the input and the weight."""
     # AGAIN
     root_BT1 = _root_mean_square(x_BTH, epsilon)
     normed_BTH = x_BTH / root_BT1
@@ -118,7 +117,7 @@ def _root_mean_square(x_BTH: Array, epsilon: float) -> Array:
 
 
 def dropout(x: Array, kept: Array | None, probability: float) -> Array:
-    """What is kept divided by 1 - probability, the rest zero; its backward is itself, of dy."""
+    """Return kept elements divided by 1 - probability, else zero; applied to dy it is backward."""
     if kept is None:
         return x
     # COMPUTE
@@ -135,9 +134,9 @@ def kept_elements(
     columns_K: Tokens,
     width: int,
 ) -> Array | None:
-    """Which elements of an activation of `width` columns a dropout keeps: (M, K); None for all.
+    """Return the dropout mask of an activation with `width` columns: (M, K); None for no dropout.
 
-    The rows and columns are those of the whole activation.
+    The numbers of rows and columns are those in the full activation.
     """
     if draw is None or not probability:
         return None
@@ -146,7 +145,7 @@ def kept_elements(
 
 
 def cross_entropy(logits_BTV: Array, targets_BT: Tokens) -> float:
-    """Mean over all positions of -log of the share that softmax gives to the target."""
+    """Return the mean over all positions of -log of the target's softmax probability."""
     # COMPUTE
     logs_BTV = _log_softmax(logits_BTV)
     at_target_BT1 = np.take_along_axis(logs_BTV, targets_BT[..., None], axis=-1)
@@ -155,7 +154,7 @@ def cross_entropy(logits_BTV: Array, targets_BT: Tokens) -> float:
 
 
 def cross_entropy_backward(logits_BTV: Array, targets_BT: Tokens) -> Array:
-    """Gradient of the logits; the gradient of the loss by itself is 1 and is no argument."""
+    """Return the gradient of the logits; the gradient of the loss itself is 1, so no argument."""
     # AGAIN
     dlogits_BTV: Array = np.exp(_log_softmax(logits_BTV))
     # GRADIENTS

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 class LinearStep(NamedTuple):
-    """What one training step of a linear operator makes: `O`, `dI` and `dW`."""
+    """Result of one training step of a linear operator: `O`, `dI` and `dW`."""
 
     O: Array
     dI: Array
@@ -22,12 +22,12 @@ class LinearStep(NamedTuple):
 
 
 def linear(I_MN: Array, W_NK: Array) -> Array:
-    """Output O of shape (M, K), or (B, M, K) where I has a batch dim."""
+    """Return the output O of shape (M, K), or (B, M, K) if I has a batch dim."""
     return np.asarray(I_MN @ W_NK)
 
 
 def linear_backward(I_MN: Array, W_NK: Array, dO_MK: Array) -> tuple[Array, Array]:
-    """Gradients (dI, dW) from the gradient of the output; dW is summed over B and M."""
+    """Return the gradients (dI, dW) from the gradient of the output; dW sums over B and M."""
     N, K = W_NK.shape
     dI_MN = dO_MK @ W_NK.T
     dW_NK = I_MN.reshape(-1, N).T @ dO_MK.reshape(-1, K)
@@ -35,5 +35,5 @@ def linear_backward(I_MN: Array, W_NK: Array, dO_MK: Array) -> tuple[Array, Arra
 
 
 def linear_step(I_MN: Array, W_NK: Array, dO_MK: Array) -> LinearStep:
-    """Forward, backward and gradient of one linear operator."""
+    """Return forward, backward and gradient of one linear operator."""
     return LinearStep(linear(I_MN, W_NK), *linear_backward(I_MN, W_NK, dO_MK))

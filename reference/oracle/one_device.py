@@ -1,4 +1,4 @@
-"""The tensors of a program, whole, on one device: what emulated devices are compared with."""
+"""The full tensors of a program on one device, with which emulated devices are compared."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from primepar.schedule.operators import Dim, tensor_dims
 
 @dataclass(frozen=True)
 class OneDevice:
-    """Whole tensors, and how blocks lie in them."""
+    """Full tensors, and the places of blocks in them."""
 
     tensors: dict[str, Array]
     slices: dict[str, tuple[int | None, ...]]
-    """Tensor -> units of each axis that a place counts in; None for an axis that it leaves out."""
+    """Tensor -> units of each axis in places; None for an axis that places do not have."""
     made: dict[str, list[Place]] = field(default_factory=dict)
-    """Tensors that the program makes -> where their blocks lie."""
+    """Tensors that the program makes -> places of their blocks."""
     shape: dict[Dim, int] = field(default_factory=dict)
     """Elements along each dim of the linear operator."""
 
     def block(self, place: Place) -> Array | None:
-        """A block of a tensor; None for one that is not there."""
+        """Return a block of a tensor; None if there is no such block."""
         if place.tensor not in self.tensors:
             return None
         window = self.window(place)
         return None if window is None else self.tensors[place.tensor][window]
 
     def window(self, place: Place) -> tuple[slice, ...] | None:
-        """Where a block lies in its tensor; None if it lies in none."""
+        """Return the slices of a block in its tensor; None if the place does not fit it."""
         sizes, box = self.tensors[place.tensor].shape, list(place.box)
-        found = []
+        window = []
         for size, units in zip(sizes, self.slices[place.tensor], strict=True):
             if units is None:
-                found.append(slice(0, size))
+                window.append(slice(0, size))
                 continue
             if not box or box[0][1] > units:
                 return None
             first, end = box.pop(0)
-            found.append(slice(first * size // units, end * size // units))
-        return None if box else tuple(found)
+            window.append(slice(first * size // units, end * size // units))
+        return None if box else tuple(window)
 
 
 def linear_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
-    """Integers in float64 for what goes into a linear operator, and what comes out of it.
+    """Return inputs of a linear operator, integers in float64, and its outputs.
 
     Raises `ProgramError` or `ShapeError` if grid, shape and cuts do not fit.
     """
@@ -86,8 +86,8 @@ def _dims(tensor: str, grid: Mapping[Dim, int]) -> list[Dim]:
 
 
 def output_places(contents: Contents, made: Iterable[str]) -> dict[str, list[Place]]:
-    """Where the blocks lie that phases make of some tensors."""
-    found = {}
+    """Return the places of the blocks that phases make of some tensors."""
+    places = {}
     for phase in contents.meaning.phases.values():
         tensor = contents.meaning.real(phase.writes.tensor)
         if tensor not in made or contents.meaning.makers[tensor] is not phase:
@@ -96,5 +96,5 @@ def output_places(contents: Contents, made: Iterable[str]) -> dict[str, list[Pla
         if phase.grid is None:
             names = [phase.writes.block(slices) for slices in contents.computed(phase)]
         homes = (contents.home(name) for name in dict.fromkeys(names))
-        found[tensor] = [home for home in homes if home is not None]
-    return found
+        places[tensor] = [home for home in homes if home is not None]
+    return places

@@ -1,7 +1,7 @@
 """SGD and AdamW in NumPy, with the formulas of torch.optim.SGD and torch.optim.AdamW.
 
-Both give new parameters and leave the old ones as they are. Settings are Python floats, so that
-parameters of float32 stay in float32.
+Both return new parameters and do not change the old ones. Settings are Python floats, so that
+float32 parameters stay in float32.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from primepar.reference.oracle.transformer import Parameters
 
 
 class Optimizer(Protocol):
-    """What a training loop asks of an optimizer."""
+    """The interface of an optimizer for a training loop."""
 
     def step(self, parameters: Parameters, gradients: Parameters) -> dict[str, Array]:
-        """Give the parameters after one update."""
+        """Return the parameters after one update."""
         ...
 
 
 def linear_weights(config: ModelConfig) -> frozenset[str]:
-    """Names of the parameters that weight decay is for: the weights of the linear operators."""
+    """Return the names of the parameters with weight decay: the weights of linear operators."""
     return frozenset(f"{name}.weight" for name in config.linear_shapes)
 
 
@@ -48,7 +48,7 @@ class SGD:
         _check_share("momentum", self.momentum)
 
     def step(self, parameters: Parameters, gradients: Parameters) -> dict[str, Array]:
-        """Give the parameters after one update."""
+        """Return the parameters after one update."""
         return {
             name: self._updated(name, parameter, gradients[name])
             for name, parameter in parameters.items()
@@ -86,7 +86,7 @@ class AdamW:
             raise ConfigError(f"weight_decay: expected 0 or more, got {self.weight_decay}")
 
     def step(self, parameters: Parameters, gradients: Parameters) -> dict[str, Array]:
-        """Give the parameters after one update."""
+        """Return the parameters after one update."""
         self.steps += 1
         return {
             name: self._updated(name, parameter, gradients[name])

@@ -1,8 +1,7 @@
-"""The phases of a program on one device: each evaluated once, on whole tensors.
+"""Evaluates the phases of a program on one device, each once on full tensors.
 
-A phase is evaluated over the whole of a dim that is cut alike in all of its tensors. Where a
-template divides a dim, or its slices are not in one proportion in two tensors, it goes slice by
-slice.
+A dim with the same cuts in all tensors of a phase is evaluated at once. If a template divides a
+dim, or two tensors cut it in different proportions, the phase is evaluated slice by slice.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def phase_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
-    """Numbers modulo `PRIME` for what goes into the phases, and what their stand-ins make of them.
+    """Return inputs of the phases, numbers modulo `PRIME`, and the results of their stand-ins.
 
-    Of a phase without a grid it is what the program computes of it. Raises `ProgramError` or
-    `ShapeError` if grids, shape and cuts do not fit, or if phases need one another in a circle.
+    A phase without a grid has the sub-operators that the program computes. Raises `ProgramError` or
+    `ShapeError` if grids, shape and cuts do not fit, or if phases depend on each other in a cycle.
     """
     return _Phases(contents, rng).one_device()
 
@@ -61,7 +60,7 @@ class _Phases:
         return OneDevice(self.tensors, units, output_places(self.contents, made), self.shape)
 
     def _ordered(self) -> Iterator[Phase]:
-        """Phases after those that make what they read."""
+        """Yield the phases in an order in which operands are made before they are read."""
         phases, makers = self.meaning.phases, self.meaning.makers
         needs = {}
         for name, phase in phases.items():
@@ -78,17 +77,17 @@ class _Phases:
 
     def _can_evaluate(self, phase: Phase) -> bool:
         asked = phase.grid is not None or self.contents.computed(phase)
-        return bool(asked) and all(map(self._bring, phase.reads))
+        return bool(asked) and all(map(self._provide, phase.reads))
 
-    def _bring(self, template: Template) -> bool:
-        """Whether a tensor is known, or comes from outside and may be any."""
+    def _provide(self, template: Template) -> bool:
+        """Make a random tensor for an input of the program; return whether the tensor is known."""
         tensor = self.meaning.real(template.tensor)
         if tensor not in self.tensors and tensor not in self.meaning.makers:
             self.tensors[tensor] = self.rng.integers(0, PRIME, self._size(tensor))
         return tensor in self.tensors
 
     def _size(self, tensor: str) -> Shape:
-        """Size of a tensor from outside: as its cuts or the operator tell, or two for a slice."""
+        """Return the size of an input: by its cuts or the operator's shape, else two per slice."""
         if tensor in self.extents.sizes:
             return self.extents.sizes[tensor]
         if tensor in LINEAR and self.shape:
@@ -96,7 +95,7 @@ class _Phases:
         return tuple(LENGTH * count for count in self.extents.counts[tensor])
 
     def _evaluate(self, phase: Phase) -> Array:
-        """The tensor that a phase makes."""
+        """Return the tensor that a phase makes."""
         writes, looped = phase.writes, self._looped(phase)
         size = self.extents.sizes.get(self.meaning.real(writes.tensor))
         pieces = []
@@ -106,7 +105,7 @@ class _Phases:
                 whole = self.tensors[self.meaning.real(template.tensor)]
                 arrays.append(whole[self.extents.window(template, whole.shape, slices)])
             window = None if size is None else self.extents.window(writes, size, slices)
-            shape = None if window is None else [each.stop - each.start for each in window]
+            shape = None if window is None else [line.stop - line.start for line in window]
             pieces.append((slices, stand_in(phase, arrays, shape)))
         if size is None:
             size = self._made_size(writes, looped, [piece for _, piece in pieces])
@@ -117,7 +116,7 @@ class _Phases:
         return made % PRIME if phase.reduction == "sum" else made
 
     def _made_size(self, writes: Template, looped: Sequence[str], pieces: Sequence[Array]) -> Shape:
-        """Size of a tensor whose blocks are as large as what they are made of."""
+        """Return the size of a tensor whose blocks have the size of their results."""
         shapes = {piece.shape for piece in pieces}
         if len(shapes) > 1:
             raise ProgramError(
@@ -131,7 +130,7 @@ class _Phases:
         )
 
     def _looped(self, phase: Phase) -> list[str]:
-        """Dims that are gone along slice by slice."""
+        """Return the dims that are evaluated slice by slice."""
         if phase.grid is None:
             return sorted(phase.dims)
         return [dim for dim in phase.grid if dim in phase.dims and self._varies(phase, dim)]
@@ -140,25 +139,25 @@ class _Phases:
         if phase.grid is None:
             yield from self.contents.computed(phase)
             return
-        for at in product(*(range(phase.grid[dim]) for dim in looped)):
-            yield dict(zip(looped, at, strict=True))
+        for index in product(*(range(phase.grid[dim]) for dim in looped)):
+            yield dict(zip(looped, index, strict=True))
 
     def _varies(self, phase: Phase, dim: str) -> bool:
-        """Whether a dim must be gone along slice by slice."""
-        found = [
+        """Return whether a dim must be evaluated slice by slice."""
+        uses = [
             (template, axis, number)
             for template in (*phase.reads, phase.writes)
             for axis, (named, number) in enumerate(template.entries)
             if named == dim
         ]
-        read = any(template is not phase.writes for template, _, _ in found)
-        twice = len({id(template) for template, _, _ in found}) < len(found)
-        if not read or twice or any(number > 1 for _, _, number in found):
+        read = any(template is not phase.writes for template, _, _ in uses)
+        twice = len({id(template) for template, _, _ in uses}) < len(uses)
+        if not read or twice or any(number > 1 for _, _, number in uses):
             return True
-        lengths = [self.extents.lengths(template, axis) for template, axis, _ in found]
+        lengths = [self.extents.lengths(template, axis) for template, axis, _ in uses]
         first = lengths[0]
         return any(
-            len(own) != (phase.grid or {})[dim]
-            or any(a * first[0] != b * own[0] for a, b in zip(own, first, strict=True))
-            for own in lengths
+            len(line) != (phase.grid or {})[dim]
+            or any(a * first[0] != b * line[0] for a, b in zip(line, first, strict=True))
+            for line in lengths
         )

@@ -1,7 +1,7 @@
-"""What tells the attention of the transformer where a token stands: rotary embedding and ALiBi.
+"""Positions in the attention of the transformer: rotary embedding and ALiBi.
 
-Legend: B batch, T positions, A heads, D elements of one head. A leading `d` is the gradient of the
-loss by that array.
+Legend: B batch, T positions, A heads, D elements of one head. A leading `d` marks the gradient of
+the loss with respect to that array.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from primepar.reference.oracle.layers import Array
 
 
 def rotary(x_BATD: Array, theta: float, position: int = 0) -> Array:
-    """Element i and element i + D/2 of position t turned together by the angle t theta^(-2i / D).
+    """Rotate the pair of elements (i, i + D/2) at position t by the angle t theta^(-2i / D).
 
     The first row is at `position`. Source: Su et al., RoFormer, arXiv 2104.09864; pairs as in the
     weights of Llama.
@@ -24,7 +24,7 @@ def rotary(x_BATD: Array, theta: float, position: int = 0) -> Array:
 
 
 def rotary_backward(theta: float, dx_BATD: Array, position: int = 0) -> Array:
-    """Gradient of the input: turned back."""
+    """Return the gradient of the input: dx rotated back."""
     # AGAIN
     cos_TD, sin_TD = _turns(dx_BATD, theta, position)
     # RESULT
@@ -44,10 +44,11 @@ def _quarter_turn(x_BATD: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """What each head takes off a score per position of distance (Press et al., arXiv 2108.12409).
+    """Return what each head subtracts from a score per position of distance: (A).
 
-    With n heads, n a power of two, 2^(-8 / n) to the powers 1 to n; else those of the power of two
-    below, then every other one of the power above.
+    Source: Press et al., arXiv 2108.12409. For n heads, n a power of two: the powers 1 to n of
+    2^(-8 / n). Else those of the next lower power of two, then every other slope of the next higher
+    one.
     """
     below = 1 << (heads.bit_length() - 1)
     first = 2.0 ** (-8 / below * np.arange(1, below + 1))

@@ -18,10 +18,10 @@ from primepar.reference.oracle.transformer import Transformer
 def windows(
     text: bytes, batch: int, context: int, seed: int = 0
 ) -> Iterator[tuple[Tokens, Tokens]]:
-    """Give for ever (tokens_BT, targets_BT) of bytes, cut out of `text` at random places.
+    """Yield without end (tokens_BT, targets_BT): windows of `text`, as bytes, at random positions.
 
-    Targets are the tokens one place further on. Raises `ConfigError` for a batch without windows
-    and `DataError` if the text is shorter than one window and the byte after it.
+    Targets are the tokens one position later. Raises `ConfigError` for a batch without windows and
+    `DataError` if the text is shorter than one window plus one byte.
     """
     if batch < 1:
         raise ConfigError(f"batch: expected 1 or more, got {batch}")
@@ -46,7 +46,7 @@ def _windows(
 def train(
     model: Transformer, optimizer: Optimizer, batches: Iterable[tuple[Tokens, Tokens]]
 ) -> list[float]:
-    """Update the model once per batch; give the loss of each batch before its update, in nats."""
+    """Update the model once per batch; return the loss of each batch before its update, in nats."""
     losses = []
     for tokens_BT, targets_BT in batches:
         loss, gradients = model.loss_and_gradients(tokens_BT, targets_BT)

@@ -1,10 +1,10 @@
-"""The decoder-only transformers of `primepar.models` in NumPy, their backward written by hand.
+"""The decoder-only transformers of `primepar.models` in NumPy, with a hand-written backward.
 
-The oracle: one device, whole tensors, no program and no kernel.
+This is the oracle: one device, full tensors, no program and no kernel.
 
 Legend: B batch, T positions, H hidden, V vocabulary, A heads, D elements of one head, F ffn,
-C columns of qkv, J columns of fc1 (F, or 2 F where it is gated), M = B T rows.
-Parameters go by the names of `ModelConfig.parameter_shapes`, and so do their gradients.
+C columns of qkv, J columns of fc1 (F, or 2 F with a gate), M = B T rows.
+Parameters and gradients have the names of `ModelConfig.parameter_shapes`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Parameters = Mapping[str, Array]
 
 
 class Kept(NamedTuple):
-    """What a forward pass keeps for the backward: the inputs of the operators by name."""
+    """Activations that a forward pass keeps for backward: the inputs of the operators by name."""
 
     tokens_BT: Tokens
     draw: Draw | None
@@ -65,7 +65,7 @@ class Transformer:
     def initial(
         cls, config: ModelConfig, seed: int = 0, dtype: DTypeLike = np.float64
     ) -> Transformer:
-        """The model before training."""
+        """Return the model before training."""
         return cls(
             config,
             {
@@ -75,22 +75,24 @@ class Transformer:
         )
 
     def logits(self, tokens_BT: Tokens) -> Array:
-        """Scores of every next token: (B, T, V). Raises `ConfigError` for tokens out of range."""
+        """Return the logits of every next token: (B, T, V).
+
+        Raises `ConfigError` for tokens out of range.
+        """
         check_tokens(self.config, "tokens", tokens_BT)
         return self._forward(tokens_BT, None)[0]
 
     def loss(self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None) -> float:
-        """Mean cross-entropy in nats. Raises `ConfigError` for tokens out of range."""
+        """Return the mean cross-entropy in nats. Raises `ConfigError` for tokens out of range."""
         check_pair(self.config, tokens_BT, targets_BT)
         return cross_entropy(self._forward(tokens_BT, draw)[0], targets_BT)
 
     def loss_and_gradients(
         self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None
     ) -> tuple[float, dict[str, Array]]:
-        """Mean cross-entropy in nats and its gradient by every parameter.
+        """Return the mean cross-entropy in nats and the gradients of all parameters.
 
-        With a `draw` the configuration's dropouts are on. Raises `ConfigError` for tokens out of
-        range.
+        With a `draw`, dropout is on. Raises `ConfigError` for tokens out of range.
         """
         check_pair(self.config, tokens_BT, targets_BT)
         logits_BTV, kept = self._forward(tokens_BT, draw)
@@ -194,7 +196,7 @@ class Transformer:
         return dx_BTH
 
     def _dropout(self, draw: Draw | None, probability: float, operator: str, x_BTH: Array) -> Array:
-        """Forward of x and, alike, backward of dy."""
+        """Apply dropout to x in forward, or to dy in backward."""
         hidden = x_BTH.shape[-1]
         rows_M, columns_H = np.arange(x_BTH.size // hidden), np.arange(hidden)
         kept_MH = kept_elements(draw, probability, operator, rows_M, columns_H, hidden)

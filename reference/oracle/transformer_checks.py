@@ -1,4 +1,4 @@
-"""What the transformer refuses: parameters and tokens that are not those of its configuration.
+"""Checks of the transformer's arguments: parameters and tokens must fit its configuration.
 
 Legend: B batch, T positions.
 """

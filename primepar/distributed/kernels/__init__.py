@@ -1,10 +1,10 @@
-"""Torch kernels: for each phase of a training step a pure, dense function from blocks to a block.
+"""Torch kernels: one pure, dense function from blocks to a block for each phase of a training step.
 
-A kernel `kernel(site, inputs, *blocks)` gives a new tensor and leaves its blocks as they are. It
-knows no rank, mesh or message, and never waits for the device. Its result has the type of the
-blocks that it reads, or float32 at least where the tensor is `wide`. One differs: `loss.backward`
-reads wide blocks alone, so in half precision it gives float32, which the executor makes narrow.
-`product` is the kernel of linear operators in a form that sums into a block.
+A kernel `kernel(site, inputs, *blocks)` returns a new tensor and does not change its blocks. It
+depends on no rank, mesh or message, and never waits for the device. Its result has the dtype of the
+blocks that it reads, or float32 at least if the tensor is `wide`. One kernel differs:
+`loss.backward` reads only wide blocks. So in half precision it returns float32, which the executor
+rounds. `product` is the kernel of linear operators in a form that accumulates into a block.
 """
 
 from primepar.distributed.kernels import (

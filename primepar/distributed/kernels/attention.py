@@ -1,7 +1,7 @@
-"""Causal attention on groups of heads, and on whole sequences or on parts of one.
+"""Causal attention on groups of heads, on full sequences or on a part of one sequence.
 
-Backward computes the shares again. Where a block has a part of a sequence, the program gathers its
-keys and values, and sums their gradients.
+Backward recomputes the softmax. If a block has a part of a sequence, the program all-gathers the
+keys and values, and reduce-scatters their gradients.
 Legend: B sequences, T positions of the block's queries in each, S positions of keys, G key/value
 heads, Q query heads of each, A = G Q heads, D elements of one head, R = B T rows of a block, C
 columns.
@@ -19,7 +19,7 @@ from primepar.operators import Site, StepInputs
 
 
 def keys(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Keys and values of the block's rows, `[R, G 2 D]`."""
+    """Return keys and values of the block's rows, `[R, G 2 D]`."""
     part = AttentionBlock.of(site)
     kv_BTG2D = part.turned(x_RC)[:, :, :, part.queries :]
     return kv_BTG2D.clone(memory_format=torch.contiguous_format).view(len(x_RC), -1)
@@ -28,7 +28,7 @@ def keys(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
 def forward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The heads side by side, `[R, A D]`; `kv_SC` has the keys and values of whole sequences."""
+    """Return the heads, concatenated, `[R, A D]`; `kv_SC`: keys and values of full sequences."""
     part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     plain = _plain(part, inputs.draw)
@@ -39,7 +39,10 @@ def forward(
 def backward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, *others: torch.Tensor
 ) -> torch.Tensor:
-    """Gradient of the columns, of (x, dy) or, of a part of a sequence, (x, KV, dy, own dKV)."""
+    """Return the gradient of the columns.
+
+    `others` is dy for full sequences; for a part of a sequence KV, dy and the part's summed dKV.
+    """
     part = AttentionBlock.of(site)
     if len(others) == 1:
         return part.gathered(*_gradients(part, inputs.draw, part.operands(x_RC, None), *others))
@@ -51,7 +54,7 @@ def backward(
 def backward_keys(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor, dy_RC: torch.Tensor
 ) -> torch.Tensor:
-    """What the block's queries give to the gradients of all keys and values of their sequences."""
+    """Return the terms of the block's queries in the gradients of all their keys and values."""
     part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     _, dk_BGSD, dv_BGSD = _gradients(part, inputs.draw, operands, dy_RC)
@@ -62,33 +65,33 @@ def backward_keys(
 
 
 def _plain(part: AttentionBlock, draw: Draw | None) -> bool:
-    """Whether torch has a fused function for it: causal, and nothing more."""
+    """Return whether torch has a fused function: causal, without ALiBi and dropout."""
     drops = draw is not None and part.config.attention_dropout > 0
-    return part.at[0] == 0 and part.config.positions != "alibi" and not drops
+    return part.query_positions[0] == 0 and part.config.positions != "alibi" and not drops
 
 
 def _attend(q_BATD: torch.Tensor, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) -> torch.Tensor:
-    """The heads of all queries of whole sequences, `[B, A, T, D]`."""
+    """Return the heads of all queries of full sequences, `[B, A, T, D]`."""
     queries = q_BATD.shape[1] // k_BGTD.shape[1]
     if queries > 1:
-        k_BGTD, v_BGTD = (each.repeat_interleave(queries, dim=1) for each in (k_BGTD, v_BGTD))
+        k_BGTD, v_BGTD = (x.repeat_interleave(queries, dim=1) for x in (k_BGTD, v_BGTD))
     return functional.scaled_dot_product_attention(q_BATD, k_BGTD, v_BGTD, is_causal=True)
 
 
 def _gradients(
     part: AttentionBlock, draw: Draw | None, operands: Three, dy_RC: torch.Tensor
 ) -> Three:
-    """Gradients of queries, keys and values.
+    """Return the gradients of queries, keys and values.
 
-    On a CPU chunks take less time than torch's own backward after its forward, but in half
-    precision.
+    On a CPU, in single and double precision, chunks take less time than torch's forward and
+    backward.
     """
     q_BATD = operands[0]
     do_BTAD = dy_RC.reshape(len(q_BATD), -1, q_BATD.shape[1], q_BATD.shape[3])
     single = q_BATD.dtype in (torch.float32, torch.float64)
     if not _plain(part, draw) or (q_BATD.device.type == "cpu" and single):
         return gradients_in_chunks(part, draw, operands, do_BTAD.transpose(1, 2))
-    leaves = [each.detach().requires_grad_() for each in operands]
+    leaves = [operand.detach().requires_grad_() for operand in operands]
     with torch.enable_grad():
         o_BATD = _attend(*leaves)
     dq_BATD, dk_BGTD, dv_BGTD = torch.autograd.grad(o_BATD, leaves, do_BTAD.transpose(1, 2))

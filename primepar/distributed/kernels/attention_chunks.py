@@ -1,8 +1,8 @@
-"""Attention by matrix products: some groups and queries at a time, with the keys that these see.
+"""Attention by matrix products, in chunks of groups and queries, with the keys that they attend to.
 
-So keys of the future cost little, no `[T, S]` matrix of all shares is there at once, and that of a
-chunk stays in a CPU's cache. Backward computes the shares of each chunk again. In half precision
-all is in float32.
+So masked keys cost little, no full `[T, S]` matrix of weights is stored, and the matrix of a chunk
+stays in a CPU's cache. Backward recomputes the softmax of each chunk. In half precision all
+computation is in float32.
 Legend: N = B G groups of all sequences, Q query heads of each, T positions of queries, S of the
 keys that a chunk sees, D elements of one head; R = Q T rows of a chunk.
 """
@@ -20,11 +20,11 @@ from primepar.distributed.kernels.common import Line, counted, kept_elements, wi
 from primepar.models.dropout import Draw
 
 _SCORES = {"cpu": 1 << 17}
-"""Type of device -> scores of a chunk of several groups at most."""
+"""Device type -> largest number of scores in a chunk of several groups."""
 
 
 def attend_in_chunks(part: AttentionBlock, draw: Draw | None, operands: Three) -> torch.Tensor:
-    """The heads of all queries, `[B, A, T, D]`."""
+    """Return the heads of all queries, `[B, A, T, D]`."""
     attention = _Attention.of(part, draw, operands)
     o_NQTD = torch.empty_like(attention.q)
     for chunk in attention.chunks:
@@ -41,7 +41,7 @@ def attend_in_chunks(part: AttentionBlock, draw: Draw | None, operands: Three) -
 def gradients_in_chunks(
     part: AttentionBlock, draw: Draw | None, operands: Three, do_BATD: torch.Tensor
 ) -> Three:
-    """Gradients of queries, keys and values, of that of the heads."""
+    """Return the gradients of queries, keys and values from the gradient of the heads."""
     attention = _Attention.of(part, draw, operands)
     do_NQTD = widened(do_BATD).reshape(attention.q.shape)
     if attention.dropped:
@@ -64,7 +64,7 @@ def gradients_in_chunks(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some groups and queries, and the keys that the last of the queries sees."""
+    """Some groups and queries, and the keys that the last of the queries attends to."""
 
     groups: slice
     first: int
@@ -75,7 +75,7 @@ class _Chunk:
         return x_NQTD[self.groups, :, self.first : self.end]
 
     def rows(self, x_NQTD: torch.Tensor) -> torch.Tensor:
-        """The queries of each group as the rows of a matrix, `[N, R, D]`."""
+        """Return the queries of each group as the rows of a matrix, `[N, R, D]`."""
         return self.queries(x_NQTD).flatten(1, 2)
 
     def keys(self, x_NSD: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ class _Chunk:
 
 @dataclass(frozen=True)
 class _Attention:
-    """Operands by groups, of which the queries `q` are times `scale`; room for a chunk's scores."""
+    """Operands by groups, with `q` already scaled, and workspace for the scores of a chunk."""
 
     part: AttentionBlock
     dropped: float
@@ -100,7 +100,7 @@ class _Attention:
         B, G, S, D = k_BGSD.shape
         q_NQTD = q_BATD.new_empty(B * G, part.queries, q_BATD.shape[2], D)
         torch.mul(q_BATD, D**-0.5, out=q_NQTD.view(q_BATD.shape))
-        k_NSD, v_NSD = (each.reshape(B * G, S, D) for each in (k_BGSD, v_BGSD))
+        k_NSD, v_NSD = (x.reshape(B * G, S, D) for x in (k_BGSD, v_BGSD))
         dropped = 0.0 if draw is None else part.config.attention_dropout
         return cls(part, dropped, draw, q_NQTD, k_NSD, v_NSD, D**-0.5)
 
@@ -115,7 +115,7 @@ class _Attention:
 
     @cached_property
     def _room(self) -> list[torch.Tensor]:
-        """What the scores of every chunk are computed in."""
+        """Workspace for the scores of a chunk, which all chunks share."""
         groups, queries = self._sizes
         size = groups * self.part.queries * queries * self.k.shape[1]
         return [self.q.new_empty(size) for _ in range(3)]
@@ -126,17 +126,17 @@ class _Attention:
         for group in range(0, N, groups):
             for first in range(0, T, queries):
                 end = min(first + queries, T)
-                seen = self.part.at[0] + end
+                seen = self.part.query_positions[0] + end
                 yield _Chunk(slice(group, min(group + groups, N)), first, end, seen)
 
     def shares(self, chunk: _Chunk) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The softmax of a chunk's scores, `[N, R, S]`, and what dropout keeps of it."""
+        """Return the softmax of a chunk's scores, `[N, R, S]`, and its dropout mask if any."""
         q_NRD, k_NSD, T = chunk.rows(self.q), chunk.keys(self.k), chunk.end - chunk.first
         s_NRS, p_NRS, _ = self._rooms(chunk, q_NRD)
         torch.bmm(q_NRD, k_NSD.transpose(1, 2), out=s_NRS)
         s_NQTS = s_NRS.view(len(q_NRD), -1, T, chunk.seen)
         if self.part.config.positions == "alibi":
-            # The distance from the last query: the softmax cancels what a whole row has more.
+            # The distance from the last query: softmax ignores a constant that a row has more.
             ago_S = counted((1 - chunk.seen, 1), s_NRS.device).to(s_NRS.dtype)
             s_NQTS.addcmul_(self._slopes[chunk.groups], ago_S)
         s_NQTS[..., chunk.seen - T :] += future(T, s_NRS.dtype, s_NRS.device)
@@ -146,7 +146,7 @@ class _Attention:
     def score_gradients(
         self, chunk: _Chunk, do_NRD: torch.Tensor, dv_NSD: torch.Tensor
     ) -> torch.Tensor:
-        """Gradient of a chunk's scores, `[N, R, S]`; that of its values is added to `dv_NSD`."""
+        """Return the gradient of a chunk's scores, `[N, R, S]`; add that of values to `dv_NSD`."""
         p_NRS, kept_NRS = self.shares(chunk)
         used_NRS, _, dp_NRS = self._rooms(chunk, do_NRD)
         torch.bmm(do_NRD, chunk.keys(self.v).transpose(1, 2), out=dp_NRS)
@@ -163,14 +163,14 @@ class _Attention:
 
     @cached_property
     def _slopes(self) -> torch.Tensor:
-        """Of ALiBi, `[N, Q, 1, 1]`."""
+        """Slopes of ALiBi, `[N, Q, 1, 1]`."""
         part, like = self.part, self.q
         slope_A = slopes(part.config.heads, part.head_numbers, like.dtype, like.device)
         return slope_A.repeat(len(like) // part.groups).view(len(like), -1, 1, 1)
 
     @cached_property
     def _lines(self) -> torch.Tensor:
-        """Heads of all sequences by their numbers in the step, `[N, Q, 1]`."""
+        """Numbers of the heads of all sequences within the step, `[N, Q, 1]`."""
         part, device = self.part, self.q.device
         sequence = part.rows[0] // part.positions
         b_B = counted((sequence, sequence + len(self.q) // part.groups), device)
@@ -179,9 +179,9 @@ class _Attention:
 
     def _kept(self, chunk: _Chunk, like_NRS: torch.Tensor) -> torch.Tensor:
         assert self.draw is not None
-        part, device, first = self.part, self.q.device, self.part.at[0]
-        at_T = counted((first + chunk.first, first + chunk.end), device)
-        row_NQT = self._lines[chunk.groups] * part.positions + at_T
+        part, device, first = self.part, self.q.device, self.part.query_positions[0]
+        position_T = counted((first + chunk.first, first + chunk.end), device)
+        row_NQT = self._lines[chunk.groups] * part.positions + position_T
         kept = kept_elements(
             self.draw,
             self.dropped,
@@ -194,22 +194,23 @@ class _Attention:
 
 @lru_cache(maxsize=64)
 def future(queries: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Minus infinity where one of the last keys is later than the query, elsewhere zero."""
+    """Return the causal mask `[T, T]` of the last keys: -inf for later keys, else zero."""
     return torch.full((queries, queries), -torch.inf, dtype=dtype, device=device).triu_(1)
 
 
 @lru_cache(maxsize=64)
 def slopes(heads: int, mine: Line, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Slopes of some of so many heads, `[A]`."""
+    """Return the ALiBi slopes of heads `mine`, `[A]`, of a model with `heads` heads."""
     return torch.tensor(alibi_slopes(heads)[slice(*mine)], dtype=dtype, device=device)
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Slope of every head (Press et al., arXiv 2108.12409), as BLOOM was trained with.
+    """Return the ALiBi slope of every head (Press et al., arXiv 2108.12409), as in BLOOM.
 
-    Powers of 2^(-8 / n) for n the largest power of two up to the heads, then odd ones of its root.
+    They are the powers of 2^(-8 / n), where n is the largest power of two up to the heads, and then
+    the odd powers of its square root.
     """
     whole = 1 << heads.bit_length() - 1
     base = 2.0 ** (-8 / whole)
     more = range(1, 2 * (heads - whole), 2)
-    return (*(base**at for at in range(1, whole + 1)), *(base ** (at / 2) for at in more))
+    return (*(base**power for power in range(1, whole + 1)), *(base ** (odd / 2) for odd in more))

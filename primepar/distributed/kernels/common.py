@@ -1,4 +1,4 @@
-"""What the torch kernels share: the type of sums, and which elements dropout keeps."""
+"""Functions that the torch kernels share: the dtype of sums, and dropout."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ Line = tuple[int, int]
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums and statistics are held in: float32 for half precision."""
+    """Return the dtype of sums and statistics: float32 for half precision."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """The same in the type of sums."""
+    """Return the tensor in the dtype of sums."""
     return x.to(working_dtype(x.dtype))
 
 
 @lru_cache(maxsize=256)
 def counted(line: Line, device: torch.device) -> torch.Tensor:
-    """The 64-bit integers from the first element to the end."""
+    """Return the 64-bit integers of a range of elements."""
     return torch.arange(*line, device=device)
 
 
 PIECE = {"cpu": 1 << 15}
-"""Type of device -> elements that several operations go over at a time, to stay in its cache."""
+"""Device type -> elements of a chunk for several operations, which then stays in its cache."""
 
 
 def kept_elements(
-    draw: Draw, probability: float, name: str, line_L: torch.Tensor, at_S: torch.Tensor
+    draw: Draw, probability: float, name: str, line_L: torch.Tensor, offset_S: torch.Tensor
 ) -> torch.Tensor:
-    """Whether dropout of operator `name` keeps the elements `line + at`: `[L, S]`."""
-    lines = max(1, PIECE.get(line_L.device.type, 1 << 62) // len(at_S))
+    """Return whether dropout of operator `name` keeps the elements `line + offset`: `[L, S]`."""
+    lines = max(1, PIECE.get(line_L.device.type, 1 << 62) // len(offset_S))
     pieces = (
-        draw.kept(probability, name, piece[:, None] + at_S) for piece in torch.split(line_L, lines)
+        draw.kept(probability, name, piece[:, None] + offset_S)
+        for piece in torch.split(line_L, lines)
     )
     return torch.cat(list(pieces))
 
@@ -51,9 +52,10 @@ def kept_elements(
 def drop_out(
     x_RC: torch.Tensor, draw: Draw | None, probability: float, name: str, box: Box, width: int
 ) -> torch.Tensor:
-    """What dropout makes of a block in `box` of an activation with `width` columns; a new tensor.
+    """Apply dropout to a block in `box` of an activation with `width` columns; a new tensor.
 
-    `name` is the operator whose output is dropped. Without a draw, or a probability, it is a copy.
+    `name` is the operator whose output is dropped. Without a draw, or with probability 0, the
+    result is a copy.
     """
     if draw is None or not probability:
         return x_RC.clone()

@@ -1,6 +1,6 @@
 """Activations, additions and sums, element by element.
 
-Legend: R rows and C columns of a block, F features that an activation makes of them.
+Legend: R rows and C columns of a block, F columns of the activation's output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, tuple[Forward, Backward]] = {
 
 
 def activate(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """The model's activation; where it is gated, of pairs of columns (gate, up) to one each."""
+    """Return the activation; a gated one maps each pair of columns (gate, up) to one column."""
     model = site.step.model
     act, _ = ACTIVATIONS[model.activation]
     if not model.gated:
@@ -42,12 +42,12 @@ def activate(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor
 def activate_backward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, dy_RF: torch.Tensor
 ) -> torch.Tensor:
-    """Gradient of the columns."""
+    """Return the gradient of the input."""
     model = site.step.model
     act, act_backward = ACTIVATIONS[model.activation]
     if not model.gated:
         return act_backward(dy_RF, x_RC)
-    # Copies side by side: torch takes several times longer on every other element.
+    # Contiguous copies: with a stride of two, torch takes several times longer.
     gate_RF, up_RF = (
         x_RC.reshape(len(x_RC), -1, 2).permute(2, 0, 1).clone(memory_format=torch.contiguous_format)
     )
@@ -60,19 +60,19 @@ def activate_backward(
 def add(
     site: Site, inputs: StepInputs, stream_RC: torch.Tensor, branch_RC: torch.Tensor
 ) -> torch.Tensor:
-    """The stream plus what dropout leaves of the branch."""
+    """Return the residual stream plus the branch after dropout."""
     if inputs.draw is None or not site.step.model.dropout:
         return stream_RC + branch_RC
     return _branch(site, inputs, branch_RC).add_(stream_RC)
 
 
 def add_backward(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
-    """Gradient of the branch."""
+    """Return the gradient of the branch."""
     return _branch(site, inputs, dy_RC)
 
 
 def _branch(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Dropout under the name of the operator that the branch comes from."""
+    """Apply dropout with the name of the operator that produced the branch."""
     dropped = site.operator.inputs[1]
     return drop_out(
         x_RC, inputs.draw, site.step.model.dropout, dropped, site.writes, site.operator.K
@@ -80,7 +80,7 @@ def _branch(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
 
 
 def fan_in(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
-    """The sum of the blocks, in the widest of their types."""
+    """Return the sum of the blocks, in the widest of their dtypes."""
     first, second, *others = blocks
     total = first + second
     for block in others:

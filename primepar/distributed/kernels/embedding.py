@@ -1,4 +1,4 @@
-"""Embedding of tokens and positions; a block of the table has part of the vocabulary.
+"""Embedding of tokens and positions; a block of the table has a part of the vocabulary.
 
 Legend: R rows and C columns of a block, V rows of the table in it, T positions of a sequence.
 """
@@ -17,7 +17,7 @@ from primepar.operators import Site, StepInputs
 def look_up(
     site: Site, inputs: StepInputs, token_R: torch.Tensor, table_VC: torch.Tensor
 ) -> torch.Tensor:
-    """The vectors of the tokens; zeros for a token whose vector is not in the block."""
+    """Return the rows of the tokens; zeros for a token whose row is not in the block."""
     vocabulary = site.reads[1][0]
     if _whole(site, vocabulary):
         return functional.embedding(token_R, table_VC)
@@ -28,7 +28,7 @@ def look_up(
 def look_up_gradient(
     site: Site, inputs: StepInputs, token_R: torch.Tensor, dx_RC: torch.Tensor
 ) -> torch.Tensor:
-    """Gradient of the block of the table: the rows of each of its tokens, summed."""
+    """Return the gradient of a block of the table: for each token the sum of its rows."""
     vocabulary = site.writes[0]
     first, end = vocabulary
     dx_RC = widened(dx_RC)
@@ -44,7 +44,7 @@ def _whole(site: Site, vocabulary: Line) -> bool:
 
 
 def _places(token_R: torch.Tensor, vocabulary: Line) -> tuple[torch.Tensor, torch.Tensor]:
-    """The row of every token in the block, and whether it is there at all."""
+    """Return the row of every token in the block, and whether the block has it."""
     place_R = token_R - vocabulary[0]
     inside_R = place_R.clamp(0, vocabulary[1] - vocabulary[0] - 1)
     return inside_R, place_R == inside_R
@@ -53,23 +53,23 @@ def _places(token_R: torch.Tensor, vocabulary: Line) -> tuple[torch.Tensor, torc
 def forward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, table_TC: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The vectors of the tokens plus those of their positions, and what dropout leaves of that."""
+    """Return the rows of the tokens plus those of their positions, after dropout."""
     if table_TC is not None:
-        at_R = _positions(site.writes[0], site.step.positions, x_RC.device)
-        x_RC = functional.embedding(at_R, table_TC).add_(x_RC)
+        position_R = _positions(site.writes[0], site.step.positions, x_RC.device)
+        x_RC = functional.embedding(position_R, table_TC).add_(x_RC)
         if inputs.draw is None or not site.step.model.embedding_dropout:
             return x_RC
     return backward(site, inputs, x_RC)
 
 
 def backward(site: Site, inputs: StepInputs, dx_RC: torch.Tensor) -> torch.Tensor:
-    """Dropout of a block of the output, or of its gradient."""
+    """Apply dropout to a block of the output, or to its gradient."""
     probability, width = site.step.model.embedding_dropout, site.operator.K
     return drop_out(dx_RC, inputs.draw, probability, site.name, site.writes, width)
 
 
 def position_gradient(site: Site, inputs: StepInputs, dx_RC: torch.Tensor) -> torch.Tensor:
-    """Gradient of the table of positions: its columns are those of the block."""
+    """Return the gradient of the position table, for the columns of the block."""
     dx_RC, positions = widened(dx_RC), site.step.positions
     (first, end), (_, context) = site.reads[0][0], site.writes[0]
     dtable = dx_RC.new_zeros(context, dx_RC.shape[1])
@@ -81,5 +81,5 @@ def position_gradient(site: Site, inputs: StepInputs, dx_RC: torch.Tensor) -> to
 
 @lru_cache(maxsize=64)
 def _positions(rows: Line, positions: int, device: torch.device) -> torch.Tensor:
-    """Where each of some rows stands in its sequence."""
+    """Return the position of each row in its sequence."""
     return counted(rows, device) % positions

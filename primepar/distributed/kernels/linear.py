@@ -1,4 +1,4 @@
-"""Linear operators: one matrix product for each sub-operator, turned as the dims of its blocks ask.
+"""Linear operators: one matrix product per sub-operator, transposed as the dims of its blocks need.
 
 Legend: R rows and C columns of a block.
 """
@@ -21,7 +21,7 @@ Operands = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tens
 def multiply(
     site: Site, inputs: StepInputs, first: torch.Tensor, second: torch.Tensor
 ) -> torch.Tensor:
-    """The product of two blocks in the dims of the phase; a block of dims B, M is `[B, M, C]`."""
+    """Return the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
     reads, writes = site.phase.reads, site.phase.writes
     left, right = _operands(reads, writes)(first, second)
     result = left @ right
@@ -34,9 +34,10 @@ def multiply(
 
 
 def product(site: Site) -> Product:
-    """The product as `f(first, second, into, begun)`: `into = product`, or `into +=` where begun.
+    """Return the product as `f(first, second, into, begun)`.
 
-    `into` must be a block whose rows can be viewed as one dim.
+    It computes `into = product`, or `into += product` if `begun`. The rows of `into` must be
+    viewable as one dim.
     """
     operands = _operands(site.phase.reads, site.phase.writes)
 
@@ -53,9 +54,10 @@ def product(site: Site) -> Product:
 
 @lru_cache(maxsize=4096)
 def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
-    """How two blocks become the left and the right matrix of a product.
+    """Return the function that maps two blocks to the left and the right matrix of a product.
 
-    The left one has the rows of the result, the right one its columns. B and M are rows together.
+    The left matrix has the rows of the result, the right one its columns. B and M together are
+    rows.
     """
     rows, columns = _sides(writes)
     first, second = map(_sides, reads)
@@ -65,7 +67,7 @@ def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
     turn_left, turn_right = first[1] == rows, second[0] == columns
 
     def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b = (each if each.dim() == 2 else each.flatten(0, -2) for each in (a, b))
+        a, b = (block if block.dim() == 2 else block.flatten(0, -2) for block in (a, b))
         left, right = (b, a) if swap else (a, b)
         return left.t() if turn_left else left, right.t() if turn_right else right
 
@@ -73,7 +75,7 @@ def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
 
 
 def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Dims of the rows and of the columns of a block as a matrix."""
+    """Return the dims of the rows and of the columns of a block as a matrix."""
     *rows, column = (dim for dim, _ in template.entries)
     return tuple(rows), (column,)
 
@@ -81,10 +83,10 @@ def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def add_bias(
     site: Site, inputs: StepInputs, y_RC: torch.Tensor, bias_C: torch.Tensor
 ) -> torch.Tensor:
-    """The rows plus the bias."""
+    """Return the rows plus the bias."""
     return y_RC + bias_C
 
 
 def bias_gradient(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
-    """The sum of the block's rows, `[C]`, in float32 at least."""
+    """Return the sum of the block's rows, `[C]`, in float32 at least."""
     return dy_RC.sum(0, dtype=working_dtype(dy_RC.dtype))

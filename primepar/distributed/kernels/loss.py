@@ -1,7 +1,7 @@
-"""Mean cross-entropy over a vocabulary that may be cut, phase by phase.
+"""Mean cross-entropy over a vocabulary that may be sharded, phase by phase.
 
-Columns beyond the vocabulary are padding, which gets no probability and no gradient. Sums and
-shares are in float32 at least.
+Columns beyond the vocabulary are padding, with no probability and no gradient. Sums and
+probabilities (shares) are in float32 at least.
 Legend: R rows of a block, C columns of the vocabulary in it, the first N of them without padding.
 """
 
@@ -14,7 +14,7 @@ from primepar.operators import Site, StepInputs
 
 
 def largest(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """The largest logit of every row, `[R]`; minus infinity where all is padding."""
+    """Return the largest logit of every row, `[R]`; minus infinity if all is padding."""
     known = _known(site, site.reads[0][1])
     if not known:
         return widened(x_RC.new_full((len(x_RC),), -torch.inf))
@@ -28,9 +28,10 @@ def sums(
     largest_R: torch.Tensor,
     target_R: torch.Tensor,
 ) -> torch.Tensor:
-    """Of every row, `[2, R]`: the sum of exp(logit), and the logit at the target if it is here.
+    """Return for every row, `[2, R]`, the sum of exp(logit), and the target's logit.
 
-    The row's largest logit is taken off first.
+    The second is zero if the target is not in the block. The largest logit of the row is subtracted
+    first.
     """
     columns = site.reads[0][1]
     sums_2R = largest_R.new_zeros(2, len(x_RC))
@@ -38,18 +39,18 @@ def sums(
         return sums_2R
     rows = max(1, PIECE.get(x_RC.device.type, 1 << 62) // known)
     column_R1, mine_R1 = _targets(target_R, columns, known)
-    given = x_RC[:, :known], largest_R[:, None], column_R1, mine_R1, sums_2R.t()
-    for x_RN, largest_R1, at_R1, here_R1, sums_R2 in zip(
-        *(torch.split(each, rows) for each in given), strict=True
+    operands = x_RC[:, :known], largest_R[:, None], column_R1, mine_R1, sums_2R.t()
+    for x_RN, largest_R1, target_R1, here_R1, sums_R2 in zip(
+        *(torch.split(operand, rows) for operand in operands), strict=True
     ):
         shifted_RN = x_RN - largest_R1
-        torch.mul(shifted_RN.gather(1, at_R1), here_R1, out=sums_R2[:, 1:])
+        torch.mul(shifted_RN.gather(1, target_R1), here_R1, out=sums_R2[:, 1:])
         torch.sum(shifted_RN.exp_(), 1, out=sums_R2[:, 0])
     return sums_2R
 
 
 def forward(site: Site, inputs: StepInputs, sums_2R: torch.Tensor) -> torch.Tensor:
-    """The losses of the rows summed, over the rows of the whole step: `[1]`."""
+    """Return the sum of the rows' losses, divided by the rows of the whole step: `[1]`."""
     step = site.step
     return (sums_2R[0].log() - sums_2R[1]).sum(0, keepdim=True) / (step.batch * step.positions)
 
@@ -61,7 +62,7 @@ def shares(
     largest_R: torch.Tensor,
     sums_2R: torch.Tensor,
 ) -> torch.Tensor:
-    """The softmax of every row."""
+    """Return the softmax of every row."""
     known = _known(site, site.reads[0][1])
     shares_RC = torch.empty_like(x_RC, dtype=largest_R.dtype)
     shares_RC[:, known:] = 0
@@ -74,7 +75,10 @@ def shares(
 def backward(
     site: Site, inputs: StepInputs, shares_RC: torch.Tensor, target_R: torch.Tensor
 ) -> torch.Tensor:
-    """Gradient of the logits, in the type of the shares: these less one at the target."""
+    """Return the gradient of the logits in the dtype of the shares: these minus 1 at the target.
+
+    It is divided by the rows of the whole step.
+    """
     columns = site.writes[1]
     column_R1, mine_R1 = _targets(target_R, columns, columns[1] - columns[0])
     rows = site.step.batch * site.step.positions
@@ -83,13 +87,13 @@ def backward(
 
 
 def _known(site: Site, columns: Line) -> int:
-    """Columns of a block that are not padding."""
+    """Return the number of columns of a block that are not padding."""
     first, end = columns
     return max(0, min(end, site.step.model.vocabulary) - first)
 
 
 def _targets(target_R: torch.Tensor, columns: Line, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The column of every target in a block of so many columns, and whether it is there at all."""
+    """Return the column of every target in a block of `size` columns, and whether it has it."""
     column_R1 = (target_R - columns[0])[:, None]
     inside_R1 = column_R1.clamp(0, size - 1)
     return inside_R1, column_R1 == inside_R1

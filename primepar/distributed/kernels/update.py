@@ -14,12 +14,13 @@ from primepar.operators import Site, StepInputs
 
 
 def squares(site: Site, inputs: StepInputs, *gradients: torch.Tensor) -> torch.Tensor:
-    """The sum of the squares of some blocks, `[1]`, in float32 at least."""
-    return torch.stack([widened(each).square().sum() for each in gradients]).sum(0, keepdim=True)
+    """Return the sum of the squares of some blocks, `[1]`, in float32 at least."""
+    sums = [widened(gradient).square().sum() for gradient in gradients]
+    return torch.stack(sums).sum(0, keepdim=True)
 
 
 def norm(site: Site, inputs: StepInputs, *squares_1: torch.Tensor) -> torch.Tensor:
-    """The root of the sum of the squares, `[1]`."""
+    """Return the root of the sum of the squares, `[1]`."""
     return torch.cat(squares_1).sum(0, keepdim=True).sqrt_()
 
 
@@ -30,7 +31,10 @@ def first_moment(
     gradient: torch.Tensor,
     norm_1: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The mean of the gradients, decayed by the first beta; `gradient` is clipped by its norm."""
+    """Return the running mean of the gradients with the first beta.
+
+    With the gradient's norm `norm_1`, `gradient` is clipped first.
+    """
     gradient = _clipped(site, gradient, norm_1)
     return widened(m).lerp(gradient, 1 - site.step.betas[0]).to(m.dtype)
 
@@ -42,13 +46,13 @@ def second_moment(
     gradient: torch.Tensor,
     norm_1: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The mean of the squares of the gradients, decayed by the second beta."""
+    """Return the running mean of the squared gradients with the second beta; see `first_moment`."""
     gradient, beta = _clipped(site, gradient, norm_1), site.step.betas[1]
     return (widened(v) * beta).addcmul_(gradient, gradient, value=1 - beta).to(v.dtype)
 
 
 def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) -> torch.Tensor:
-    """The gradient in the type of sums, of the largest norm that is allowed at most."""
+    """Return the gradient in the dtype of sums, scaled to at most the allowed norm."""
     if norm_1 is None:
         return widened(gradient)
     assert site.step.clip is not None
@@ -58,7 +62,7 @@ def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) ->
 def adamw(
     site: Site, inputs: StepInputs, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor
 ) -> torch.Tensor:
-    """The new parameter; the weights of linear operators decay."""
+    """Return the new parameter; weight decay applies to the weights of linear operators."""
     step, rate = site.step, inputs.rate
     beta1, beta2 = step.betas
     root = math.sqrt(1 - beta2**inputs.number)

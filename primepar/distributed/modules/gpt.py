@@ -1,4 +1,7 @@
-"""The byte-level GPT of `primepar.models` under one sequence: every operator lies as O does."""
+"""The byte-level GPT of `primepar.models` under one sequence, with one layout for activations.
+
+Every operator other than the linear ones has the layout of a linear operator's output O.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from primepar.schedule import Element, Sequence
 
 
 class GPT(PartitionedModel):
-    """A GPT on a mesh; its parameters are this rank's blocks, under their names in the config.
+    """A GPT on a mesh; its parameters are this rank's blocks, with their names in the config.
 
-    Every rank makes it, and calls it, alike. Raises `ConfigError` if the sequence's slices do not
-    divide the config's sizes, `SequenceError` or `PlanError` if the sequence cannot run it.
+    Every rank constructs it and calls it in the same order. Raises `ConfigError` if the number of
+    slices does not divide a size of the config, `SequenceError` or `PlanError` if the sequence
+    cannot run it.
     """
 
     def __init__(self, config: GPTConfig, mesh: Mesh, seed: int = 0) -> None:
@@ -26,21 +30,25 @@ class GPT(PartitionedModel):
 
 
 def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:
-    """One sequence for all linear operators; what is not linear lies where they leave O.
+    """Return the plan with one sequence for all linear operators.
 
-    Raises `ConfigError` unless heads, hidden and vocabulary are multiples of their slices,
-    `SequenceError` where O lies in several blocks, `PlanError` for any other that cannot run it.
+    The other operators have the layout of O. Raises `ConfigError` unless heads, hidden and
+    vocabulary are multiples of their numbers of slices. Raises `SequenceError` if a device holds
+    several blocks of O, `PlanError` for any other sequence that cannot run the model.
     """
     output = Sequence(
         tuple(
-            Element(Replicated(), each.sides) if isinstance(each.primitive, ByInput) else each
-            for each in sequence.elements
+            Element(Replicated(), element.sides)
+            if isinstance(element.primitive, ByInput)
+            else element
+            for element in sequence.elements
         )
     )
     if "B" not in sequence.grid:
         _check(config, sequence)
     sequences = {
-        each.name: str(sequence if each.kind == "linear" else output) for each in operators(config)
+        operator.name: str(sequence if operator.kind == "linear" else output)
+        for operator in operators(config)
     }
     return Plan(model=config, ranks=sequence.ranks, sequences=sequences)
 
@@ -50,8 +58,8 @@ def _check(config: GPTConfig, sequence: Sequence) -> None:
     most = max(map(len, output.held))
     if most > 1:
         raise SequenceError(
-            f"sequence {str(sequence)!r}: expected one block of O on every device, where all "
-            f"other operators lie too, got {most}: put Ks, Ns, C, Cr or D last, or write a plan, "
+            f"sequence {str(sequence)!r}: expected one block of O on every device, the layout of "
+            f"all other operators, got {most}: put Ks, Ns, C, Cr or D last, or write a plan, "
             "in which a linear operator may leave several"
         )
     columns, inputs = output.grid[1], sequence.grid["N"]

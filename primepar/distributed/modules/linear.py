@@ -17,18 +17,23 @@ from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.scatter_gather import Parts, scatter_tensor
 from primepar.errors import ConfigError, ShapeError
-from primepar.operators.single_operator import check_divided, lower_linear, rest, resting
+from primepar.operators.single_operator import (
+    check_divided,
+    lower_linear,
+    rectangular,
+    resident_layout,
+)
 from primepar.schedule import Layout, Linear
 
 
 class Schedules:
-    """The two programs of one linear operator, compiled, and what their tensors are here."""
+    """The two compiled programs of one linear operator, and this rank's parts of its tensors."""
 
     def __init__(self, mesh: Mesh, operator: Linear, source: Layout) -> None:
         programs, rank = lower_linear(mesh.sequence, operator, source), mesh.rank
         home, output = (
-            rest(mesh.movement, "forward", "W"),
-            rest(mesh.movement, "forward", "O", last=True),
+            resident_layout(mesh.movement, "forward", "W"),
+            resident_layout(mesh.movement, "forward", "O", last=True),
         )
         x, y, w = ((operator.M, operator.N), (operator.M, operator.K), (operator.N, operator.K))
         self.x, self.dx = (Parts(name, source, rank, x) for name in ("x", programs.dx))
@@ -37,18 +42,18 @@ class Schedules:
         self.kept = programs.kept[rank]
         self.forward = Executor(mesh, programs.forward, kind="redistribution")
         self.backward = Executor(mesh, programs.backward, kind="redistribution")
-        self.stays = self.weight.own.keys() <= set(self.backward.initial)
+        self.stays = self.weight.local.keys() <= set(self.backward.initial)
 
 
 class PartitionedLinear(nn.Module):
     """`O = I W`, partitioned by the mesh's sequence, with this rank's part of W as a parameter.
 
-    `weight_NK` is the whole weight, the same on every rank, of which each keeps its part. Takes
-    this rank's part of the input in layout `source` over (M, N), by default that of the output,
-    and returns its part of the output; columns come last, and several blocks of a rank are put
-    together in the order of their slices. A weight that travels does so in copies: the parameter
-    stays, so that forwards may wait for their backwards. Raises `SequenceError`, `ShapeError` or
-    `ConfigError` for what does not fit.
+    `weight_NK` is the full weight, the same on every rank; each rank keeps its part. The input is
+    this rank's part in layout `source` over (M, N), by default the layout of the output. The
+    result is this rank's part of the output. Columns are the last dim; several blocks of a rank
+    are concatenated in the order of their slices. If the sequence sends W between devices, copies
+    are sent and the parameter stays. So several forwards may run before their backwards. Raises
+    `SequenceError`, `ShapeError` or `ConfigError` for arguments that do not fit.
     """
 
     def __init__(
@@ -61,14 +66,14 @@ class PartitionedLinear(nn.Module):
         super().__init__()
         whole = torch.as_tensor(weight_NK)
         self.mesh, self.name, self.shape = mesh, name, tuple(whole.shape)
-        self.home = rest(mesh.movement, "forward", "W")
-        self.output = rest(mesh.movement, "forward", "O", last=True)
-        self.source = self.output if source is None else resting(source, "I")
+        self.home = resident_layout(mesh.movement, "forward", "W")
+        self.output = resident_layout(mesh.movement, "forward", "O", last=True)
+        self.source = self.output if source is None else rectangular(source, "I")
         check_divided(self.shape, self.home.grid, f"{name}.weight")
         self.weight = nn.Parameter(scatter_tensor(mesh, self.home, whole))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply this rank's part of the input, of any number of dims before its columns."""
+        """Multiply this rank's part of the input; any number of dims may precede the columns."""
         x_MN = self._rows(x)
         apply: Callable[..., torch.Tensor] = _Partitioned.apply
         y_MK = apply(x_MN, self.weight, self._schedules(x))
@@ -81,7 +86,7 @@ class PartitionedLinear(nn.Module):
             held = len(self.source.slices(rank, 1))
             raise ShapeError(
                 f"{self.name}: expected {columns} columns ({held} of the {slices} slices of "
-                f"N={N}), got {tuple(x.shape)}: give what this rank holds"
+                f"N={N}), got {tuple(x.shape)}: give the part that this rank holds"
             )
         if x.dtype != self.mesh.dtype:
             raise ConfigError(
@@ -101,13 +106,16 @@ class PartitionedLinear(nn.Module):
 
 
 class _Partitioned(torch.autograd.Function):
-    """Forward runs one program, backward the other on what the first has kept."""
+    """Forward runs one program; backward runs the other one on the blocks that forward kept."""
 
     @staticmethod
     def forward(
         ctx: Any, x_MN: torch.Tensor, weight: nn.Parameter, plan: Schedules
     ) -> torch.Tensor:
-        """Run the forward program; what is saved may not change, torch then refuses a backward."""
+        """Run the forward program.
+
+        Torch refuses the backward if a saved tensor has changed since.
+        """
         blocks = plan.forward({**plan.x.cut(x_MN.detach()), **plan.weight.cut(weight.detach())})
         kept = [blocks.pop(name) for name in plan.kept]
         ctx.plan = plan

@@ -1,7 +1,7 @@
 """A model partitioned by a plan, for users' own loops and optimizers.
 
-Its parameters are this rank's blocks, and its loss is the program of a step that ends with the
-gradients. Legend: B sequences, T positions; R rows (tokens) and C columns of this rank.
+Its parameters are this rank's blocks. Its loss runs the program of a step up to the gradients.
+Legend: B sequences, T positions; R rows (tokens) and C columns of this rank.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from primepar.schedule.layout import Slices
 
 
 class PartitionedModel(nn.Module):
-    """The model of a plan on a mesh; its parameters are this rank's blocks, under their names.
+    """The model of a plan on a mesh; its parameters are this rank's blocks, with their names.
 
     Several blocks of a parameter on a rank are one tensor, in the order of their slices. Every
-    rank makes it, and calls it, alike. Parameters start at `initial_parameter` of the seed; a
-    vocabulary that the plan's cuts do not divide is padded with zeros. Raises `PlanError` if the
-    mesh has another number of devices.
+    rank constructs it and calls it in the same order. Parameters start as `initial_parameter` of
+    the seed. A vocabulary that the plan does not divide evenly is padded with zeros. Raises
+    `PlanError` if the mesh has another number of devices than the plan.
     """
 
     def __init__(self, plan: Plan, mesh: Mesh, seed: int = 0) -> None:
@@ -45,23 +45,24 @@ class PartitionedModel(nn.Module):
         self._programs = StepPrograms(plan, mesh)
         self._slices: dict[str, Slices] = {}
         for name, parts in self.places.items():
-            shape, found = side_by_side([part.box for part in parts])
-            self._slices |= {name + part.index: own for part, own in zip(parts, found, strict=True)}
-            own = torch.empty(shape, device=mesh.device, dtype=mesh.dtype)
-            _attach(self, name, nn.Parameter(own))
+            shape, places_of_parts = side_by_side([part.box for part in parts])
+            for part, place in zip(parts, places_of_parts, strict=True):
+                self._slices[name + part.index] = place
+            blocks = torch.empty(shape, device=mesh.device, dtype=mesh.dtype)
+            _attach(self, name, nn.Parameter(blocks))
             whole = initial_value(plan, name, seed)
             for part in parts:
                 part.fill(self.block(name, part), whole.__getitem__)
 
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
-        """A block of a parameter, as a view of it."""
+        """Return a block of a parameter, as a view."""
         return self.get_parameter(name).detach()[self._slices[name + part.index]]
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the logits, where the head leaves them: `[R, C]`; no gradient.
+        """Return this rank's block of the logits, `[R, C]`, in the head's output layout.
 
-        Takes the whole batch, the same on every rank. Raises `ShapeError`, or `PlanError` for a
-        batch that the plan cannot cut.
+        The result has no gradient. The argument is the full batch, the same on every rank. Raises
+        `ShapeError`, or `PlanError` for a batch that the plan cannot cut.
         """
         run = self._program(tokens_BT, "logits")
         return _joined(run, run(self._blocks(), tokens_BT), run.makes)
@@ -69,10 +70,10 @@ class PartitionedModel(nn.Module):
     def loss(
         self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, step: int | None = None
     ) -> torch.Tensor:
-        """Mean cross-entropy over the whole batch, the same on every rank; differentiable.
+        """Return the mean cross-entropy over the full batch, the same on every rank.
 
-        With a step, drops out what that step of a run with this seed drops. Raises `ShapeError`
-        and `PlanError`.
+        It is differentiable. With `step`, dropout uses the masks of that step of a run with this
+        seed. Raises `ShapeError` and `PlanError`.
         """
         if targets_BT.shape != tokens_BT.shape:
             raise ShapeError(
@@ -98,7 +99,7 @@ class PartitionedModel(nn.Module):
         return self._programs.program(batch, positions, until)
 
     def _blocks(self) -> Blocks:
-        """The parameters as programs take them."""
+        """Return the parameters as the blocks that programs take."""
         return {
             name + part.index: self.block(name, part).contiguous()
             for name, parts in self.places.items()
@@ -107,7 +108,7 @@ class PartitionedModel(nn.Module):
 
 
 class _Loss(torch.autograd.Function):
-    """The loss, and with it the gradients of all parameters, which backward hands out."""
+    """Computes the loss and the gradients of all parameters; backward returns the gradients."""
 
     @staticmethod
     def forward(
@@ -119,7 +120,7 @@ class _Loss(torch.autograd.Function):
         inputs: StepInputs,
         *_parameters: nn.Parameter,
     ) -> torch.Tensor:
-        """Run the program until the gradients."""
+        """Run the program up to the gradients."""
         blocks = run(model._blocks(), tokens_BT, targets_BT, inputs)
         ctx.gradients = [
             _joined(run, blocks, [f"{name}.grad{part.index}" for part in model.places[name]])
@@ -130,23 +131,23 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients times that of the loss."""
-        return (*(None,) * 5, *(own * gradients[0] for own in ctx.gradients))
+        """Return the gradients times the gradient of the loss."""
+        return (*(None,) * 5, *(gradient * gradients[0] for gradient in ctx.gradients))
 
 
 def _joined(run: StepProgram, blocks: Blocks, names: list[str]) -> torch.Tensor:
-    """Blocks put together in the order of their slices."""
+    """Concatenate blocks in the order of their slices."""
     if len(names) == 1:
         return blocks[names[0]]
-    shape, found = side_by_side([run.box(name) for name in names])
+    shape, places_of_blocks = side_by_side([run.box(name) for name in names])
     whole = blocks[names[0]].new_empty(shape)
-    for name, place in zip(names, found, strict=True):
+    for name, place in zip(names, places_of_blocks, strict=True):
         whole[place] = blocks[name]
     return whole
 
 
 def _attach(root: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Put a parameter in its place in the tree of modules, so that it gets its name."""
+    """Register a parameter in nested submodules, so that its dotted name is `name`."""
     *path, last = name.split(".")
     for part in path:
         if not hasattr(root, part):

@@ -1,4 +1,4 @@
-"""Whole parameters, gradients and logits of a partitioned model, by name: out of it and into it."""
+"""Gathers full parameters, gradients and logits of a partitioned model, and loads parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _parameter(model: PartitionedModel, name: str) -> nn.Parameter:
 
 
 def parameter_layout(model: PartitionedModel, name: str) -> Layout:
-    """Layout of a parameter, of its gradient, and of what an optimizer keeps for it.
+    """Return the layout of a parameter, which its gradient and its optimizer state share.
 
     Raises `ConfigError` for an unknown name.
     """
@@ -36,7 +36,7 @@ def parameter_layout(model: PartitionedModel, name: str) -> Layout:
 
 
 def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tensor | None:
-    """Gather without what the vocabulary is padded with."""
+    """Gather the full tensor, without the padding of the vocabulary."""
     whole = gather_tensor(model.mesh, parameter_layout(model, name), block)
     if whole is None:
         return None
@@ -44,12 +44,18 @@ def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tens
 
 
 def full_parameter(model: PartitionedModel, name: str) -> torch.Tensor | None:
-    """The whole parameter on rank 0, None elsewhere; a collective call. Raises `ConfigError`."""
+    """Return the full parameter on rank 0, None elsewhere; a collective call.
+
+    Raises `ConfigError` for an unknown name.
+    """
     return _full(model, name, _parameter(model, name))
 
 
 def full_gradient(model: PartitionedModel, name: str) -> torch.Tensor | None:
-    """The whole gradient on rank 0, None elsewhere; a collective call. Raises `ConfigError`."""
+    """Return the full gradient on rank 0, None elsewhere; a collective call.
+
+    Raises `ConfigError` for an unknown name, or before a backward.
+    """
     gradient = _parameter(model, name).grad
     if gradient is None:
         raise ConfigError(
@@ -59,7 +65,7 @@ def full_gradient(model: PartitionedModel, name: str) -> torch.Tensor | None:
 
 
 def full_logits(model: PartitionedModel, tokens_BT: torch.Tensor) -> torch.Tensor | None:
-    """Logits `[B, T, V]` on rank 0, None elsewhere, without gradients; a collective call."""
+    """Return the logits `[B, T, V]` on rank 0, None elsewhere; a collective call, no gradients."""
     whole = gather_tensor(model.mesh, ends(model.plan, "head").output, model(tokens_BT))
     if whole is None:
         return None
@@ -69,7 +75,7 @@ def full_logits(model: PartitionedModel, tokens_BT: torch.Tensor) -> torch.Tenso
 def load_parameter(
     model: PartitionedModel, name: str, value: torch.Tensor | NDArray[Any]
 ) -> None:  # fmt: skip
-    """Set a parameter from its whole value, of which this rank takes its block.
+    """Set a parameter from its full value; this rank copies its blocks.
 
     Raises `ConfigError` for an unknown name, `ShapeError` for another shape.
     """

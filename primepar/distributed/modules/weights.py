@@ -1,6 +1,6 @@
-"""Weights of a partitioned model in safetensors under Hugging Face names, in and out.
+"""Loads and saves weights of a partitioned model as safetensors with Hugging Face names.
 
-Every rank reads and writes its own blocks and nothing else; all ranks must see one file system.
+Every rank reads and writes only its own blocks; all ranks must share one file system.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def load_weights(path: str | Path, model: Holder) -> WeightFile:
     """Fill this rank's blocks of the parameters from a file, an index or a folder.
 
-    Returns what it has read from, in whose types `save_weights` can write. Raises `WeightError` if
-    it is cut short, or of another model.
+    Returns the file; `save_weights` can write with its dtypes. Raises `WeightError` if it is
+    truncated, or of another model.
     """
     file = WeightFile(path, model.plan.model)
     for name, parts in model.places.items():
@@ -53,8 +53,8 @@ def save_weights(
 ) -> None:
     """Write every parameter; a collective call.
 
-    Each tensor has the type that it has in `like`, by default that of the model. The file gets its
-    name when every rank has written its part. Raises `WeightError` where it cannot be written.
+    Each tensor has its dtype in `like`, by default the dtype of the model. The file gets its final
+    name after every rank has written its part. Raises `WeightError` if it cannot be written.
     """
     path = Path(path)
     part = path.with_name(f"{path.name}.part")
@@ -75,12 +75,12 @@ def _save(path: Path, part: Path, model: Holder, world: World, like: WeightFile 
             reserve(part, head.text, head.size)
     with world.agreement(f"{path} filled"), _writing(path):
         for name, parts in model.places.items():
-            for own, source in product(written(parts), sources(model.plan.model, name)):
-                block = model.block(name, own)[own.own].cpu()
+            for part_block, source in product(written(parts), sources(model.plan.model, name)):
+                block = model.block(name, part_block)[part_block.unpadded].cpu()
                 bits = _bits(block, layout[source.tensor][0])
                 begin = head.begins[source.tensor]
                 whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
-                _put(whole, source, own.whole, bits)
+                _put(whole, source, part_block.whole, bits)
                 whole.flush()
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
@@ -88,19 +88,19 @@ def _save(path: Path, part: Path, model: Holder, world: World, like: WeightFile 
 
 
 def _bits(block: torch.Tensor, code: str) -> NDArray[Any]:
-    """The values in a type of the file, as integers, for NumPy knows no bfloat16."""
+    """Return the values in a dtype of the file, as integers: NumPy has no bfloat16."""
     values = block.to(_DTYPES[code])
     bits: NDArray[Any] = values.view(_BITS[values.element_size()]).numpy()
     return bits
 
 
 def _put(whole: NDArray[Any], source: Source, where: Slices, block: NDArray[Any]) -> None:
-    """Write what a tensor of theirs takes from a block of ours."""
+    """Write the elements of our block that belong to a tensor of the file."""
     slices = list(where)
-    own = slices[source.dim]
-    inside, slices[source.dim] = source.columns(own.start, own.stop)
-    theirs = whole.T if source.transposed else whole
-    theirs[tuple(slices)] = block.compress(inside, axis=source.dim)
+    columns = slices[source.dim]
+    inside, slices[source.dim] = source.columns(columns.start, columns.stop)
+    file_tensor = whole.T if source.transposed else whole
+    file_tensor[tuple(slices)] = block.compress(inside, axis=source.dim)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Times of work that all ranks do at once, and the request to stop that all of them obey."""
+"""Measures the time of work that all ranks do together; a stop request ends it on all ranks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch.distributed as dist
 from primepar.distributed.runtime.mesh import Mesh
 
 REPEATS = 7
-"""Runs of which the median is taken."""
+"""Timed runs of each work; the result is their median."""
 SECONDS = 0.02
-"""How long one run goes on, at least: so often the work is done in it."""
+"""Shortest duration of one run, in seconds: the work is repeated until a run takes this long."""
 MOST = 1000
-"""Most times that work is done in one run."""
+"""Largest number of repetitions in one run."""
 RUNS = REPEATS + 2
-"""Runs of each work, with the first two, which do not count."""
+"""Runs of each work, including two runs of warm-up that are not counted."""
 
 
 Work = Callable[[], object]
 
 
 class Stopped(Exception):  # noqa: N818  no error
-    """A rank was asked to stop."""
+    """A rank received a signal that asks it to stop."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -33,9 +33,9 @@ class Stopped(Exception):  # noqa: N818  no error
 
 
 class Stopwatch:
-    """Takes the time of work on all ranks; `asked` gives the signal that this rank has got, or 0.
+    """Measures the time of work on all ranks.
 
-    After each run `done` is called.
+    `asked` returns the signal that this rank has received, or 0. `done` is called after each run.
     """
 
     def __init__(
@@ -48,38 +48,39 @@ class Stopwatch:
         self.mesh, self._asked, self._done, self._clock = mesh, asked, done, clock
 
     def __call__(self, work: Work) -> float:
-        """Seconds of one call, as `each`."""
-        return self.each([work])[0]
+        """Return the seconds of one call of `work`; see `seconds`."""
+        return self.seconds([work])[0]
 
-    def each(self, works: Sequence[Work]) -> list[float]:
-        """Seconds of one call of each, the slowest rank's in each run, the median of several runs.
+    def seconds(self, works: Sequence[Work]) -> list[float]:
+        """Return the seconds of one call of each work: the median over several runs.
 
-        The runs go by turns, so that a busy moment of the machine meets few runs of any work. A
-        collective call. Raises `Stopped` on all ranks where one was asked to stop.
+        The time of a run is that of the slowest rank. The runs of the works alternate, so that
+        other load on the machine disturbs only a few runs of each work. A collective call. Raises
+        `Stopped` on all ranks if one rank was asked to stop.
         """
-        times = [self._times(work) for work in works]
+        repetitions = [self._repetitions(work) for work in works]
         rounds = [
-            [self._run(work, count) / count for work, count in zip(works, times, strict=True)]
+            [self._run(work, count) / count for work, count in zip(works, repetitions, strict=True)]
             for _ in range(REPEATS)
         ]
-        return [median(own) for own in zip(*rounds, strict=True)]
+        return [median(work_seconds) for work_seconds in zip(*rounds, strict=True)]
 
-    def _times(self, work: Work) -> int:
-        """How often a work is done in one run; it is done twice to see."""
+    def _repetitions(self, work: Work) -> int:
+        """Return how often `work` is repeated in one run, from the time of one call."""
         self._run(work, 1)
         first = self._run(work, 1)
         return max(1, round(min(MOST, SECONDS / max(first, SECONDS / MOST))))
 
-    def _run(self, work: Work, times: int) -> float:
+    def _run(self, work: Work, repetitions: int) -> float:
         self.mesh.barrier()
         start = self._clock()
-        for _ in range(times):
+        for _ in range(repetitions):
             work()
         self.mesh.synchronize()
-        own = (self._clock() - start, float(self._asked()))
-        told = torch.tensor(own, dtype=torch.float64, device=self.mesh.device)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        seconds, signal = told.tolist()
+        local = (self._clock() - start, float(self._asked()))
+        largest = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        seconds, signal = largest.tolist()
         if signal:
             raise Stopped(int(signal))
         self._done()

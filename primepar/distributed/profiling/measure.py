@@ -23,15 +23,15 @@ from primepar.files import write_text
 from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
 
 RANKS = 4
-"""Processes where nothing else is said."""
+"""Number of processes unless `--ranks` gives it."""
 MOST_RANKS = 64
-"""On one machine."""
+"""Largest number of processes on one machine."""
 GPU_SCALE = 8
-"""How many times as long each side is that a GPU works on."""
+"""Factor of every tensor dim on a GPU, compared with a CPU."""
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What `primepar plan --profile` is told; raises `ConfigError` for what cannot be done."""
+    """Options of `primepar plan --profile`. Raises `ConfigError` for options that cannot work."""
 
     output: str
     ranks: int | None = None
@@ -49,13 +49,13 @@ class Profile(Struct, frozen=True, kw_only=True):
             check_ranks(self.ranks)
 
     def arguments(self) -> list[str]:
-        """The options that say it again to each process."""
-        given = {"--output": self.output, "--dtype": self.dtype, "--device": self.device}
-        return ["--profile", *(word for option in given.items() for word in option)]
+        """Return the command-line arguments that pass these options to each process."""
+        options = {"--output": self.output, "--dtype": self.dtype, "--device": self.device}
+        return ["--profile", *(word for option in options.items() for word in option)]
 
 
 def check_ranks(ranks: int) -> None:
-    """Raise `ConfigError` unless the processes differ in device bits."""
+    """Raise `ConfigError` unless `ranks` is a power of two, so that ranks are device bits."""
     if not 2 <= ranks <= MOST_RANKS or ranks & (ranks - 1):
         near = min(MOST_RANKS, max(2, 1 << ranks.bit_length() - 1 if ranks > 0 else 2))
         raise ConfigError(
@@ -65,12 +65,12 @@ def check_ranks(ranks: int) -> None:
 
 
 def profile(asked: Profile) -> int:
-    """Measure with the processes that mpirun or torchrun started, or start them.
+    """Measure with the processes that mpirun or torchrun started, or start processes.
 
-    Returns the exit code. Raises a `PrimeParError`, on one rank only; then nothing is written.
+    Returns the exit code. Raises a `PrimeParError` on one rank only; then no file is written.
     """
     launch = Launch.of(os.environ)
-    with launch.one_voice():
+    with launch.one_error():
         if asked.ranks is not None and launch.launcher != "alone":
             raise LaunchError(
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
@@ -88,7 +88,7 @@ def profile(asked: Profile) -> int:
 
 
 def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stopping) -> int:
-    """Measure on this rank of a world that has met; a collective call."""
+    """Measure on this rank of an initialised world; a collective call."""
     import torch
 
     from primepar.distributed.profiling.clock import RUNS, Stopped, Stopwatch
@@ -121,7 +121,7 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
 
 
 def _check_one_machine(world: World) -> None:
-    """Raise `LaunchError` where they are several: what is written has one level of links."""
+    """Raise `LaunchError` for several machines: the cluster file gets one level of links."""
     world.store.set(f"host/{world.rank}", platform.node())
     hosts = {world.store.get(f"host/{rank}").decode() for rank in range(world.size)}
     if len(hosts) > 1:
@@ -133,7 +133,7 @@ def _check_one_machine(world: World) -> None:
 
 @contextmanager
 def _bar(console: Console, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on a terminal, and what moves it on."""
+    """Show a progress bar on a terminal, and yield the function that advances it."""
     columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=total)
@@ -141,7 +141,7 @@ def _bar(console: Console, total: int) -> Iterator[Callable[[], None]]:
 
 
 def machine(asked: Profile, world: World) -> MeasuredMachine:
-    """What is measured, in words."""
+    """Describe the measured machine for the cluster file."""
     import torch
 
     ranks = f"{world.size} processes"
@@ -159,10 +159,12 @@ def machine(asked: Profile, world: World) -> MeasuredMachine:
 
 
 def _processor() -> str:
-    """The processor by its own name, where the system tells it."""
+    """Return the model name of the processor if Linux reports it, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    found = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(found, platform.machine())
+    model_names = (
+        line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+    )
+    return next(model_names, platform.machine())

@@ -1,7 +1,7 @@
-"""Transfers that `primepar plan --profile` measures, each with what the cost model counts of it.
+"""Transfers that `primepar plan --profile` measures, each with its terms in the cost model.
 
-They are the hops of a redistribution and the collectives of the mesh, over every group of device
-bits.
+They are the sends (hops) of a redistribution and the collectives of the mesh, over every group of
+device bits.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from primepar.operators.single_operator import lower_move
 from primepar.schedule import Layout
 
 Measured = tuple[str, str, dict[str, float], Work]
-"""Sort of work, its size, what it takes, and the work itself."""
+"""Kind of work, its size as text, its terms in the cost model, and the work itself."""
 Takes = Callable[[int, int], dict[str, float]]
 SIZES = (1 << 6, 1 << 13, 1 << 17, 1 << 20)
-"""Elements that each rank gives."""
+"""Elements of the block that each rank sends."""
 
 
 def running(run: Executor, most: int = 1) -> Work:
-    """A run of a program on random blocks; tokens and targets are integers below `most`."""
-    mesh, given = run.mesh, {}
+    """Return one run of a program on random blocks; tokens and targets are below `most`."""
+    mesh, blocks = run.mesh, {}
     for name in run.initial:
         shape = run.shapes.shape(name)
         if name.startswith(("tokens", "targets")):
-            given[name] = torch.randint(most, shape, device=mesh.device)
+            blocks[name] = torch.randint(most, shape, device=mesh.device)
         else:
             dtype = mesh.wide_dtype if run.shapes.wide(name) else mesh.dtype
-            given[name] = torch.randn(shape, device=mesh.device, dtype=dtype)
-    return lambda: run(dict(given))
+            blocks[name] = torch.randn(shape, device=mesh.device, dtype=dtype)
+    return lambda: run(dict(blocks))
 
 
 class Transfers:
-    """All transfers on a mesh, of sizes `scale` times as large."""
+    """All transfers on a mesh; every size is multiplied by `scale`."""
 
     def __init__(self, mesh: Mesh, scale: int) -> None:
         self.mesh, self.scale = mesh, scale
 
     @property
     def sorts(self) -> tuple[tuple[str, Takes, Callable[[list[Ranks], int], Work]], ...]:
-        """Sorts of transfers, with what they take and how they are made."""
+        """Kinds of transfers: name, terms in the cost model, and the function that makes them."""
         return (
             ("hop", _hop, self.hopping),
             ("hop to all", _spread, self.spreading),
@@ -57,25 +57,25 @@ class Transfers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of transfers."""
         return len(self.sorts) * len(self.groups) * len(SIZES)
 
     @property
     def groups(self) -> list[tuple[tuple[int, ...], list[Ranks]]]:
-        """Device bits, the outermost 0, and the groups of ranks that differ in these alone."""
+        """Device bits (the outermost is 0) and the groups of ranks that differ only in them."""
         bits = self.mesh.ranks.bit_length() - 1
-        found = []
+        groups_by_bits = []
         for count in range(1, bits + 1):
             for chosen in combinations(range(bits), count):
                 weights = [1 << bits - 1 - bit for bit in chosen]
-                inside = [sum(each) for each in product(*((0, weight) for weight in weights))]
+                offsets = [sum(terms) for terms in product(*((0, weight) for weight in weights))]
                 firsts = [rank for rank in range(self.mesh.ranks) if not rank & sum(weights)]
-                groups = [tuple(sorted(first + each for each in inside)) for first in firsts]
-                found.append((chosen, groups))
-        return found
+                groups = [tuple(sorted(first + offset for offset in offsets)) for first in firsts]
+                groups_by_bits.append((chosen, groups))
+        return groups_by_bits
 
     def all(self) -> Iterator[Measured]:
-        """Hops round a ring, redistribution and collectives, over every group of device bits."""
+        """Yield ring hops, redistributions and collectives, over every group of device bits."""
         for what, takes, make in self.sorts:
             for bits, groups in self.groups:
                 self.mesh.ensure_groups(("world", group) for group in groups)
@@ -85,60 +85,60 @@ class Transfers:
                     yield what, name, takes(len(groups[0]), given), make(groups, self.scale * size)
 
     def hopping(self, groups: list[Ranks], size: int) -> Work:
-        """Every rank's block goes to the next one of its group."""
-        before = {each: group[at - 1] for group in groups for at, each in enumerate(group)}
+        """Every rank sends its block to the next rank of its group."""
+        before = {rank: group[place - 1] for group in groups for place, rank in enumerate(group)}
         return self._moving({rank: (before[rank],) for rank in before}, size)
 
     def spreading(self, groups: list[Ranks], size: int) -> Work:
-        """Every rank's block goes to all of its group, as in a redistribution."""
+        """Every rank sends its block to all ranks of its group, as in a redistribution."""
         return self._moving({rank: group for group in groups for rank in group}, size)
 
-    def _moving(self, gets: Mapping[int, Ranks], size: int) -> Work:
-        """Blocks of `size` elements, one on each rank, go to where they are gotten."""
+    def _moving(self, senders: Mapping[int, Ranks], size: int) -> Work:
+        """Every rank receives the blocks of its `senders`; a block has `size` elements."""
         mesh = self.mesh
-        held = [tuple((each, 0) for each in gets[rank]) for rank in range(mesh.ranks)]
-        own = tuple(((rank, 0),) for rank in range(mesh.ranks))
-        source, target = (Layout((mesh.ranks, 1), each) for each in (own, tuple(held)))
+        before = tuple(((rank, 0),) for rank in range(mesh.ranks))
+        after = tuple(tuple((sender, 0) for sender in senders[rank]) for rank in range(mesh.ranks))
+        source, target = (Layout((mesh.ranks, 1), held) for held in (before, after))
         program = lower_move(source, target, (mesh.ranks, size))
         return running(Executor(mesh, program))
 
-    def _own(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
-        own = next(group for group in groups if self.mesh.rank in group)
-        return own, self.mesh.group(own)
+    def _group(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
+        members = next(group for group in groups if self.mesh.rank in group)
+        return members, self.mesh.group(members)
 
     def _zeros(self, size: int) -> torch.Tensor:
-        """What may be summed again and again."""
+        """Return zeros: they can be summed any number of times."""
         return torch.zeros(size, device=self.mesh.device, dtype=self.mesh.dtype)
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
-        """An all-reduce over every group."""
-        (_, group), tensor = self._own(groups), self._zeros(size)
+        """Return an all-reduce over every group."""
+        (_, group), tensor = self._group(groups), self._zeros(size)
         return lambda: dist.all_reduce(tensor, group=group)
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
-        """An all-gather over every group."""
-        own, group = self._own(groups)
-        tensor, everyone = self._zeros(size), [self._zeros(size) for _ in own]
+        """Return an all-gather over every group."""
+        members, group = self._group(groups)
+        tensor, everyone = self._zeros(size), [self._zeros(size) for _ in members]
         return lambda: dist.all_gather(everyone, tensor, group=group)
 
     def scattering(self, groups: list[Ranks], size: int) -> Work:
-        """A reduce-scatter over every group."""
-        own, group = self._own(groups)
-        tensor, parts = self._zeros(size), [self._zeros(size) for _ in own]
+        """Return a reduce-scatter over every group."""
+        members, group = self._group(groups)
+        tensor, parts = self._zeros(size), [self._zeros(size) for _ in members]
         return lambda: dist.reduce_scatter(tensor, parts, group=group)
 
 
-def _hop(_: int, given: int) -> dict[str, float]:
-    return {"messages": 1.0, "bytes": float(given)}
+def _hop(_: int, sent_bytes: int) -> dict[str, float]:
+    return {"messages": 1.0, "bytes": float(sent_bytes)}
 
 
-def _spread(members: int, given: int) -> dict[str, float]:
-    return {"messages": 1.0, "bytes": float((members - 1) * given)}
+def _spread(members: int, sent_bytes: int) -> dict[str, float]:
+    return {"messages": 1.0, "bytes": float((members - 1) * sent_bytes)}
 
 
-def _all_reduce(members: int, given: int) -> dict[str, float]:
-    return {"messages": 2.0 * (members - 1), "bytes": 2 * (members - 1) / members * given}
+def _all_reduce(members: int, sent_bytes: int) -> dict[str, float]:
+    return {"messages": 2.0 * (members - 1), "bytes": 2 * (members - 1) / members * sent_bytes}
 
 
-def _all_gather(members: int, given: int) -> dict[str, float]:
-    return {"messages": members - 1.0, "bytes": float((members - 1) * given)}
+def _all_gather(members: int, sent_bytes: int) -> dict[str, float]:
+    return {"messages": members - 1.0, "bytes": float((members - 1) * sent_bytes)}

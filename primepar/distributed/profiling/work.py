@@ -1,7 +1,7 @@
-"""What `primepar plan --profile` measures, each with what the cost model counts of it.
+"""Work that `primepar plan --profile` measures, each with its terms in the cost model.
 
-The work goes the ways of training: programs of one operator, and kernels. Legend: M rows, N and K
-columns of a process.
+It runs the same code as training: programs of one operator, and kernels. Legend: M rows, N and K
+columns of the blocks of one process.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (256, 256, 512), (512
             (64, 512, 1024), (512, 512, 512))  # fmt: skip
 PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
 MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
-"""Rows and columns of the operators that are not linear."""
+"""Rows and columns of the operators other than linear ones."""
 UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
 VOCABULARY = 256
 OVERLAPPED = 1 << 19
-"""Elements of the block that hops while products run."""
+"""Elements of the block that is sent while products run."""
 OVERLAPS = 5
-"""Times that are taken for it."""
+"""Number of measurements for the overlap."""
 
 
 class Works:
-    """Everything that is measured on a mesh; on a GPU all sizes are `scale` times as large."""
+    """All work that is measured on a mesh; every size is multiplied by `scale`."""
 
     def __init__(self, mesh: Mesh, scale: int = 1) -> None:
         self.mesh, self.scale = mesh, scale
         self.item, self.transfers = mesh.dtype.itemsize, Transfers(mesh, scale)
 
     def all(self) -> Iterator[Measured]:
-        """All works, in the order of the file; a collective iterator."""
+        """Yield all work in the order of the cluster file; a collective iterator."""
         yield from self.products()
         yield from self.passes()
         yield from self.operators()
@@ -57,8 +57,8 @@ class Works:
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        kinds = len({each.kind for each in operators(self._model(64, 64))} - {"linear"})
+        """Number of measurements."""
+        kinds = len({operator.kind for operator in operators(self._model(64, 64))} - {"linear"})
         return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES)
                 + self.transfers.count + OVERLAPS)  # fmt: skip
 
@@ -66,7 +66,7 @@ class Works:
         return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
 
     def products(self) -> Iterator[Measured]:
-        """Products of the executor, in which nothing moves."""
+        """Yield products of the executor, without communication."""
         for shape in PRODUCTS:
             M, N, K = (self.scale * size for size in shape)
             touched = (M * N + N * K + M * K) * self.item
@@ -74,13 +74,13 @@ class Works:
             yield "product", f"{M} x {N} x {K}", takes, self.multiplying(M, N, K)
 
     def multiplying(self, M: int, N: int, K: int) -> Work:
-        """One product of this size on each rank."""
+        """Return one product of this size on each rank."""
         mesh = self.mesh
         program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
         return running(Executor(mesh, program))
 
     def passes(self) -> Iterator[Measured]:
-        """Copies, which read and write every element once."""
+        """Yield copies, which read and write every element once."""
         for size in PASSES:
             source, target = self._random(self.scale * size), self._random(self.scale * size)
             takes = {"starts": 1.0, "bytes": 2.0 * source.numel() * self.item}
@@ -91,29 +91,30 @@ class Works:
                               vocabulary=VOCABULARY)  # fmt: skip
 
     def operators(self) -> Iterator[Measured]:
-        """Operators that are not linear, forward and backward, all of each on every rank."""
-        every: dict[str, list[Measured]] = {}
+        """Yield operators other than linear ones, forward and backward, replicated on all ranks."""
+        by_kind: dict[str, list[Measured]] = {}
         for rows, hidden in MODELS:
             model = self._model(self.scale * rows, self.scale * hidden)
             batch = self.scale * rows // model.context
             settings = StepSettings(model, batch, model.context)
-            one = ready_plan("data", model, 1)
-            program = lower_step(one, batch, model.context, "gradients")
-            first = {each.kind: each for each in reversed(operators(model))}
+            one_device = ready_plan("data", model, 1)
+            program = lower_step(one_device, batch, model.context, "gradients")
+            first = {operator.kind: operator for operator in reversed(operators(model))}
             for kind, operator in first.items():
                 if kind != "linear":
-                    found = counts(model, operator, batch, str(self.mesh.dtype).split(".")[1])
-                    takes = {"starts": found.starts, "operations": found.operations,
-                             "bytes": found.bytes}  # fmt: skip
+                    work_counts = counts(model, operator, batch, str(self.mesh.dtype).split(".")[1])
+                    takes = {"starts": work_counts.starts, "operations": work_counts.operations,
+                             "bytes": work_counts.bytes}  # fmt: skip
                     size = f"{batch * model.context} x {operator.K}"
                     part = part_of(program, operator, self.mesh.ranks)
                     run = Executor(self.mesh, part, settings)
-                    every.setdefault(kind, []).append((kind, size, takes, running(run, VOCABULARY)))
-        for own in every.values():
-            yield from own
+                    work = running(run, VOCABULARY)
+                    by_kind.setdefault(kind, []).append((kind, size, takes, work))
+        for measurements in by_kind.values():
+            yield from measurements
 
     def updates(self) -> Iterator[Measured]:
-        """AdamW of one parameter, and the part of the gradient's norm that it has."""
+        """Yield AdamW of one parameter, with its term in the norm of the gradient."""
         for size in UPDATES:
             w, m, gradient = (self._random(self.scale * size) for _ in range(3))
             takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
@@ -121,7 +122,7 @@ class Works:
             yield "update", f"{w.numel()} elements", takes, work
 
     def _updating(self, *blocks: torch.Tensor) -> Work:
-        """An update of a parameter and its moments by a gradient."""
+        """Return an update of a parameter and its moments by a gradient."""
         phase = Phase("update", (), Template("w", ()), "sum", None)
         site = Site(phase, "w", (), (), StepSettings(self._model(64, 64), 1, 1))
         squares, first, second, adamw = (
@@ -139,9 +140,10 @@ class Works:
 
 
 def part_of(program: Program, operator: Operator, ranks: int) -> Program:
-    """What one operator computes in a step of one device, done by every rank.
+    """Return the program in which every rank computes one operator of a one-device step.
 
-    Gradients that come from two operators are added for an addition, as the cost model has it.
+    The sum of the gradients that two operators send back belongs to the addition, as in the cost
+    model.
     """
     phases = {
         name
@@ -149,14 +151,14 @@ def part_of(program: Program, operator: Operator, ranks: int) -> Program:
         if name.startswith(f"{operator.name}.")
         and (operator.kind == "add" or signature.kernel != "sum.fan-in")
     }
-    (every,) = program.programs
-    own = [node for node in every if isinstance(node, Compute) and node.phase in phases]
-    made = dict.fromkeys(node.accumulates for node in own)
-    given = dict.fromkeys(name for node in own for name in node.reads if name not in made)
+    (instructions,) = program.programs
+    computes = [node for node in instructions if isinstance(node, Compute) and node.phase in phases]
+    made = dict.fromkeys(node.accumulates for node in computes)
+    given = dict.fromkeys(name for node in computes for name in node.reads if name not in made)
     return msgspec.structs.replace(
         program,
         ranks=ranks,
-        programs=(tuple(own),) * ranks,
+        programs=(tuple(computes),) * ranks,
         initial=(tuple(given),) * ranks,
         final=(tuple(made),) * ranks,
     )
@@ -167,15 +169,21 @@ def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:
 
 
 def measure(works: Works, watch: Stopwatch) -> list[Sample]:
-    """Every work with its time; a collective call."""
-    every = list(works.all())
-    took = watch.each([work for *_, work in every])
-    return [Sample(what, size, takes, seconds)
-            for (what, size, takes, _), seconds in zip(every, took, strict=True)]  # fmt: skip
+    """Measure all work: each with its terms and its seconds; a collective call."""
+    measurements = list(works.all())
+    times = watch.seconds([work for *_, work in measurements])
+    return [
+        Sample(what, size, takes, seconds)
+        for (what, size, takes, _), seconds in zip(measurements, times, strict=True)
+    ]
 
 
 def hidden(works: Works, watch: Stopwatch) -> float:
-    """Which part of the shorter time is saved where products run while a block hops."""
+    """Return the overlap: the part of the shorter time that is saved.
+
+    Products run while a block is sent. 1 means that the shorter of the two is hidden completely,
+    0 that nothing is hidden.
+    """
     mesh = works.mesh
     size = works.scale * OVERLAPPED
     after, before = (mesh.rank + 1) % mesh.ranks, (mesh.rank - 1) % mesh.ranks
@@ -190,11 +198,11 @@ def hidden(works: Works, watch: Stopwatch) -> float:
     def hop() -> None:
         start(blocks).wait()
 
-    one, product = watch.each([hop, multiply])
-    times = max(1, round(one / product))
+    hop_seconds, product_seconds = watch.seconds([hop, multiply])
+    repetitions = max(1, round(hop_seconds / product_seconds))
 
     def products() -> None:
-        for _ in range(times):
+        for _ in range(repetitions):
             multiply()
 
     def both() -> None:
@@ -202,5 +210,5 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         products()
         pending.wait()
 
-    moving, alone, together = watch.each([hop, products, both])
+    moving, alone, together = watch.seconds([hop, products, both])
     return (moving + alone - together) / min(moving, alone)

@@ -1,4 +1,4 @@
-"""Buffers of one process, kept by shape and used again, so that a step allocates none."""
+"""A pool of buffers for one process, by shape, so that a training step allocates no memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 class BufferPool:
     """Idle buffers of one device and dtype, by shape.
 
-    A buffer that has been handed out belongs to whoever has it, and comes back with `release`.
+    An acquired buffer belongs to the caller until `release`.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, pinned: bool = False) -> None:
@@ -21,11 +21,11 @@ class BufferPool:
         self._idle: dict[Shape, list[torch.Tensor]] = {}
 
     def shelf(self, shape: Shape) -> list[torch.Tensor]:
-        """The idle buffers of a shape, always the same list."""
+        """Return the list of idle buffers of a shape; it is the same object at every call."""
         return self._idle.setdefault(shape, [])
 
     def maker(self, shape: Shape) -> Callable[[], torch.Tensor]:
-        """A function that hands out a buffer of a shape, like `acquire`."""
+        """Return a function that acquires a buffer of a shape."""
         idle = self.shelf(shape)
 
         def acquire() -> torch.Tensor:
@@ -37,18 +37,18 @@ class BufferPool:
         return acquire
 
     def acquire(self, shape: Shape) -> torch.Tensor:
-        """Return a buffer of any contents; a new one only if none of this shape is idle."""
+        """Return a buffer with arbitrary contents; allocate only if none of this shape is idle."""
         return self.maker(shape)()
 
     def fresh(self, shape: Shape) -> torch.Tensor:
-        """Return a buffer that never comes back: the caller keeps it, and lets it go."""
+        """Return a newly allocated buffer; the caller owns it and need not release it."""
         return torch.empty(shape, device=self.device, dtype=self.dtype, pin_memory=self.pinned)
 
     def release(self, buffer: torch.Tensor) -> None:
-        """Take a buffer back."""
+        """Return a buffer to the pool."""
         self.shelf(tuple(buffer.shape)).append(buffer)
 
     @property
     def idle(self) -> int:
-        """Buffers that nobody uses now."""
+        """Number of idle buffers."""
         return sum(map(len, self._idle.values()))

@@ -1,4 +1,4 @@
-"""The collectives of the IR on torch.distributed, and what each of them sends."""
+"""Maps the collectives of the IR to torch.distributed, and counts the elements that they send."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from primepar.schedule.program_uses import gets, gives
 
 GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""Their older names are deprecated where these exist."""
+"""The new names where torch has them: there the older ones are deprecated."""
 
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 def elements_sent(collective: Collective, rank: int, size: Callable[[str], int]) -> Fraction:
-    """Elements that leave `rank`: rings, and for a root the chain that starts or ends there."""
+    """Return the elements that `rank` sends.
+
+    Collectives count as rings; a broadcast or a reduce as the chain that starts or ends at its
+    root.
+    """
     group = collective.group
     members = len(group)
     match collective:
@@ -53,11 +57,11 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
 
 
 def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
-    """What starts a collective on blocks that are all there, those that it writes too.
+    """Return the function that starts a collective; all blocks that it writes have memory.
 
-    `run` gives those of all members, in the order of the ranks, as one flat tensor: always to a
-    reduce-scatter, and to an all-gather where they lie in memory so. A group of one rank copies
-    what it gives to what it gets.
+    `run` returns the blocks of all members, in the order of the ranks, as one flat tensor. A
+    reduce-scatter always has it, an all-gather if the blocks are contiguous in memory. In a group
+    of one rank the input is copied to the output.
     """
     if len(node.group) == 1:
         return _alone(mesh, node)
@@ -93,7 +97,7 @@ def _alone(mesh: Mesh, collective: Collective) -> Start:
 
 
 def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
-    """A member that is not the root keeps its block: torch may leave anything in what it gives."""
+    """Reduce to the root. Other members send a clone: torch may overwrite what they send."""
     name, root, op = reduce.block, reduce.root, OPERATIONS[reduce.reduction]
     if mesh.rank == root:
         return lambda blocks: started(dist.reduce(blocks[name], root, op, group, True))
@@ -101,9 +105,9 @@ def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
 
 
 def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """Into one tensor, from which blocks that do not follow one another are copied.
+    """Gather into one tensor; blocks that are not contiguous in memory are then copied out of it.
 
-    Every rank takes the same call: gloo has others for lists, and these do not fit together.
+    All ranks must use this form of the call: in gloo it does not match the form for lists.
     """
     given, names = gather.block, in_order(gather)
     if run is not None:
@@ -118,9 +122,9 @@ def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) ->
         into = [(name, blocks[name]) for name in names]
 
         def take_apart() -> None:
-            for (name, own), part in zip(into, everyone.view(len(names), -1), strict=True):
+            for (name, target), part in zip(into, everyone.view(len(names), -1), strict=True):
                 if name != given:
-                    own.copy_(part.view_as(own))
+                    target.copy_(part.view_as(target))
 
         return Pending([work], take_apart)
 
@@ -128,16 +132,16 @@ def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) ->
 
 
 def _reduce_scatter(scatter: ReduceScatter, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """From one tensor of all members' blocks in the order of the ranks, into another one."""
-    own, op = scatter.block, OPERATIONS[scatter.reduction]
+    """Reduce-scatter one tensor with all members' blocks, in the order of the ranks."""
+    block, op = scatter.block, OPERATIONS[scatter.reduction]
     assert run is not None
     return lambda blocks: started(
-        SCATTER(blocks[own].view(-1), run(blocks), op, group, async_op=True)
+        SCATTER(blocks[block].view(-1), run(blocks), op, group, async_op=True)
     )
 
 
 def _all_to_all(collective: AllToAll, group: dist.ProcessGroup) -> Start:
-    """One flat buffer each way: the form that gloo has too."""
+    """Exchange with one flat buffer per direction, the form that gloo supports too."""
     places = _places(collective)
     given = [collective.blocks[place] for place in places]
     gotten = [collective.into[place] for place in places]
@@ -160,10 +164,10 @@ def _all_to_all(collective: AllToAll, group: dist.ProcessGroup) -> Start:
 
 
 def in_order(collective: AllGather | ReduceScatter) -> list[str]:
-    """The members' blocks in the order of the ranks."""
+    """Return the members' blocks in the order of the ranks."""
     return [collective.blocks[place] for place in _places(collective)]
 
 
 def _places(collective: Collective) -> list[int]:
-    """Places in the IR's group in the order of torch, which is that of the ranks."""
+    """Return the positions in the IR's group, in the order of torch: by rank."""
     return sorted(range(len(collective.group)), key=collective.group.__getitem__)

@@ -1,4 +1,10 @@
-"""From one rank's instruction list to closures: what can be known before the run is decided."""
+"""Compiles one rank's instruction list to closures; all that is static is decided before the run.
+
+The list is walked once, in order. For each instruction the compiler knows which blocks exist, which
+buffer each one has and what is in flight. It emits one closure per instruction that only indexes
+dicts and calls torch. Example: `Compute` of a product becomes "take a buffer from the pool, then
+`torch.mm` into it".
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,7 @@ from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
 
 
 class Compiler:
-    """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
+    """Compiles one rank's list, in order. Raises `ProgramError` for a block that does not exist."""
 
     def __init__(
         self,
@@ -70,7 +76,7 @@ class Compiler:
         self._evicted: set[str] = set()
 
     def steps(self) -> Iterator[CompiledStep]:
-        """The closures of the list; runs of posts are one step where the backend batches them."""
+        """Yield the closures; adjacent posts are one step if the backend batches them (NCCL)."""
         run: list[Message] = []
         for place, node in enumerate(self.instructions):
             if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
@@ -88,19 +94,19 @@ class Compiler:
         for name in uses(node, self.mesh.rank):
             if name not in self.places.here:
                 raise ProgramError(
-                    f"{self._at}: expected block {name} on this device, "
+                    f"{self._location}: expected block {name} on this device, "
                     "got none: list it in initial, or receive or compute it first"
                 )
 
     @property
-    def _at(self) -> str:
-        """How messages name the place that is compiled."""
+    def _location(self) -> str:
+        """The compiled instruction, as error messages name it."""
         return f"programs[{self.mesh.rank}][{self.places.place}]"
 
     def _compile(self, node: Instruction) -> Iterator[CompiledStep]:
         match node:
             case Compute():
-                run, first = self.computes.actions(node, self._at)
+                run, first = self.computes.actions(node, self._location)
                 yield CompiledStep((node,), run, first)
             case ISend() | IRecv():
                 yield from self._posts([node])
@@ -144,36 +150,42 @@ class Compiler:
         yield CompiledStep(tuple(run), run_all, run_all)
 
     def _waited(self, messages: list[Message]) -> list[Action]:
-        """Blocking messages: posted, then waited for."""
+        """Compile blocking messages: post them, then wait."""
         actions, start = self._starting(messages)
         return [*actions, lambda frame: start(frame.blocks).wait()]
 
     def _starting(self, messages: list[Message]) -> tuple[list[Action], Start]:
-        """Room for what messages bring, and what starts them."""
-        sends = [each.block for each in messages if isinstance(each, Send | ISend)]
-        receives = [each.block for each in messages if isinstance(each, Recv | IRecv)]
-        actions = [action for name in receives for action in self.places.room(name)]
-        for each in messages:
-            if isinstance(each, Send | ISend):
-                self._count(each, each.block, Fraction(self.shapes.elements(each.block)))
-        return actions, self._staged(post(self.mesh, messages), sends, receives)
+        """Return the actions that allocate received blocks, and the start of the messages."""
+        sends = [message for message in messages if isinstance(message, Send | ISend)]
+        received = [message.block for message in messages if isinstance(message, Recv | IRecv)]
+        actions = [action for name in received for action in self.places.room(name)]
+        for message in sends:
+            self._count(message, message.block, Fraction(self.shapes.elements(message.block)))
+        sent = [message.block for message in sends]
+        return actions, self._staged(post(self.mesh, messages), sent, received)
 
     def _staged(self, start: Start, reads: list[str], writes: list[str]) -> Start:
-        """`start` by way of copies of blocks that are no contiguous memory."""
+        """Return `start` with contiguous copies of the blocks that are not contiguous."""
         given, gotten = (
             [name for name in names if self.places.strided(name)] for names in (reads, writes)
         )
         return staged(start, given, gotten) if given or gotten else start
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
-        """Add what this rank sends to what it sends of the same kind and size of elements."""
+        """Count elements that this rank sends, by kind and element size."""
         key = self.labels.is_linear(node, block), self.places.pool(block).dtype.itemsize
         self._sent[key] = self._sent.get(key, Fraction(0)) + elements
 
     def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
-        """Kind, elements and bytes of each of what a run sends; `kind` is what is not linear."""
+        """Return (kind, elements, bytes per element) of what a run sends.
+
+        The kind is "linear" for linear operators, else `kind`.
+        """
         pairs = self._sent.items()
-        return [("linear" if linear else kind, sent, each) for (linear, each), sent in pairs]
+        return [
+            ("linear" if linear else kind, elements, itemsize)
+            for (linear, itemsize), elements in pairs
+        ]
 
     # Collectives
 
@@ -194,12 +206,12 @@ class Compiler:
     def _room(
         self, node: Collective, reads: list[str], writes: list[str]
     ) -> tuple[list[Action], Get | None]:
-        """Room for what a collective writes, and its members' blocks as one tensor."""
+        """Return the actions that allocate what a collective writes, and its flat tensor if any."""
         if isinstance(node, ReduceScatter) and len(node.group) > 1:
             actions, run = self.places.flat(in_order(node))
             return [*actions, *self.places.renew(node.block)], run
         if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
-            # Its own block stays as it is.
+            # This rank's block stays as it is.
             writes = [name for name in writes if name != node.block]
         actions = [
             action for name in writes for action in self.places.room(name, keep=name in reads)
@@ -222,7 +234,7 @@ class Compiler:
     def _fetch(self, name: str) -> list[Action]:
         if name not in self._evicted:
             raise ProgramError(
-                f"{self._at}: expected block {name} in host memory, got none: evict it first"
+                f"{self._location}: expected block {name} in host memory, got none: evict it first"
             )
         self._evicted.remove(name)
 
@@ -235,7 +247,7 @@ class Compiler:
 
 
 def _in_place(node: Cut | Join) -> bool:
-    """Whether what is cut or joined is gone afterwards."""
+    """Return whether the blocks that are cut or joined are freed."""
     return bool(getattr(node, "in_place", False))
 
 

@@ -1,4 +1,7 @@
-"""Sub-operators and additions as closures: a product into a buffer, or a kernel's own tensor."""
+"""Compiles sub-operators and additions to closures.
+
+A product of a linear operator writes into a buffer; a kernel returns a new tensor.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ COMBINE: dict[str, Combine] = {
 
 
 def together(actions: list[Action]) -> Action:
-    """Some actions, in order, as one."""
+    """Return one action that runs the given actions in order."""
     if len(actions) == 1:
         return actions[0]
     if len(actions) == 2:
-        one, two = actions
-        return lambda frame: (one(frame), two(frame))
+        first, second = actions
+        return lambda frame: (first(frame), second(frame))
 
     def run(frame: Frame) -> None:
         for action in actions:
@@ -41,7 +44,7 @@ def together(actions: list[Action]) -> Action:
 
 
 class Computes:
-    """Makes the closures of one program's computes."""
+    """Compiles the computes of one program."""
 
     def __init__(
         self,
@@ -53,8 +56,8 @@ class Computes:
         self.shapes, self.places, self.settings = shapes, places, settings
         self._watch = watch
 
-    def actions(self, node: Compute, at: str) -> tuple[Action, Action]:
-        """What runs a compute, and what runs it with its result checked.
+    def actions(self, node: Compute, place: str) -> tuple[Action, Action]:
+        """Return the action that runs a compute, and one that also checks its result.
 
         Raises `ProgramError` for a phase without a kernel, or a kernel without its settings.
         """
@@ -64,13 +67,13 @@ class Computes:
         phase = self.shapes.meaning.phases[node.phase]
         if phase.kernel not in KERNELS:
             raise ProgramError(
-                f"{at}: expected a kernel for phase {node.phase}, got "
+                f"{place}: expected a kernel for phase {node.phase}, got "
                 f"{'none' if phase.kernel is None else repr(phase.kernel)}: "
                 f"name one of those of primepar.distributed.kernels in its signature"
             )
         if len(node.reads) != len(phase.reads):
             raise ProgramError(
-                f"{at}: expected {len(phase.reads)} reads for phase {node.phase}, "
+                f"{place}: expected {len(phase.reads)} reads for phase {node.phase}, "
                 f"got {len(node.reads)}"
             )
         site = site_of(self.shapes.meaning, node, self.settings)
@@ -79,10 +82,10 @@ class Computes:
             return action, action
         if self.settings is None:
             raise ProgramError(
-                f"{at}: expected the settings of a training step for phase {node.phase}, got none: "
-                "give the executor StepSettings"
+                f"{place}: expected the settings of a training step for phase {node.phase}, "
+                "got none: give the executor StepSettings"
             )
-        return self._kernel(node, phase, site, at)
+        return self._kernel(node, phase, site, place)
 
     def _product(self, node: Compute, site: Site) -> Action:
         multiply, name, begun = product(site), node.accumulates, self._begun(node)
@@ -100,7 +103,7 @@ class Computes:
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
 
-    def _kernel(self, node: Compute, phase: Phase, site: Site, at: str) -> tuple[Action, Action]:
+    def _kernel(self, node: Compute, phase: Phase, site: Site, place: str) -> tuple[Action, Action]:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
@@ -110,16 +113,20 @@ class Computes:
             before, combine = self.places.adopt(name), None
         dtype = self.places.pool(name).dtype
         run, first = (
-            together([*before, _calling(each, site, node, dtype, combine)])
-            for each in (kernel, self._checked(kernel, node, at))
+            together([*before, _calling(function, site, node, dtype, combine)])
+            for function in (kernel, self._checked(kernel, node, place))
         )
         return run, first
 
-    def _checked(self, kernel: Kernel, node: Compute, at: str) -> Kernel:
-        """The kernel, which must give a new block: the phase's own, or a wide one to be rounded."""
+    def _checked(self, kernel: Kernel, node: Compute, place: str) -> Kernel:
+        """Return the kernel with a check that it returns a new block.
+
+        The block has the shape of the phase's output, and its dtype or the wide one (then it is
+        rounded).
+        """
         shape, pool = self.shapes.shape(node.accumulates), self.places.pool(node.accumulates)
         dtypes = pool.dtype, self.places.pools[1].dtype
-        slices = ", ".join(f"{dim}={at}" for dim, at in (node.sub_operator or {}).items())
+        slices = ", ".join(f"{dim}={index}" for dim, index in (node.sub_operator or {}).items())
 
         def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
             result = kernel(site, inputs, *blocks)
@@ -131,7 +138,7 @@ class Computes:
                     got = f"the memory of {name}"
             if got:
                 raise ProgramError(
-                    f"{at}: expected a new block of {_text(shape, pool.dtype)} from the kernel "
+                    f"{place}: expected a new block of {_text(shape, pool.dtype)} from the kernel "
                     f"{phase.kernel} of phase {phase.name} at {slices}, got {got}"
                 )
             return result

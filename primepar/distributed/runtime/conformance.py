@@ -1,8 +1,9 @@
-"""What a rank really does, seen from outside its closures, beside the list that was proved.
+"""Compares what a rank does with the list of instructions that was proved.
 
-A run is watched at three borders: the process groups (every message and collective, with its peers
-and elements, and every wait), the kernels (phase and boxes), and the blocks (read, made, gone). The
-closures run one after another; what the k-th is seen to do must be what the k-th instruction says.
+A run is observed at three interfaces: the process groups (every message and collective, with its
+peers and elements, and every wait), the kernels (phase and boxes), and the dict of blocks (read,
+made, freed). The closures run one after another; the k-th one must do what the k-th instruction
+defines.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ Message = Send | Recv | ISend | IRecv
 
 
 class ObservedCall(NamedTuple):
-    """A message, a collective, a wait for one of these, or a kernel."""
+    """A message, a collective, a wait for one of them, or a call of a kernel."""
 
     what: str
     with_whom: tuple[object, ...] = ()
     elements: int = 0
 
     def __str__(self) -> str:
-        """How errors name it, `send (3,) of 64 elements`."""
+        """Its text in error messages, `send 3 of 64 elements`."""
         of = f" of {self.elements} elements" if self.elements else ""
         return f"{self.what} {', '.join(map(str, self.with_whom))}{of}"
 
@@ -71,12 +72,13 @@ METHODS: dict[str, tuple[str, int]] = {
     "all_to_all_single": ("all_to_all", 1),
     "barrier": ("barrier", -1),
 }
-"""Method of a process group, in older and newer torch -> instruction, and which argument has the
-elements that it names. What calls another method is seen to do nothing, and so is refused."""
+"""Method of a process group, in older and newer torch -> instruction, and the position of the
+argument whose elements are counted. A call of any other method is not observed; then the expected
+call is missing, and the run is refused."""
 
 
 class _Watched(dict[str, torch.Tensor]):
-    """Blocks that note what is read, made and taken out."""
+    """A dict of blocks that notes which names are read, made and removed."""
 
     def __init__(self, blocks: dict[str, torch.Tensor], seen: Seen) -> None:
         super().__init__(blocks)
@@ -92,13 +94,13 @@ class _Watched(dict[str, torch.Tensor]):
         super().__setitem__(name, block)
 
     def pop(self, name: str, *default: Any) -> Any:
-        """Take a block out."""
+        """Remove a block."""
         self._seen.gone.add(name)
         return super().pop(name, *default)
 
 
 class Seen:
-    """What was seen since the last instruction."""
+    """What was observed since the last instruction."""
 
     def __init__(self) -> None:
         self.calls: list[ObservedCall] = []
@@ -107,7 +109,7 @@ class Seen:
         self.gone: set[str] = set()
 
     def clear(self) -> None:
-        """Begin with the next instruction."""
+        """Forget everything, before the next instruction."""
         self.calls.clear()
         self.read.clear()
         self.made.clear()
@@ -115,19 +117,19 @@ class Seen:
 
 
 class Watch:
-    """Runs one rank's closures and compares each with its instruction in a `proved` program."""
+    """Runs one rank's closures, and compares each with its instruction in the `proved` program."""
 
     def __init__(self, proved: Program, rank: int, shapes: Shapes) -> None:
         self.rank, self.shapes, self.seen = rank, shapes, Seen()
         self._proved = proved.programs[rank]
         self._posted: dict[str, list[ObservedCall]] = {}
         self.peak = 0
-        """Most elements of the memory of blocks, each piece counted once, after an instruction."""
+        """Largest number of elements in memory after an instruction; shared memory counts once."""
         self.instructions = 0
-        """How many were done in the last run."""
+        """Number of instructions in the last run."""
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        """The kernel, noted when it is called."""
+        """Return the kernel with every call noted."""
 
         def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
             self.seen.calls.append(_kernel_call(site.phase.name, site.reads, site.writes))
@@ -136,7 +138,7 @@ class Watch:
         return noted
 
     def product(self, site: Site, multiply: Product) -> Product:
-        """A product into a block, noted when it is called."""
+        """Return a product into a block with every call noted."""
 
         def noted(*arguments: Any) -> None:
             self.seen.calls.append(_kernel_call(site.phase.name, site.reads, site.writes))
@@ -145,59 +147,60 @@ class Watch:
         return noted
 
     def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
-        """Run all steps, with their results checked where it is the `first` run.
+        """Run all steps; the `first` run also checks the results of kernels.
 
-        Raises `ConformanceError` at the first step that does something else.
+        Raises `ConformanceError` at the first step that differs from its instruction.
         """
-        given, at = frame.blocks, 0
+        given, position = frame.blocks, 0
         frame.blocks = _Watched(given, self.seen)
         before = set(given)
         self.peak = _memory(given)
         with watched_groups(self.seen):
             for step in steps:
                 self.seen.clear()
-                due = self._proved[at : at + len(step.instructions)]
+                due = self._proved[position : position + len(step.instructions)]
                 try:
                     (step.first if first else step.run)(frame)
                 except KeyError as error:
-                    self._fail(at, f"a use of {error.args[0]}, which is not there", due)
+                    self._fail(position, f"a use of {error.args[0]}, which does not exist", due)
                 if not step.instructions:
                     continue
-                self._compare(at, due, before)
+                self._compare(position, due, before)
                 before = set(frame.blocks)
                 self.peak = max(self.peak, _memory(frame.blocks))
-                at += len(step.instructions)
-        if at != len(self._proved):
-            self._fail(at, "nothing", self._proved[at:])
-        self.instructions = at
+                position += len(step.instructions)
+        if position != len(self._proved):
+            self._fail(position, "nothing", self._proved[position:])
+        self.instructions = position
         given.clear()
         given.update(frame.blocks)
 
-    def _compare(self, at: int, due: tuple[Instruction, ...], before: set[str]) -> None:
+    def _compare(self, position: int, due: tuple[Instruction, ...], before: set[str]) -> None:
         seen = self.seen
         calls = [call for node in due for call in self._calls(node)]
         if seen.calls != calls:
-            self._fail(at, ", ".join(map(str, seen.calls)) or "no call", due)
+            self._fail(position, ", ".join(map(str, seen.calls)) or "no call", due)
         written = {name for node in due for name in writes(node, self.rank)}
         named = written | {name for node in due for name in uses(node, self.rank)}
         if not {name for node in due for name in _read(node, self.rank)} <= seen.read:
-            self._fail(at, f"only {', '.join(sorted(seen.read)) or 'nothing'} read", due)
+            self._fail(position, f"only {', '.join(sorted(seen.read)) or 'nothing'} read", due)
         made = written - before
         gone = {name for node in due for name in frees(node)}
         inner = {name for name in seen.made | seen.gone if "#" in name}
         if not made <= seen.made or seen.made - inner - named:
-            self._fail(at, f"{', '.join(sorted(seen.made - inner)) or 'nothing'} made", due)
+            self._fail(position, f"{', '.join(sorted(seen.made - inner)) or 'nothing'} made", due)
         if not gone <= seen.gone or seen.gone - inner - named:
-            self._fail(at, f"{', '.join(sorted(seen.gone - inner)) or 'nothing'} freed", due)
+            self._fail(position, f"{', '.join(sorted(seen.gone - inner)) or 'nothing'} freed", due)
 
     def _calls(self, node: Instruction) -> list[ObservedCall]:
-        """What an instruction does with others, and which kernel it calls."""
+        """Return the communication and the kernel calls of an instruction."""
         match node:
             case Compute(phase=str()):
                 phase = self.shapes.meaning.phases[str(node.phase)]
                 slices = node.sub_operator or {}
                 boxes = [
-                    self.shapes.box(each.block(slices)) for each in (*phase.reads, phase.writes)
+                    self.shapes.box(template.block(slices))
+                    for template in (*phase.reads, phase.writes)
                 ]
                 return [_kernel_call(phase.name, tuple(boxes[:-1]), boxes[-1])]
             case Wait(request=request):
@@ -205,7 +208,7 @@ class Watch:
             case Send() | Recv():
                 return [self._message(node), _waited(self._message(node))]
             case Group(body=body):
-                posts = [self._message(each) for each in body]
+                posts = [self._message(message) for message in body]
                 return [*posts, *map(_waited, posts)]
             case ISend() | IRecv():
                 self._posted[node.request] = [self._message(node)]
@@ -238,16 +241,19 @@ class Watch:
         op = str(node.__struct_config__.tag)
         return ObservedCall(op, tuple(sorted(node.group)), elements)
 
-    def _fail(self, at: int, seen: str, due: tuple[Instruction, ...]) -> None:
+    def _fail(self, position: int, seen: str, due: tuple[Instruction, ...]) -> None:
         texts = [" ".join(instruction_text(node).split()) for node in due[:3]]
         raise ConformanceError(
-            f"rank {self.rank}, instruction {at}: expected {'; '.join(texts) or 'the end'}, "
+            f"rank {self.rank}, instruction {position}: expected {'; '.join(texts) or 'the end'}, "
             f"as proved, got {seen}: the executor does not run the list that was proved"
         )
 
 
 def _read(node: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that must be read by name; views of one buffer are cut and gathered as one."""
+    """Return the blocks that must be read by name.
+
+    Only computes and messages: views of one buffer are cut and gathered through the buffer.
+    """
     return uses(node, rank) if isinstance(node, Compute | Message) else ()
 
 
@@ -260,7 +266,7 @@ def _waited(call: ObservedCall) -> ObservedCall:
 
 
 def _memory(blocks: dict[str, torch.Tensor]) -> int:
-    """Elements of the memory of some blocks, each piece of memory once."""
+    """Return the elements in the memory of some blocks; shared memory counts once."""
     pieces = {}
     for block in blocks.values():
         storage = block.untyped_storage()
@@ -269,7 +275,7 @@ def _memory(blocks: dict[str, torch.Tensor]) -> int:
 
 
 class _Work:
-    """A work of torch, noted when it is waited for."""
+    """A `Work` of torch that notes every wait."""
 
     def __init__(self, work: Any, call: ObservedCall, seen: Seen) -> None:
         self._work, self._call, self._seen = work, call, seen
@@ -285,9 +291,9 @@ class _Work:
 
 @contextmanager
 def watched_groups(seen: Seen) -> Iterator[None]:
-    """Note every call of a process group while inside."""
-    # As they stand in the class: an attribute of it would not be bound to a group again.
-    kept = {name: own for name, own in vars(dist.ProcessGroup).items() if name in METHODS}
+    """Note every call of a process group within the context."""
+    # From `vars`, not `getattr`: the raw methods can be put back into the class.
+    kept = {name: method for name, method in vars(dist.ProcessGroup).items() if name in METHODS}
     for name in kept:
         noting = _noting(getattr(dist.ProcessGroup, name), *METHODS[name], seen)
         setattr(dist.ProcessGroup, name, noting)
@@ -301,13 +307,13 @@ def watched_groups(seen: Seen) -> Iterator[None]:
 def _noting(method: Callable[..., Any], op: str, place: int, seen: Seen) -> Callable[..., Any]:
     def noted(group: dist.ProcessGroup, *arguments: Any, **named: Any) -> _Work:
         tensors = arguments[place] if place >= 0 else []
-        one = tensors if isinstance(tensors, torch.Tensor) else tensors[0] if tensors else None
+        tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0] if tensors else None
         peers = (
             (arguments[1],)
             if op in ("send", "recv")
             else tuple(sorted(dist.get_process_group_ranks(group)))
         )
-        call = ObservedCall(op, peers, 0 if one is None else one.numel())
+        call = ObservedCall(op, peers, 0 if tensor is None else tensor.numel())
         seen.calls.append(call)
         return _Work(method(group, *arguments, **named), call, seen)
 

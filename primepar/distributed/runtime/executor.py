@@ -1,4 +1,4 @@
-"""Executes this rank's list of a program: compiled once, run at every step of training."""
+"""Executes this rank's list of a program: it is compiled once and runs in every training step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, 
 from primepar.schedule.program_uses import initial_blocks, peak
 
 NOTHING = StepInputs()
-"""What a program of one linear operator, or of a redistribution, is given."""
+"""The inputs of programs that need none: one linear operator, or a redistribution."""
 
 
 def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
-    """(communicator, ranks) of every process group that any rank's list needs, in one order."""
+    """Return (communicator, ranks) of every process group that a list needs, in one fixed order."""
     needed: dict[tuple[str, Ranks], None] = {}
     everyone = tuple(range(program.ranks))
     for instructions in program.programs:
@@ -28,7 +28,8 @@ def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
             if isinstance(node, Collective):
                 needed[node.communicator, node.group] = None
             elif isinstance(node, Group):
-                needed.update(dict.fromkeys((each.communicator, everyone) for each in node.body))
+                messages = node.body
+                needed.update(dict.fromkeys((part.communicator, everyone) for part in messages))
             elif isinstance(node, Send | Recv | ISend | IRecv):
                 needed[node.communicator, everyone] = None
     return needed
@@ -37,12 +38,12 @@ def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
 class Executor:
     """One rank's list of `program`, ready to run on torch blocks.
 
-    Made by all ranks together: process groups are made here. What linear operators send is counted
-    as "linear", all else as `kind`. Phases but those of linear operators need `settings`. Where the
-    backend batches messages (NCCL), a wait may wait for the messages posted beside its own too.
-    With a `proved` program every run is watched, and must do what that says.
+    Constructed by all ranks together, as it creates process groups. What linear operators send is
+    counted as "linear", the rest as `kind`. All phases except those of linear operators need
+    `settings`. If the backend batches messages (NCCL), a wait may also wait for other messages of
+    the same batch. With a `proved` program every run is observed and compared with it.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
-    without a kernel, a block without a size, or one that is used before it is there.
+    without a kernel, a block without a size, or a block that is used before it exists.
     """
 
     def __init__(
@@ -68,22 +69,22 @@ class Executor:
         self._names, self._checked = frozenset(self.initial), False
         self.sent = compiler.sent(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
-        """Most elements alive at once on this rank, as the program counts them."""
+        """Largest number of live elements on this rank, as the program counts them."""
 
     def __call__(
         self, blocks: dict[str, torch.Tensor], inputs: StepInputs = NOTHING
     ) -> dict[str, torch.Tensor]:
         """Run on the `initial` blocks, by name and contiguous; returns the same dict.
 
-        What the program frees is taken out of it, what it makes is put into it. Given blocks are
-        never written. Raises `ProgramError` for a block that is missing, and at the first run for
-        one of another shape, or a kernel that gives another block than its phase writes.
+        Freed blocks are removed from it, new ones are added. Given blocks are never written.
+        Raises `ProgramError` for a missing block. The first run also raises it for a block of
+        another shape, or a kernel whose result does not fit its phase.
         """
         if not self._names <= blocks.keys():
             missing = next(name for name in self.initial if name not in blocks)
             raise ProgramError(
                 f"rank {self.mesh.rank}: expected {len(self.initial)} blocks before the program, "
-                f"got none called {missing}: give what the program lists in initial"
+                f"got none named {missing}: give the blocks that the program lists in initial"
             )
         if not self._checked:
             self._check_shapes(blocks)

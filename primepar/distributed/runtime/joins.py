@@ -1,4 +1,10 @@
-"""Which blocks are joined later, so that they are made side by side, where the whole will be."""
+"""Finds blocks that are joined later, so that they can be made in place, in one buffer.
+
+The list is read backwards. A `Join` marks its parts as pending; the instruction that makes a
+pending part gets the join as its target. If one part cannot be written into a buffer (a kernel's
+result, a given block), the join is dropped for all its parts, and they are copied instead. Example:
+`recv a; recv b; join (a, b) -> c` makes both receives write into the memory of `c`.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +25,24 @@ from primepar.schedule.program_uses import frees, writes
 
 
 class LaterJoin(NamedTuple):
-    """The join of a block: its place in the list, and the whole that it makes."""
+    """The join of a block: its position in the list, and the joined block."""
 
     place: int
     whole: str
 
 
 LaterJoins = dict[tuple[int, str], LaterJoin]
-"""By place and name of what makes a part."""
+"""(position of the instruction that makes a part, name of the part) -> its join."""
 
 
 def later_joins(
     instructions: tuple[Instruction, ...], rank: int, given: Collection[str], shapes: Shapes
 ) -> LaterJoins:
-    """Joins of which every part is written to a buffer: computed by a product, or received.
+    """Return the joins whose parts are all written into buffers, by a product or a receive.
 
-    What a kernel makes is a tensor of its own, and what is `given` has its place already.
+    A kernel's result is a tensor of its own, and `given` blocks have their memory already.
     """
-    found: LaterJoins = {}
+    joins: LaterJoins = {}
     pending: dict[str, LaterJoin] = {}
     lost: set[LaterJoin] = set()
     for place in reversed(range(len(instructions))):
@@ -47,7 +53,7 @@ def later_joins(
         if ended:
             lost.update(pending.pop(name) for name in ended if name in pending)
         else:
-            found.update({(place, name): pending[name] for name in made})
+            joins.update({(place, name): pending[name] for name in made})
         if isinstance(node, Join):
             lost.update(pending[name] for name in node.blocks if name in pending)
             pending.update(dict.fromkeys(node.blocks, LaterJoin(place, node.block)))
@@ -55,11 +61,11 @@ def later_joins(
             for name in made:
                 pending.pop(name, None)
     lost.update(join for name, join in pending.items() if name in given)
-    return {where: join for where, join in found.items() if join not in lost}
+    return {where: join for where, join in joins.items() if join not in lost}
 
 
 def _in_buffers(node: Instruction, shapes: Shapes) -> bool:
-    """Whether an instruction writes to buffers, not to tensors that a kernel makes."""
+    """Return whether an instruction writes to buffers, and not to a kernel's new tensor."""
     if not isinstance(node, Compute) or node.phase is None:
         return True
     return shapes.is_product(node.phase)

@@ -1,4 +1,4 @@
-"""Memory of one rank as it is followed before the program runs: whose it is, who sees it."""
+"""Static description of one rank's memory: which pool owns a buffer, and which blocks view it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from primepar.distributed.runtime.shapes import Slices
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of one block, or of several that are views of it.
+    """Memory of one block, or of several blocks that are views of it.
 
-    `pool` is where it goes back, None where it does not. Where it is shared the whole is kept
-    under `key`, beside the blocks.
+    `pool` is the pool that it returns to, or None. A shared buffer is itself in the dict of blocks,
+    under `key`.
     """
 
     shape: Shape
@@ -30,7 +30,7 @@ class Buffer:
 
     @classmethod
     def new(cls, shape: Shape, pool: BufferPool, leaves: bool) -> Buffer:
-        """A buffer of a pool, or one that is the caller's at the end."""
+        """Return a buffer of a pool; if it `leaves`, the caller owns it at the end."""
         buffer = cls(shape, pool)
         buffer.make = pool.maker(shape)
         if leaves:
@@ -38,27 +38,27 @@ class Buffer:
         return buffer
 
     def hand_over(self) -> None:
-        """Have it be the caller's at the end, so that it does not come from the pool."""
+        """Let the caller own it at the end: then it is allocated outside the pool."""
         if self.pool is not None:
             self.make = partial(self.pool.fresh, self.shape)
         self.pool = None
 
     def writable(self, name: str) -> bool:
-        """Whether nobody else sees what is written to a block."""
-        own = self.views[name]
-        others = (at for other, at in self.views.items() if other != name)
-        return not self.given and not any(_overlap(own, at) for at in others)
+        """Return whether no other block overlaps this one, so that it may be written."""
+        view = self.views[name]
+        others = (other for other_name, other in self.views.items() if other_name != name)
+        return not self.given and not any(_overlap(view, other) for other in others)
 
     def span(self, name: str) -> tuple[int, int] | None:
-        """First element and end of a block in memory; None where it is not in one piece."""
+        """Return first element and end of a block in memory; None if it is not contiguous."""
         first, length, partial = 0, 1, False
-        for at, size in zip(reversed(self.views[name]), reversed(self.shape), strict=True):
-            count = at.stop - at.start
+        for line, size in zip(reversed(self.views[name]), reversed(self.shape), strict=True):
+            count = line.stop - line.start
             if partial and count > 1:
                 return None
-            first, length = first + at.start * length, length * size
+            first, length = first + line.start * length, length * size
             partial = partial or count < size
-        return first, first + prod(at.stop - at.start for at in self.views[name])
+        return first, first + prod(line.stop - line.start for line in self.views[name])
 
 
 def _overlap(one: Slices, other: Slices) -> bool:
@@ -66,5 +66,5 @@ def _overlap(one: Slices, other: Slices) -> bool:
 
 
 def all_of(shape: Shape) -> Slices:
-    """The place of a block that has a buffer alone."""
+    """Return the slices of a block that fills its buffer."""
     return tuple(slice(0, size) for size in shape)

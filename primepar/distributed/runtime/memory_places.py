@@ -1,9 +1,11 @@
-"""Where the blocks of one rank lie in memory, followed through its list before it runs.
+"""Assigns memory to the blocks of one rank, by a walk over its list before it runs.
 
-A block has a buffer of its own, or is a view of one that it shares: the parts of a block that is
-cut, and parts made side by side because they are joined later. Nothing is written through one
-block that another one sees: before that, the block gets a buffer of its own. Given blocks are
-never written and never pooled; neither are blocks that are there at the end.
+A block has a buffer of its own, or is a view of a shared one. Views are the parts of a block that
+is cut, and parts that are made in one buffer because they are joined later. A block that overlaps
+another one is never written: it first gets a buffer of its own. Given blocks are never written and
+never pooled. Blocks that exist at the end are not pooled either.
+Example: `cut c -> (a, b)` makes `a` and `b` views of the buffer of `c`; a later sum into `a` first
+copies `a` to a new buffer, because `c` still views the same memory.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Get = Callable[[Blocks], torch.Tensor]
 
 
 class MemoryPlaces:
-    """Follows blocks; what must happen for it while the program runs comes out as actions."""
+    """Tracks the buffer of every block; its methods return the actions to do at run time."""
 
     def __init__(
         self,
@@ -40,40 +42,43 @@ class MemoryPlaces:
         self._joins = joins
         self._opened: dict[int, Buffer] = {}
         self._count = 0
-        self._last_end = {name: at for at, node in enumerate(instructions) for name in frees(node)}
+        self._last_end = {
+            name: position for position, node in enumerate(instructions) for name in frees(node)
+        }
 
     def pool(self, name: str) -> BufferPool:
-        """The pool of a block's dtype."""
+        """Return the pool of a block's dtype."""
         return self.pools[self.shapes.wide(name)]
 
     def begin(self, names: Iterable[str]) -> None:
-        """Take what is there before the first instruction."""
+        """Register the blocks that exist before the first instruction."""
         for name in names:
-            self._alone(name, Buffer(self.shapes.shape(name), given=True))
+            self._fill(name, Buffer(self.shapes.shape(name), given=True))
 
     def leaves(self, name: str, place: int = -1) -> bool:
-        """Whether the block is there after the last instruction, so that the caller gets it."""
+        """Return whether the block exists after the last instruction: then the caller gets it."""
         return max(self.place, place) > self._last_end.get(name, -1)
 
-    def _alone(self, name: str, buffer: Buffer) -> None:
+    def _fill(self, name: str, buffer: Buffer) -> None:
+        """Register a block that fills its buffer."""
         buffer.views[name] = all_of(buffer.shape)
         self.here[name] = buffer
 
     def _new(self, name: str, place: int = -1) -> Buffer:
-        """A buffer for a block of here, or of a later place."""
+        """Return a buffer for a block that is made here, or at a later `place` in the list."""
         return Buffer.new(self.shapes.shape(name), self.pool(name), self.leaves(name, place))
 
     # Room
 
     def room(self, name: str, *, keep: bool = False) -> list[Action]:
-        """A buffer to write a block to; with `keep` it has the old contents."""
+        """Make a block writable; with `keep` its contents stay."""
         old, join = self.here.get(name), self._joins.get((self.place, name))
         if old is not None and old.writable(name) and (join is None or self._is_in(old, join)):
             return []
         return self.renew(name, keep=keep and old is not None)
 
     def renew(self, name: str, *, keep: bool = False) -> list[Action]:
-        """Another buffer for a block than the one that it has."""
+        """Give a block another buffer; with `keep` its contents are copied."""
         aside, join = f"{name}#", self._joins.get((self.place, name))
         actions: list[Action] = []
         if keep:
@@ -83,27 +88,27 @@ class MemoryPlaces:
             actions += self._enter(join, name)
         else:
             buffer = self._new(name)
-            self._alone(name, buffer)
+            self._fill(name, buffer)
             actions += [lambda f: _put(f.blocks, name, buffer.make())]
         if keep:
             actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
         return actions
 
     def is_planned(self, names: Iterable[str]) -> bool:
-        """Whether blocks that are made here will be joined, and so are made side by side."""
+        """Return whether blocks that are made here are joined later, and so share a buffer."""
         return all((self.place, name) in self._joins for name in names)
 
     def _is_in(self, buffer: Buffer, join: LaterJoin) -> bool:
         return self._opened.get(join.place) is buffer
 
     def adopt(self, name: str) -> list[Action]:
-        """The block is what an action makes; before that, what it was is dropped."""
+        """Register a block whose tensor a later action makes; its old memory is released."""
         actions = self._leave(name)
-        self._alone(name, Buffer(self.shapes.shape(name)))
+        self._fill(name, Buffer(self.shapes.shape(name)))
         return actions
 
     def _enter(self, join: LaterJoin, name: str) -> list[Action]:
-        """Room beside the blocks that it is joined with later."""
+        """Give a block its place in the buffer of the block that it is joined into later."""
         actions: list[Action] = []
         if join.place not in self._opened:
             self._opened[join.place] = self._new(join.whole, join.place)
@@ -117,7 +122,7 @@ class MemoryPlaces:
         return f"{name}#{self._count}"
 
     def _view(self, buffer: Buffer, views: dict[str, Slices]) -> Action:
-        """Blocks as views of a shared buffer."""
+        """Make blocks views of a shared buffer."""
         key, pairs = buffer.key, list(views.items())
         buffer.views.update(views)
         self.here.update(dict.fromkeys(views, buffer))
@@ -125,15 +130,15 @@ class MemoryPlaces:
         def view(frame: Frame) -> None:
             blocks = frame.blocks
             whole = blocks[key]
-            for name, at in pairs:
-                blocks[name] = whole[at]
+            for name, place in pairs:
+                blocks[name] = whole[place]
 
         return view
 
     # End
 
     def drop(self, name: str) -> Action:
-        """Forget a block, whose memory goes back to where it is from."""
+        """Remove a block, and return its memory to its pool."""
         shared, leave = self.here[name].key, self._leave(name)
         if not shared and leave:
             return leave[0]
@@ -142,7 +147,7 @@ class MemoryPlaces:
         return lambda frame: frame.blocks.pop(name)
 
     def _leave(self, name: str) -> list[Action]:
-        """Take a block out of its buffer, which goes back with the last one."""
+        """Detach a block from its buffer, which is released with its last block."""
         buffer = self.here.pop(name, None)
         if buffer is None:
             return []
@@ -156,14 +161,14 @@ class MemoryPlaces:
         return [lambda frame: idle.append(frame.blocks.pop(key))]
 
     def end(self) -> list[Action]:
-        """Leave nothing but blocks."""
-        keys = list(dict.fromkeys(each.key for each in self.here.values() if each.key))
+        """Remove the shared buffers from the dict, so that only blocks remain."""
+        keys = list(dict.fromkeys(buffer.key for buffer in self.here.values() if buffer.key))
         return [lambda frame: [frame.blocks.pop(key) for key in keys]] if keys else []
 
     # Cut and join
 
     def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
-        """Parts as views of the whole; copies where some are the caller's at the end."""
+        """Make the parts views of the whole; parts that the caller gets at the end are copies."""
         actions = [action for part in parts for action in self._leave(part)]
         inside = {part: self.shapes.inside(part, whole) for part in parts}
         views = self._views(whole, inside)
@@ -180,7 +185,11 @@ class MemoryPlaces:
         return [*actions, self.drop(whole)] if in_place else actions
 
     def _views(self, whole: str, parts: Collection[str]) -> list[str]:
-        """Which parts may be views: all that end here, or all where the whole goes with them."""
+        """Return the parts that may be views.
+
+        They are all parts that end before the program does; or all parts, if all leave with a
+        buffer that the caller can own.
+        """
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
         if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
             return [part for part in parts if part not in leaving]
@@ -188,22 +197,26 @@ class MemoryPlaces:
         return leaving
 
     @staticmethod
-    def _copying(part: str, whole: str, at: Slices) -> Action:
-        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][at])
+    def _copying(part: str, whole: str, place: Slices) -> Action:
+        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][place])
 
     def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
-        """The whole of parts that lie side by side as a view; else a copy of them."""
+        """Join parts: a view if they are adjacent in one buffer, else a copy."""
         inside = {part: self.shapes.inside(part, whole) for part in parts}
         actions = self._leave(whole)
-        found = self._side_by_side(whole, inside)
-        if found is not None:
-            actions += [self._view(self.here[parts[0]], {whole: found})]
+        place = self._side_by_side(whole, inside)
+        if place is not None:
+            actions += [self._view(self.here[parts[0]], {whole: place})]
         else:
             actions += [*self.room(whole), _gluing(whole, inside)]
         return [*actions, *(self.drop(part) for part in parts)] if in_place else actions
 
     def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
-        """Where the whole lies in the buffer that its parts share; None where they do not."""
+        """Return the place of the whole in the buffer that its parts share; None if they do not.
+
+        Each part gives a start of the whole: its own start less its offset in the whole. The parts
+        are adjacent as in the whole if all starts are equal.
+        """
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
         if buffers or not buffer.key:
@@ -211,16 +224,19 @@ class MemoryPlaces:
         if self.leaves(whole) and not self._may_leave(buffer, inside):
             return None
         starts = {
-            tuple(own.start - at.start for own, at in zip(buffer.views[part], place, strict=True))
-            for part, place in inside.items()
+            tuple(
+                view.start - offset.start
+                for view, offset in zip(buffer.views[part], offsets, strict=True)
+            )
+            for part, offsets in inside.items()
         }
         start = starts.pop()
         shape = self.shapes.shape(whole)
-        found = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
-        return None if starts else found
+        place = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
+        return None if starts else place
 
     def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
-        """Whether a buffer, which has nothing but these parts, may be the caller's at the end."""
+        """Hand a buffer over to the caller if it holds only these parts; return whether it does."""
         alone = not buffer.given and buffer.views.keys() == set(parts)
         if alone and not any(map(self.leaves, parts)):
             buffer.hand_over()
@@ -230,11 +246,11 @@ class MemoryPlaces:
     # In one piece
 
     def strided(self, name: str) -> bool:
-        """Whether a block is not one piece of memory."""
+        """Return whether a block is not contiguous in memory."""
         return self.here[name].span(name) is None
 
     def run_of(self, names: list[str]) -> Get | None:
-        """The memory of blocks that follow one another in one buffer, as one flat tensor."""
+        """Return blocks that are adjacent in one buffer as one flat tensor, else None."""
         buffers = {self.here[name] for name in names}
         buffer = buffers.pop()
         spans = [None] if buffers or not buffer.key else [buffer.span(name) for name in names]
@@ -249,7 +265,7 @@ class MemoryPlaces:
         return lambda blocks: blocks[key].view(-1)[first:last]
 
     def flat(self, names: list[str]) -> tuple[list[Action], Get]:
-        """Some blocks as one flat tensor: their memory, or a copy that is made before."""
+        """Return some blocks as one flat tensor: their memory, or a copy by the actions."""
         run = self.run_of(names)
         if run is not None:
             return [], run
@@ -265,9 +281,9 @@ def _flattening(key: str, names: list[str]) -> Action:
     return flatten
 
 
-def _shifted(at: Slices, base: Slices) -> Slices:
-    pairs = zip(at, base, strict=True)
-    return tuple(slice(own.start + b.start, own.stop + b.start) for own, b in pairs)
+def _shifted(place: Slices, base: Slices) -> Slices:
+    pairs = zip(place, base, strict=True)
+    return tuple(slice(line.start + b.start, line.stop + b.start) for line, b in pairs)
 
 
 def _put(blocks: Blocks, name: str, block: torch.Tensor) -> None:
@@ -280,7 +296,7 @@ def _gluing(whole: str, inside: dict[str, Slices]) -> Action:
     def glue(frame: Frame) -> None:
         blocks = frame.blocks
         into = blocks[whole]
-        for name, at in pairs:
-            into[at] = blocks[name]
+        for name, place in pairs:
+            into[place] = blocks[name]
 
     return glue

@@ -1,4 +1,4 @@
-"""The mesh: the processes of one sequence, their groups, and what they have sent."""
+"""The mesh: the processes of one sequence, their process groups and traffic counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SentTraffic:
     """Elements and bytes that this rank has sent, by kind of work.
 
     A collective over g ranks counts as a ring: an all-reduce as `2 (g - 1) / g` elements per
-    element, a gather or scatter as half of that.
+    element, an all-gather or reduce-scatter as half of that.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class SentTraffic:
             self.bytes[kind] = self.bytes.get(kind, Fraction(0)) + elements * itemsize
 
     def clear(self) -> None:
-        """Start again from nothing."""
+        """Reset the counters to zero."""
         self.elements.clear()
         self.bytes.clear()
 
@@ -44,8 +44,8 @@ class SentTraffic:
 class Mesh:
     """The processes that run `sequence`, one rank each, over an initialised torch.distributed.
 
-    A sequence of one device needs no torch.distributed. Every process makes its mesh, and
-    everything on it, in the same order. Raises `MeshError` if the world has another size.
+    A sequence of one device needs no torch.distributed. Every process constructs its mesh, and all
+    objects on it, in the same order. Raises `MeshError` if the world has another size.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class Mesh:
         self.wide_pool = (
             self.pool if self.wide_dtype == dtype else BufferPool(self.device, self.wide_dtype)
         )
-        """Of sums and statistics."""
+        """The pool of sums and statistics."""
         self.host = BufferPool(torch.device("cpu"), dtype, pinned=self.device.type == "cuda")
         self.traffic = SentTraffic()
         self.compiled: dict[Hashable, Any] = {}
         self.events: list[Event] | None = None
-        """What has been recorded since `start_trace`, None while nobody records."""
+        """Events since `start_trace`, None when nothing is recorded."""
         self.origin = 0.0
-        """When the recording began, on the clock of `time.perf_counter`."""
+        """Start of the recording, on the clock of `time.perf_counter`."""
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
-        self.barrier()  # NCCL wants every rank in the first call of a communicator
+        self.barrier()  # NCCL needs every rank in the first call of a communicator
 
     def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
-        """Make the process groups that are not there yet.
+        """Create the process groups that do not exist yet.
 
-        A collective call: all ranks give the same (communicator, ranks) pairs in one order, those
-        that they are no member of too.
+        A collective call: all ranks give the same (communicator, ranks) pairs in the same order,
+        including groups that they are not a member of.
         """
         for communicator, ranks in wanted:
             members = tuple(sorted(ranks))
@@ -100,11 +100,11 @@ class Mesh:
         return group
 
     def group(self, ranks: Ranks, communicator: str = "world") -> dist.ProcessGroup:
-        """The process group of these ranks, of whatever order; `ensure_groups` has made it."""
+        """Return the process group of these ranks, in any order; `ensure_groups` created it."""
         return self._groups[communicator, tuple(sorted(ranks))]
 
     def world(self, communicator: str = "world") -> dist.ProcessGroup:
-        """The group that the messages of a communicator go through."""
+        """Return the group of all ranks for the messages of a communicator."""
         return self.group(tuple(range(self.ranks)), communicator)
 
     def barrier(self) -> None:
@@ -114,7 +114,7 @@ class Mesh:
             self.synchronize()
 
     def broadcast(self, content: bytes | None) -> bytes:
-        """What rank 0 gives, on every rank; the others give None."""
+        """Return the content of rank 0 on every rank; the others pass None."""
         size = torch.tensor([len(content or b"")], device=self.device)
         dist.broadcast(size, 0)
         room = torch.empty(int(size), dtype=torch.uint8)
@@ -125,14 +125,14 @@ class Mesh:
         return bytes(room.cpu().numpy())
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished its queued work."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     def start_trace(self) -> None:
-        """Record events from now on, all ranks from one moment; a collective call.
+        """Start to record events on all ranks together; a collective call.
 
-        Where the device is CUDA every product is waited for, so that its times mean something.
+        On CUDA the recorder waits for every product, so that its times are those of the device.
         """
         self.barrier()
         self.events, self.origin = [], time.perf_counter()

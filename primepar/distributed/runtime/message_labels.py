@@ -1,4 +1,4 @@
-"""Which of a program's messages are those of linear operators."""
+"""Decides which messages of a program belong to linear operators."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from primepar.schedule.program import Collective, IRecv, ISend, Recv, Send
 
 
 class Labels:
-    """Separates the messages of linear operators from redistributions and all else.
+    """Separates the messages of linear operators from redistributions and the rest.
 
-    Linear operators send blocks that their products read or write. So does a redistribution, whose
-    messages carry the name of what is moved in their request, not that of an operator.
+    Linear operators send blocks that their products read or write. Redistributions send such blocks
+    too; but the request of their messages names the tensor, not an operator.
     """
 
     def __init__(self, shapes: Shapes) -> None:
@@ -25,7 +25,7 @@ class Labels:
         }
 
     def is_linear(self, node: Send | Recv | ISend | IRecv | Collective, block: str) -> bool:
-        """Whether a linear operator sends a block so."""
+        """Return whether a message with this block belongs to a linear operator."""
         if isinstance(node, ISend | IRecv) and self._operators - {""}:
             return node.request.partition(" ")[0] in self._operators
         return self._real(block.rstrip("'").rpartition("[")[0]) in self._tensors

@@ -1,6 +1,6 @@
-"""Sends and receives: posted one by one on gloo, a whole run of them as one batch on NCCL.
+"""Sends and receives (P2P): posted one by one on gloo, a run of them as one batch on NCCL.
 
-The order of posting selects the partner, as in the IR. NCCL ignores tags; gloo gets them.
+Messages match in the order of posting, as in the IR. Tags are passed to gloo; NCCL ignores them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Blocks = dict[str, torch.Tensor]
 
 
 class Waitable(Protocol):
-    """What has been started: a work of torch, or several."""
+    """Communication that has been started: one `Work` of torch, or several."""
 
     def wait(self) -> object:
         """Return when it is done (on CUDA: the stream waits, not the host)."""
 
 
 Start = Callable[[Blocks], Waitable]
-"""Starts what moves blocks."""
+"""Starts a transfer of blocks."""
 
 
 class Frame:
-    """What one run has at hand: blocks on the device and on the host, and what is in flight."""
+    """The state of one run: blocks on the device and on the host, and requests in flight."""
 
     __slots__ = ("blocks", "host", "inputs", "requests")
 
@@ -47,7 +47,7 @@ Action = Callable[[Frame], object]
 class CompiledStep(NamedTuple):
     """One closure, and the instructions that it executes.
 
-    `first` is what runs in its place at the first run, where results of kernels are checked.
+    `first` replaces `run` in the first run: it also checks the results of kernels.
     """
 
     instructions: tuple[Instruction, ...]
@@ -56,9 +56,9 @@ class CompiledStep(NamedTuple):
 
 
 class Pending:
-    """Works of one post, and what is left to do when they are done.
+    """The works of one post, and a function to call when they are done.
 
-    Waiting twice is harmless, as one work may stand for many messages.
+    A second wait does nothing: one work may belong to several messages.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Pending:
 
 
 def started(work: Waitable | None) -> Waitable:
-    """What torch has started; it gives nothing where there is nothing to do."""
+    """Return the work that torch started; torch returns None if there is nothing to do."""
     return Pending(()) if work is None else work
 
 
 def staged(start: Start, given: list[str], gotten: list[str]) -> Start:
-    """`start` by way of contiguous copies of the named blocks."""
+    """Return `start` with contiguous copies of the named blocks."""
 
     def begin(blocks: Blocks) -> Waitable:
         copies = {name: blocks[name].contiguous() for name in given}
@@ -104,7 +104,7 @@ def staged(start: Start, given: list[str], gotten: list[str]) -> Start:
 
 
 def post(mesh: Mesh, messages: Sequence[Message]) -> Start:
-    """What posts a run of messages, in order, and gives one thing to wait for."""
+    """Return the function that posts messages in order, and returns one object to wait for."""
     if mesh.backend == "nccl":
         return _together(mesh, messages)
     calls = [_call(mesh, message) for message in messages]
@@ -114,7 +114,7 @@ def post(mesh: Mesh, messages: Sequence[Message]) -> Start:
 
 
 def _call(mesh: Mesh, message: Message) -> Start:
-    """One message by the group's own method: `torch.distributed` checks at every call."""
+    """Post one message by the group's own method, without the checks of `torch.distributed`."""
     group = mesh.world(message.communicator)
     name, peer, tag = message.block, message.peer, message.tag
     if isinstance(message, Send | ISend):
@@ -123,7 +123,7 @@ def _call(mesh: Mesh, message: Message) -> Start:
 
 
 def _together(mesh: Mesh, messages: Sequence[Message]) -> Start:
-    """A batch per communicator: torch refuses one over several groups."""
+    """Post one batch per communicator: torch does not accept several groups in one batch."""
     groups: dict[str, list[Message]] = {}
     for message in messages:
         groups.setdefault(message.communicator, []).append(message)

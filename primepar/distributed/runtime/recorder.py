@@ -1,4 +1,4 @@
-"""What a run did and when: an event for each product and each message of this rank."""
+"""Records a run: one event, with its times, for each product and each message of this rank."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Message = Send | Recv | ISend | IRecv
 
 
 class Recorder:
-    """Runs steps and appends an event for each: a posted message from its post to its wait."""
+    """Runs steps and appends their events; that of a posted message lasts from post to wait."""
 
     def __init__(self, mesh: Mesh, shapes: Shapes, events: list[Event]) -> None:
         self.mesh, self.shapes, self.events = mesh, shapes, events
         self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
     def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
-        """Run all steps in order, with their results checked where it is the `first` run."""
+        """Run all steps in order; the `first` run also checks the results of kernels."""
         for step in steps:
             start = self._now()
             (step.first if first else step.run)(frame)
@@ -51,7 +51,7 @@ class Recorder:
                     self._done(node, start)
 
     def _post(self, node: Instruction, start: float) -> None:
-        """Keep what a wait finishes; the elements that it sends are known now."""
+        """Store a posted instruction until its wait, with the elements that it sends."""
         if isinstance(node, Collective):
             size = round(elements_sent(node, self.mesh.rank, self.shapes.elements))
             self._posted[str(node.request)] = (node, start, size)
@@ -74,7 +74,7 @@ class Recorder:
         elif isinstance(node, Send | Recv):
             self._message(node, start, self.shapes.elements(node.block))
         elif isinstance(node, Compute):
-            dims = {str(dim): at for dim, at in (node.sub_operator or {}).items()}
+            dims = {str(dim): index for dim, index in (node.sub_operator or {}).items()}
             self._append(
                 node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
             )
@@ -102,5 +102,5 @@ class Recorder:
 
 
 def _request(node: Instruction) -> str | None:
-    """What finishes a posted instruction."""
+    """Return the request of a posted instruction; None for a wait and for blocking instructions."""
     return None if isinstance(node, Wait) else getattr(node, "request", None)

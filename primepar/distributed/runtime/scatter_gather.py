@@ -1,4 +1,4 @@
-"""Tensors of a mesh: taken apart into blocks and put together, scattered and gathered."""
+"""Splits a rank's part of a tensor into blocks and back; scatters and gathers full tensors."""
 
 from __future__ import annotations
 
@@ -8,60 +8,61 @@ from primepar.distributed.runtime.buffers import Shape
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks
-from primepar.operators.single_operator import check_divided, lower_move, resting
+from primepar.operators.single_operator import check_divided, lower_move, rectangular
 from primepar.schedule import Layout
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import block_name
 
 
 class Parts:
-    """What one rank holds of a tensor: some slices of each dim, put together in their order.
+    """The part of a tensor on one rank: some slices of each dim, concatenated in their order.
 
-    `name` is that of its blocks in a program, which are those of the layout's grid.
+    Programs have it as the blocks of the layout's grid, with the tensor name `name`. `local` maps
+    a block to its slices in the part, `whole` to its slices in the full tensor.
     """
 
     def __init__(self, name: str, layout: Layout, rank: int, shape: Shape) -> None:
         pieces = Cells.even(layout.grid).pieces(layout, rank, shape)
-        self.own = {block_name(name, at): piece.local for at, piece in pieces.items()}
-        self.whole = {block_name(name, at): piece.whole for at, piece in pieces.items()}
+        self.local = {block_name(name, index): piece.local for index, piece in pieces.items()}
+        self.whole = {block_name(name, index): piece.whole for index, piece in pieces.items()}
         self.shape = layout.own_shape(rank, shape)
-        self._only = next(iter(self.own)) if len(self.own) == 1 else None
+        self._only = next(iter(self.local)) if len(self.local) == 1 else None
 
     def cut(self, block: torch.Tensor) -> Blocks:
-        """The blocks by name, each contiguous."""
+        """Return the blocks by name; each one is contiguous."""
         if self._only is not None:
             return {self._only: block.contiguous()}
-        return {name: block[at].contiguous() for name, at in self.own.items()}
+        return {name: block[place].contiguous() for name, place in self.local.items()}
 
     def take(self, blocks: Blocks) -> torch.Tensor:
-        """Take the blocks out of those of a rank, and put them together."""
+        """Remove the blocks from the dict, and return them concatenated."""
         if self._only is not None:
             return blocks.pop(self._only)
-        found = [(at, blocks.pop(name)) for name, at in self.own.items()]
-        whole = found[0][1].new_empty(self.shape)
-        for at, block in found:
-            whole[at] = block
+        parts = [(place, blocks.pop(name)) for name, place in self.local.items()]
+        whole = parts[0][1].new_empty(self.shape)
+        for place, block in parts:
+            whole[place] = block
         return whole
 
 
 def scatter_tensor(mesh: Mesh, layout: Layout, whole: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a whole tensor, copied to the mesh's device in the mesh's dtype.
+    """Return this rank's part of a full tensor, on the mesh's device in the mesh's dtype.
 
-    Raises `ShapeError` where the layout's grid does not divide the tensor.
+    Raises `ShapeError` if the layout's grid does not divide the tensor.
     """
     shape = tuple(whole.shape)
     check_divided(shape, layout.grid, "tensor")
-    parts = Parts("tensor", resting(layout, "tensor"), mesh.rank, shape)
+    parts = Parts("tensor", rectangular(layout, "tensor"), mesh.rank, shape)
     part = torch.empty(parts.shape, device=mesh.device, dtype=mesh.dtype)
-    for name, at in parts.own.items():
-        part[at] = whole[parts.whole[name]]
+    for name, place in parts.local.items():
+        part[place] = whole[parts.whole[name]]
     return part
 
 
 def gather_tensor(mesh: Mesh, layout: Layout, part: torch.Tensor) -> torch.Tensor | None:
-    """The whole tensor on rank 0, None elsewhere; a collective call.
+    """Return the full tensor on rank 0, None elsewhere; a collective call.
 
-    `part` has the mesh's dtype, or that of its sums and statistics.
+    `part` has the mesh's dtype, or the dtype of its sums and statistics.
     """
     shape = layout.whole_shape(mesh.rank, part.shape)
     origin = (0,) * len(shape)

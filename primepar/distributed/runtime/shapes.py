@@ -1,4 +1,4 @@
-"""What the blocks of a program are: shape, elements and dtype, by name."""
+"""Shape, number of elements and dtype of the blocks of a program, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Slices = tuple[slice, ...]
 
 
 class Shapes:
-    """The blocks of one program: those of its `tensors`, or of one linear operator."""
+    """The blocks of one program: of its `tensors`, or of one linear operator."""
 
     def __init__(self, program: Program) -> None:
         self.meaning, self.tensors = Meaning(program), program.tensors or {}
@@ -25,12 +25,12 @@ class Shapes:
         self._known: dict[str, Shape] = {}
 
     def box(self, name: str) -> Box:
-        """Where a block lies in its tensor; a scratch lies where its block does."""
+        """Return the place of a block in its tensor; a scratch block has that of its block."""
         place = self.meaning.place(name.rstrip("'"))
         return () if place is None else place.box
 
     def shape(self, name: str) -> Shape:
-        """Shape of a block. Raises `ProgramError` where the program does not say it."""
+        """Return the shape of a block. Raises `ProgramError` if the program does not define it."""
         if name not in self._known:
             self._known[name] = self._find(name)
         return self._known[name]
@@ -49,28 +49,28 @@ class Shapes:
         return tuple(self._sizes[dim] // self._grid.get(dim, 1) for dim in dims)
 
     def elements(self, name: str) -> int:
-        """Elements of a block."""
+        """Return the number of elements of a block."""
         return prod(self.shape(name))
 
     def wide(self, name: str) -> bool:
-        """Whether a block is of a tensor of sums or statistics."""
+        """Return whether a block belongs to a tensor of sums or statistics (float32 at least)."""
         tensor = self.tensors.get(name.rstrip("'").rpartition("[")[0])
         return tensor is not None and tensor.wide
 
     def is_product(self, phase: str) -> bool:
-        """Whether a phase multiplies two blocks of a linear operator."""
+        """Return whether a phase is a product of a linear operator."""
         return multiplies(self.meaning.phases[phase].kernel)
 
     def inside(self, part: str, whole: str) -> Slices:
-        """Where in a block a part of it lies. Raises `ProgramError` if it lies elsewhere."""
+        """Return the slices of a part in its block. Raises `ProgramError` if it is outside."""
         inner, outer = self.box(part), self.box(whole)
-        found = tuple(
+        place = tuple(
             slice(first - start, end - start)
             for (first, end), (start, _) in zip(inner, outer, strict=True)
         )
         shape = self.shape(whole)
-        if any(at.start < 0 or at.stop > size for at, size in zip(found, shape, strict=True)):
+        if any(line.start < 0 or line.stop > size for line, size in zip(place, shape, strict=True)):
             raise ProgramError(
-                f"program: expected a part of block {whole}, got {part}, which lies elsewhere"
+                f"program: expected a part of block {whole}, got {part}, which is outside of it"
             )
-        return found
+        return place

@@ -1,4 +1,4 @@
-"""Programs of a step, run on this rank: a training step, and programs that end earlier."""
+"""Runs the programs of a step on this rank: a training step, and programs that end earlier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = ("tokens", "targets")
 
 
 class StepProgram:
-    """The program of a step, compiled for this rank; made by all ranks together.
+    """The program of a step, compiled for this rank; constructed by all ranks together.
 
     With `conform` every run is compared with the program.
     """
@@ -30,10 +30,10 @@ class StepProgram:
         self.executor = Executor(mesh, program, settings, proved=program if conform else None)
         self._data = [name for name in self.executor.initial if name.startswith(DATA)]
         self.needs = [name for name in self.executor.initial if name not in self._data]
-        """Blocks to give: of the parameters, and of the moments where these are updated."""
+        """Input blocks: of the parameters, and of the moments if the step updates them."""
         final = (self.program.final or ())[mesh.rank]
         self.makes = [name for name in final if name not in self.needs]
-        """Blocks that are new."""
+        """New blocks."""
 
     def __call__(
         self,
@@ -42,20 +42,20 @@ class StepProgram:
         targets_BT: torch.Tensor | None = None,
         inputs: StepInputs = NOTHING,
     ) -> Blocks:
-        """Run on the blocks that it `needs`, which leave the dict as they are freed; collective.
+        """Run on the blocks that it `needs`; freed ones are removed from the dict. Collective.
 
-        Tokens and targets are those of the whole batch, the same on every rank.
+        Tokens and targets are those of the full batch, the same on every rank.
         """
         whole = dict(zip(DATA, (tokens_BT, targets_BT), strict=True))
         for name in self._data:
-            every = whole[name.partition("[")[0]]
-            assert every is not None, "a loss is of targets"
+            data_BT = whole[name.partition("[")[0]]
+            assert data_BT is not None, "the program of a loss needs targets"
             (rows,) = self.box(name)
-            blocks[name] = every.reshape(-1)[slice(*rows)].to(self.mesh.device)
+            blocks[name] = data_BT.reshape(-1)[slice(*rows)].to(self.mesh.device)
         return self.executor(blocks, inputs)
 
     def box(self, block: str) -> Box:
-        """Where a block lies in its tensor."""
+        """Return the place of a block in its tensor."""
         return self.executor.shapes.box(block)
 
 
@@ -66,7 +66,7 @@ def update(
     targets_BT: torch.Tensor,
     inputs: StepInputs,
 ) -> tuple[float, float]:
-    """Do a training step of a state; returns the loss and the norm of the gradient."""
+    """Do one training step on a state; returns the loss and the norm of the gradient."""
     blocks = run(state.blocks, tokens_BT, targets_BT, inputs)
     loss, norm = (blocks.pop(name).item() for name in ("loss[0]", "gradient.norm[0]"))
     state.blocks = {name.replace(".new[", "["): block for name, block in blocks.items()}
@@ -74,7 +74,7 @@ def update(
 
 
 class StepPrograms:
-    """The programs of a plan on a mesh, each made when it is first asked for."""
+    """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
         self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
@@ -84,7 +84,7 @@ class StepPrograms:
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
     def lowered(self, batch: int, positions: int, until: Until) -> Program:
-        """The program for batches of that size, which rank 0 lowers for all; a collective call."""
+        """Return the program for batches of this size; rank 0 lowers it. A collective call."""
         key = batch, positions, until
         if key not in self._lowered:
             self._lowered[key] = self._of_first_rank(key)
@@ -101,7 +101,7 @@ class StepPrograms:
         return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
-        """The same, compiled; a collective call."""
+        """Return the compiled program for batches of this size; a collective call."""
         key = batch, positions, until
         if key not in self._compiled:
             settings = StepSettings(self.plan.model, batch, positions, self.clip)

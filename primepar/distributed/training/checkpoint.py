@@ -1,8 +1,8 @@
-"""Checkpoints: one safetensors file of whole tensors, to which every rank writes its own slices.
+"""Checkpoints: one safetensors file of full tensors, into which every rank writes its own slices.
 
-Names and shapes are the model's own, `model.<parameter>`, `exp_avg.<parameter>` and
-`exp_avg_sq.<parameter>`, whatever the mesh: a file saved under one sequence loads under another,
-and opens in whatever reads safetensors. All ranks must see one file system.
+Names and shapes are those of the model, `model.<parameter>`, `exp_avg.<parameter>` and
+`exp_avg_sq.<parameter>`, and do not depend on the mesh. So a file saved under one sequence loads
+under another, and any reader of safetensors can open it. All ranks must share one file system.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from primepar.models import GPTConfig, ModelConfig
 
 FORMAT = "primepar-checkpoint"
 KINDS = {"model": "", "exp_avg": ".m", "exp_avg_sq": ".v"}
-"""What a file calls the parameters and each moment of them -> how its name ends in a program."""
+"""Prefix of a tensor in the file -> suffix of its name in a program."""
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
 def latest(folder: str) -> Path | None:
-    """The checkpoint of the highest step in a folder, None where there is none."""
+    """Return the checkpoint of the highest step in a folder, None if there is none."""
     files = Path(folder).iterdir() if Path(folder).is_dir() else ()
     steps = {int(match[1]): path for path in files if (match := _NAME.fullmatch(path.name))}
     return steps[max(steps)] if steps else None
@@ -47,7 +47,7 @@ def latest(folder: str) -> Path | None:
 
 
 def make_folder(folder: str) -> None:
-    """Make the folder before the run. Raises `CheckpointError` if no file can be made in it."""
+    """Create the folder before the run. Raises `CheckpointError` if it is not writable."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder):
@@ -61,7 +61,7 @@ def make_folder(folder: str) -> None:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A safetensors file before its data: what stands first, and where each tensor begins."""
+    """A safetensors file without its data: the header, and the byte where each tensor begins."""
 
     head: bytes
     begins: dict[str, int]
@@ -69,26 +69,28 @@ class Sketch:
 
     @classmethod
     def of(cls, config: ModelConfig, step: int, dtype: torch.dtype) -> Sketch:
-        """Lay the tensors of a run out one after another."""
+        """Place the tensors of a run one after another."""
         saved = {"format": FORMAT, "version": "1", "step": str(step), "model": _words(config)}
         entries: dict[str, Any] = {"__metadata__": saved}
-        begins, at = {}, 0
+        begins, offset = {}, 0
         for kind in KINDS:
             for name, shape in config.parameter_shapes.items():
-                begins[f"{kind}.{name}"], end = at, at + prod(shape) * dtype.itemsize
-                entry = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": (at, end)}
-                entries[f"{kind}.{name}"], at = entry, end
+                begins[f"{kind}.{name}"], end = offset, offset + prod(shape) * dtype.itemsize
+                entry = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": (offset, end)}
+                entries[f"{kind}.{name}"], offset = entry, end
         text = json.dumps(entries).encode()
         text += b" " * (-len(text) % 8)
         head = len(text).to_bytes(8, "little") + text
-        return cls(head, {key: len(head) + begin for key, begin in begins.items()}, len(head) + at)
+        return cls(
+            head, {key: len(head) + begin for key, begin in begins.items()}, len(head) + offset
+        )
 
 
 def save(folder: str, step: int, state: TrainingState, world: World) -> Path:
-    """Write the checkpoint of `step`; a collective call, after which the file is whole.
+    """Write the checkpoint of `step`, and return its path; a collective call.
 
-    It gets its name when every rank has written its part. Raises `CheckpointError` where it
-    cannot be written.
+    The file gets its final name after every rank has written its part. Raises `CheckpointError`
+    if it cannot be written.
     """
     path = Path(folder, f"step-{step:08d}.safetensors")
     part = path.with_suffix(".part")
@@ -114,20 +116,21 @@ def _save(path: Path, part: Path, sketch: Sketch, state: TrainingState, world: W
 
 
 def _open(part: Path, sketch: Sketch) -> None:
-    """Begin a file; drop what a kill left."""
-    for left in part.parent.glob("step-*.part"):
-        left.unlink()
+    """Create the file, and delete the partial files of a killed run."""
+    for partial in part.parent.glob("step-*.part"):
+        partial.unlink()
     reserve(part, sketch.head, sketch.size)
 
 
 def _fill(part: Path, sketch: Sketch, state: TrainingState) -> None:
-    """Write the blocks that are this rank's to write."""
+    """Write the blocks that this rank is responsible for."""
     for name, shape in state.plan.model.parameter_shapes.items():
-        for own, (kind, ending) in product(written(state.places[name]), KINDS.items()):
-            block = state.block(name + ending, own)[own.own].cpu()
+        blocks = written(state.places[name])
+        for parameter_block, (kind, ending) in product(blocks, KINDS.items()):
+            block = state.block(name + ending, parameter_block)[parameter_block.unpadded].cpu()
             bits = block.view(_BITS[block.element_size()]).numpy()
             whole = np.memmap(part, bits.dtype, "r+", sketch.begins[f"{kind}.{name}"], shape)
-            whole[own.whole] = bits
+            whole[parameter_block.whole] = bits
             whole.flush()
 
 
@@ -150,9 +153,9 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def load(path: Path, state: TrainingState) -> int:
-    """Fill a state with this rank's slices, and return the step.
+    """Fill a state with this rank's slices of a checkpoint, and return its step.
 
-    Raises `CheckpointError` if the file is cut short, no checkpoint, or of another model.
+    Raises `CheckpointError` if the file is truncated, not a checkpoint, or of another model.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -184,9 +187,9 @@ def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
 
 
 def _words(config: ModelConfig) -> str:
-    """The sizes as the options give them; every field of a model that options do not give."""
+    """Return the options that give the model; for any other model, all its fields."""
     names = ("layers", "hidden", "heads", "context", "vocabulary")
     sizes = {name: getattr(config, name) for name in names}
     if config == GPTConfig(**sizes):
         return " ".join(f"--{name} {size}" for name, size in sizes.items())
-    return " ".join(f"{each.name}={getattr(config, each.name)}" for each in fields(ModelConfig))
+    return " ".join(f"{field.name}={getattr(config, field.name)}" for field in fields(ModelConfig))

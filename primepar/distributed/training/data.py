@@ -1,4 +1,4 @@
-"""The training text as bytes, and its batches: a function of (seed, step), the same on every rank.
+"""The training text as bytes; a batch is a function of (seed, step), the same on every rank.
 
 Legend: B batch, T context.
 """
@@ -17,13 +17,13 @@ from primepar.errors import DataError
 from primepar.files import reason
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""tokens_BT and targets_BT, each target being the byte after its token."""
-_MEND = "give a longer file, or a smaller --batch or --context"
+"""tokens_BT and targets_BT; a target is the byte after its token."""
+_REMEDY = "give a longer file, or a smaller --batch or --context"
 
 
 @dataclass(frozen=True)
 class Text:
-    """Bytes to train on and, from the end of the same text, bytes held out."""
+    """Bytes to train on, and the held-out bytes from the end of the same text."""
 
     name: str
     train: NDArray[np.uint8]
@@ -31,12 +31,13 @@ class Text:
 
     @classmethod
     def of(cls, name: str, content: bytes, batch: int, context: int) -> Text:
-        """Hold out the last tenth. Raises `DataError` if a part is shorter than it must be.
+        """Hold out the last tenth. Raises `DataError` if one of the two parts is too short.
 
-        The training part must hold one batch, `batch * context + 1` bytes; the other a window.
+        The training part needs the bytes of one batch, `batch * context + 1`; the held-out part
+        those of one window, `context + 1`.
         """
         if not content:
-            raise DataError(f"{name}: expected text to train on, got an empty file: {_MEND}")
+            raise DataError(f"{name}: expected text to train on, got an empty file: {_REMEDY}")
         letters = np.frombuffer(content, np.uint8)
         cut = len(letters) - len(letters) // 10
         text = cls(name, letters[:cut], letters[cut:])
@@ -44,31 +45,31 @@ class Text:
         if len(text.train) <= batch * context or len(text.held_out) <= context:
             raise DataError(
                 f"{name}: expected {needed} bytes or more for --batch {batch} --context {context}, "
-                f"got {len(letters)}: {_MEND}"
+                f"got {len(letters)}: {_REMEDY}"
             )
         return text
 
     def batch(self, step: int, seed: int, batch: int, context: int) -> Batch:
-        """Windows of the training part at places drawn from (seed, step)."""
+        """Return windows of the training part at random positions from (seed, step)."""
         generator = np.random.default_rng([seed, step])
         return windows(self.train, generator.integers(0, len(self.train) - context, batch), context)
 
     def held_out_batches(self, count: int, batch: int, context: int) -> Iterator[Batch]:
-        """`count` batches of windows spread evenly over the held-out part, always the same."""
+        """Yield `count` batches of windows at fixed, equal distances in the held-out part."""
         last = len(self.held_out) - context - 1
         places = np.linspace(0, last, count * batch).astype(np.int64)
-        for own in places.reshape(count, batch):
-            yield windows(self.held_out, own, context)
+        for batch_places in places.reshape(count, batch):
+            yield windows(self.held_out, batch_places, context)
 
 
 def windows(letters: NDArray[np.uint8], places: NDArray[np.int64], context: int) -> Batch:
-    """Cut one window per place: tokens_BT and, one byte later, targets_BT."""
+    """Return one window for each place: tokens_BT and, one byte later, targets_BT."""
     index_BT = places[:, None] + np.arange(context)
     return letters[index_BT].astype(np.int64), letters[index_BT + 1].astype(np.int64)
 
 
 def load_text(path: str | None, batch: int, context: int) -> Text:
-    """Read a file, or the standard library's own sources where no path is given.
+    """Read a file, or the sources of Python's standard library if `path` is None.
 
     Raises `DataError` if the file is missing, cannot be read, is empty or too short.
     """
@@ -84,6 +85,6 @@ def load_text(path: str | None, batch: int, context: int) -> Text:
 
 
 def library_sources() -> bytes:
-    """Top-level modules of this Python's standard library, sorted by name and joined."""
+    """Return the sources of the standard library's top-level modules, joined in name order."""
     folder = Path(sysconfig.get_path("stdlib"))
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))

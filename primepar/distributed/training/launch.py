@@ -1,7 +1,7 @@
-"""Who starts the processes, and how they find one another: mpirun, torchrun, or one process alone.
+"""Start of the processes and their rendezvous: under mpirun, torchrun, or as one process alone.
 
-mpirun gives rank, size and local rank through mpi4py; rank 0 opens the rendezvous on a free port
-and broadcasts it, so no port is chosen beforehand. Then MPI is left: gloo or NCCL does the rest.
+Under mpirun, mpi4py gives rank, size and local rank. Rank 0 opens the rendezvous on a free port and
+broadcasts it, so no port has to be configured. MPI is then finalized; gloo or NCCL do the rest.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Launcher = Literal["alone", "mpirun", "torchrun"]
 _MPI = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE"}
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 GRACE_SECONDS = 10.0
-"""How long a rank above 0 waits for rank 0 to speak first and the launcher to end the job."""
+"""How long a rank above 0 waits for rank 0 to report its error and the launcher to end the job."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the environment claims about the processes, before they have met."""
+    """What the environment variables state about the processes, before the rendezvous."""
 
     launcher: Launcher
     rank: int
@@ -40,7 +40,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch:
-        """Read what mpirun (Open MPI, MPICH) or torchrun left in the environment."""
+        """Read the variables that mpirun (Open MPI, MPICH) or torchrun set."""
         if all(name in environment for name in _TORCHRUN):
             return cls("torchrun", int(environment["RANK"]), int(environment["WORLD_SIZE"]))
         for rank, size in _MPI.items():
@@ -49,11 +49,12 @@ class Launch:
         return cls("alone", 0, 1)
 
     @contextmanager
-    def one_voice(self) -> Iterator[None]:
-        """Let one rank speak about an error that every rank meets alike.
+    def one_error(self) -> Iterator[None]:
+        """Report an error that occurs on all ranks only once.
 
-        Rank 0 raises at once, and its exit makes the launcher end the others. A rank above 0
-        raises only if that has not happened, so an error of its own is neither lost nor a hang.
+        Rank 0 raises at once, and its exit makes the launcher end the other ranks. A rank above 0
+        raises after `GRACE_SECONDS`. So an error on that rank alone is reported too, without a
+        hang.
         """
         try:
             yield
@@ -65,7 +66,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class World:
-    """The processes that have met; `store` is a key-value store that they share."""
+    """The processes after the rendezvous; `store` is a key-value store that they share."""
 
     rank: int
     size: int
@@ -74,9 +75,9 @@ class World:
 
     @contextmanager
     def agreement(self, name: str) -> Iterator[None]:
-        """Run a part of the setup on every rank, and go on only if none of them failed.
+        """Run a part of the setup on every rank, and continue only if no rank failed.
 
-        The lowest rank that failed raises its error, the others end without a word.
+        The lowest rank that failed raises its error; the others exit without a message.
         """
         error: PrimeParError | None = None
         try:
@@ -94,7 +95,7 @@ class World:
             raise SystemExit(0)
 
     def _wait_for_all(self, name: str) -> None:
-        """Keep rank 0 and its store alive until every rank has read the answers."""
+        """Keep rank 0 and its store running until every rank has read the answers."""
         self.store.set(f"{name}/{self.rank}/read", "")
         for rank in range(self.size if self.rank == 0 else 0):
             self.store.get(f"{name}/{rank}/read")
@@ -102,7 +103,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Place:
-    """One process among all and among those of its machine, with the rendezvous."""
+    """Rank and size of a process in the world and on its machine, with the rendezvous store."""
 
     rank: int
     size: int
@@ -113,14 +114,14 @@ class _Place:
 
 @contextmanager
 def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
-    """Let the processes meet, and take the process group down at the end.
+    """Initialise the process group, and destroy it at the end.
 
-    Raises `LaunchError` if the launcher's MPI is not mpi4py's, or a process has no device.
+    Raises `LaunchError` if the launcher's MPI is not that of mpi4py, or a process has no device.
     """
     from torch import distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    with launch.one_voice():
+    with launch.one_error():
         place = _MEET[launch.launcher](launch)
         device = pick_device(choice, place.local_rank, place.local_size)
     if launch.launcher != "alone":
@@ -134,14 +135,14 @@ def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
     try:
         yield World(place.rank, place.size, device, PrefixStore("primepar", place.store))
     finally:
-        # A group lives, threads and all, while a mesh holds it; they must not outlive Python.
+        # A mesh keeps a group and its threads; they must end before the interpreter does.
         gc.collect()
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 def check_installed(*packages: str) -> None:
-    """Raise `LaunchError`, with the line that installs it, for a package that is not there."""
+    """Raise `LaunchError`, with the command that installs it, for a missing package."""
     for package in packages:
         if find_spec(package) is None:
             raise LaunchError(
@@ -176,18 +177,18 @@ def _by_mpi(launch: Launch) -> _Place:
         library = mpi.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")
         raise LaunchError(
             f"mpirun: expected {launch.size} processes to meet, got {world.size}: this mpirun does "
-            f"not belong to mpi4py's MPI ({library}); start with the mpirun beside python, or with "
-            f"primepar train --ranks {launch.size}"
+            f"not belong to mpi4py's MPI ({library}); start with the mpirun next to python, or "
+            f"with primepar train --ranks {launch.size}"
         )
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
     place = (world.rank, world.size, local.rank, local.size)
     one_machine = world.allreduce(int(local.size == world.size), op=mpi.MIN)
     host = "127.0.0.1" if one_machine else mpi.Get_processor_name()
-    own = TCPStore(host, 0, is_master=True, wait_for_workers=False) if world.rank == 0 else None
-    host, port = world.bcast((host, own.port) if own else None)
-    store = own or TCPStore(host, port)
+    server = TCPStore(host, 0, is_master=True, wait_for_workers=False) if world.rank == 0 else None
+    host, port = world.bcast((host, server.port) if server else None)
+    store = server or TCPStore(host, port)
     world.Barrier()
-    # A process that fails later must not wait in MPI_Finalize for those that go on.
+    # Finalize now: a process that fails later must not wait in MPI_Finalize for the others.
     mpi.Finalize()
     return _Place(*place, store)
 
@@ -208,7 +209,10 @@ _MEET: dict[Launcher, Callable[[Launch], _Place]] = {
 
 
 def pick_device(choice: DeviceChoice, local_rank: int, local_size: int) -> torch.device:
-    """Device of a process: one GPU each where there is CUDA, else the CPU. Raises `LaunchError`."""
+    """Return the device of a process: its own GPU if CUDA is available, else the CPU.
+
+    Raises `LaunchError` if the machine has fewer GPUs than processes.
+    """
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

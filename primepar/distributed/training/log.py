@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object a line, the field `row` naming its kind.
+"""The log of a run: one JSON object per line, whose field `row` names its kind.
 
 start     the settings, the mesh and the sizes, once
 step      one training step: loss, gradient norm, speed, bytes sent by every rank
@@ -26,19 +26,19 @@ class LogRow(Struct, frozen=True, tag_field="row"):
 
 
 class StartRow(LogRow, frozen=True, tag="start"):
-    """How a run began."""
+    """The start of a run: settings and sizes."""
 
     settings: Settings
     sequence: str
-    """That of all linear operators, or the file of the plan."""
+    """The sequence of all linear operators, or the file of the plan."""
     ranks: int
     parameters: int
     step: int
-    """Steps already done: 0, or where a checkpoint left off."""
+    """Steps already done: 0, or the step of the loaded checkpoint."""
     model: ModelConfig
-    """The sizes of the options or of the plan."""
+    """The model of the options or of the plan."""
     batch: int
-    """Sequences of a step, each as long as the model's context."""
+    """Sequences of a step; each has as many tokens as the model's context."""
 
 
 class StepRow(LogRow, frozen=True, tag="step"):
@@ -50,9 +50,9 @@ class StepRow(LogRow, frozen=True, tag="step"):
     lr: float
     tokens_per_second: float
     sent_bytes: tuple[float, ...]
-    """Bytes that each rank sent for its linear operators, forward, backward and gradient."""
+    """Bytes that each rank sent for linear operators: forward, backward and gradient."""
     other_bytes: tuple[float, ...]
-    """Bytes that each rank sent for all else: redistribution, norms, embeddings, loss."""
+    """Bytes that each rank sent for the rest: redistribution, norms, embeddings, loss."""
 
 
 class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
@@ -63,7 +63,7 @@ class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
 
 
 class EndRow(LogRow, frozen=True, tag="end"):
-    """How a run ended."""
+    """The end of a run."""
 
     step: int
     signal: str | None = None
@@ -73,12 +73,12 @@ AnyRow = StartRow | StepRow | EvaluateRow | EndRow
 
 
 class Log:
-    """Appends rows to a file, each line whole at once; without a path it does nothing."""
+    """Appends rows to a file, each line in one write; without a path it does nothing."""
 
     def __init__(self, path: str | None, keep_until: int | None = None) -> None:
-        """Begin a new file; or, given `keep_until`, keep the rows up to that step.
+        """Begin a new file; with `keep_until`, keep the old rows up to that step.
 
-        The old file is replaced at once or not at all. Raises `ConfigError` if that cannot be.
+        The old file is replaced atomically. Raises `ConfigError` if it cannot be written.
         """
         self._file: int | None = None
         if path is None:
@@ -110,7 +110,7 @@ class Log:
 
 
 def read_log(path: str | Path) -> list[AnyRow]:
-    """Read the rows of a log. Raises `ConfigError` at a line that is not one."""
+    """Read the rows of a log. Raises `ConfigError` at a line that is not a row."""
     rows: list[AnyRow] = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
@@ -121,7 +121,7 @@ def read_log(path: str | Path) -> list[AnyRow]:
 
 
 def _kept(path: str, until: int) -> list[AnyRow]:
-    """Rows of an earlier part of the run that a checkpoint at step `until` vouches for."""
+    """Return the rows of an earlier part of the run, up to the step `until` of its checkpoint."""
     if not Path(path).is_file():
         return []
     return [row for row in read_log(path) if not isinstance(row, EndRow) and row.step <= until]

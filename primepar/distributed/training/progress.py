@@ -1,4 +1,4 @@
-"""What a run shows while it goes: one progress bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from primepar.distributed.training.launch import Launch
 from primepar.distributed.training.log import EvaluateRow, StepRow
 
 TERMINAL = "PRIMEPAR_TERMINAL"
-"""Variable that tells a process under `--ranks` that its output ends on a terminal."""
+"""Variable that marks, for a process under `--ranks`, that its output goes to a terminal."""
 LINES = 10
-"""Lines about steps in one run where there is no terminal."""
+"""Number of lines about steps in one run if there is no terminal."""
 
 
 def on_terminal(launch: Launch) -> bool:
-    """Whether this is rank 0 and people look on; mpirun gives every rank a terminal of its own."""
+    """Return whether this is rank 0 and its output goes to a terminal.
+
+    Under mpirun `isatty` is true on every rank, so the variable `TERMINAL` decides.
+    """
     if launch.rank > 0:
         return False
     if launch.launcher == "mpirun":
@@ -54,13 +57,13 @@ class Reporter:
         text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s"
         self._bar.update(self._task, completed=row.step, description=text)
         if self._bar.disable and (row.step % self._every == 0 or row.step == self._steps):
-            self.say(f"step {row.step}/{self._steps}: {text}")
+            self.line(f"step {row.step}/{self._steps}: {text}")
 
     def evaluation(self, row: EvaluateRow) -> None:
         """Show a held-out loss."""
-        self.say(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
+        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         """Show one line of text."""
         self.console.print(text, markup=False)
 

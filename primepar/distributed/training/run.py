@@ -38,7 +38,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     `PrimeParError`, on one rank only.
     """
     launch = Launch.of(os.environ)
-    with launch.one_voice():
+    with launch.one_error():
         if ranks is not None and launch.launcher != "alone":
             raise LaunchError(
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
@@ -91,7 +91,7 @@ def train_here(
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))
         if name:
-            trainer.reporter.say(f"stopped by {name} after step {trainer.done}")
+            trainer.reporter.line(f"stopped by {name} after step {trainer.done}")
         with world.agreement("trace"):
             _write_trace(trainer, events)
         _save_weights(trainer, weights)
@@ -171,7 +171,7 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     trainer.log.write(row)
     kind = "plan" if settings.plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
-    trainer.reporter.say(
+    trainer.reporter.line(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
         f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
     )
@@ -184,7 +184,7 @@ def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
     path = trainer.settings.save_weights
     if path is not None:
         save_weights(path, trainer.state, trainer.world, like)
-        trainer.reporter.say(f"wrote {path}")
+        trainer.reporter.line(f"wrote {path}")
 
 
 def _write_trace(trainer: Trainer, events: list[Event]) -> None:

@@ -1,4 +1,4 @@
-"""A request to stop: noted when it comes, obeyed by every rank after the same step."""
+"""Stop requests: a signal is noted at once, and all ranks stop after the same step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stopping:
-    """Notes the first SIGINT, SIGTERM or SIGUSR1 in `signal`; the second one acts as ever.
+    """Notes the first SIGINT, SIGTERM or SIGUSR1 in `signal`; a second one has its usual effect.
 
-    SIGUSR1 is what job schedulers send ahead of a time limit, and what `--ranks` sends. Where
-    `killed` says so, a SIGTERM is followed by a SIGKILL too soon for another step: it ends the
-    process at once, and nothing new is begun.
+    Job schedulers send SIGUSR1 before a time limit, and `--ranks` sends it too. `killed` states
+    that the launcher sends SIGKILL soon after SIGTERM, too soon for another step. Then SIGTERM
+    ends the process at once.
     """
 
     def __init__(self, *, killed: bool) -> None:
@@ -45,5 +45,5 @@ class Stopping:
 
 
 def exit_code(number: int) -> int:
-    """Exit code of a run that was asked to stop: 0 for SIGUSR1, else 128 + the signal."""
+    """Return the exit code of a stopped run: 0 for SIGUSR1, else 128 + the signal."""
     return 0 if number in (0, signal.SIGUSR1) else 128 + number

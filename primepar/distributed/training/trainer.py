@@ -1,6 +1,6 @@
-"""The training loop: every step is one program, the same on one process and on a mesh.
+"""The training loop: every step is one program, on one process as on a mesh.
 
-After each step the ranks exchange whether they were asked to stop, so that all stop after the same.
+After each step the ranks exchange their stop requests, so that all stop after the same step.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from primepar.schedule.events import Event
 from primepar.schedule.program import Program
 
 Prove = Callable[[Program, str], str]
-"""Proves a program that has a name, and says how; raises where it is not proved."""
+"""Proves a program, given its name, and returns the result as text; raises if it is not proved."""
 PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
 EVALUATION_BATCHES = 8
 TRACED_STEP = 3
-"""Step that `--trace` records, counted from the start of the process; its buffers are there."""
+"""Step that `--trace` records, counted from the start of the process; buffers exist by then."""
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """Rate of a step, the first being 1: a straight rise over `warmup` steps, then constant."""
+    """Return the rate of a step (the first is 1): linear warm-up over `warmup`, then constant."""
     return settings.lr * min(1.0, step / max(1, settings.warmup))
 
 
 @dataclass
 class Trainer:
-    """One run: `done` steps are behind it."""
+    """One run, which has finished `done` steps."""
 
     settings: Settings
     world: World
@@ -65,29 +65,29 @@ class Trainer:
         )  # fmt: skip
 
     def check(self, prove: Prove | None) -> None:
-        """Lower the programs of the run, and prove them on rank 0. Raises what `prove` raises."""
+        """Lower the programs of the run and prove them on rank 0. Raises the errors of `prove`."""
         name = self.settings.plan or str(self.settings.mesh(self.world.size))
         lowered = [self.programs.lowered(*self._sizes, until) for until in PARTS]
         if prove is not None and self.world.rank == 0:
             for part, program in zip(PARTS.values(), lowered, strict=True):
-                self.reporter.say(f"{part} {prove(program, name)}")
+                self.reporter.line(f"{part} {prove(program, name)}")
 
     def check_alike(self) -> None:
-        """Raise `ProgramError` on a rank that was started for another program than rank 0."""
+        """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
         program_of = __version__, self.state.plan, self._sizes, self.settings.clip
-        own = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
-        self.world.store.set(f"started/{self.world.rank}", own)
+        digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
+        self.world.store.set(f"started/{self.world.rank}", digest)
         first = self.world.store.get("started/0").decode()
-        if own != first:
+        if digest != first:
             raise ProgramError(
                 f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
-                f"({own}): start all ranks with one plan, the same options and one version"
+                f"({digest}): start all ranks with one plan, the same options and one version"
             )
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
-        """Train to `settings.steps`, or until asked to stop.
+        """Train up to `settings.steps`, or until a stop request.
 
-        Returns the signal, 0 if none, and this rank's events of the traced step.
+        Returns the signal (0 if none), and this rank's events of the traced step.
         """
         settings, events, signal = self.settings, list[Event](), 0
         traced = min(self.done + TRACED_STEP, settings.steps) if settings.trace else None
@@ -105,7 +105,7 @@ class Trainer:
         return signal, events
 
     def step(self, stopping: Stopping) -> int:
-        """Do one training step on every rank and return the signal that any of them got, or 0."""
+        """Do one training step on every rank; returns the signal that any rank received, or 0."""
         begin = time.perf_counter()
         step, seed = self.done + 1, self.settings.seed
         rate, sizes = learning_rate(self.settings, step), self._sizes
@@ -130,7 +130,10 @@ class Trainer:
         return signal
 
     def _check_finite(self, loss: float, norm: float) -> None:
-        """Raise `ConfigError`, on one rank, where what all ranks have alike is no number."""
+        """Raise `ConfigError`, on one rank, if the loss or the norm is not finite.
+
+        Both are the same on all ranks.
+        """
         if not (isfinite(loss) and isfinite(norm)):
             with self.world.agreement("loss"):
                 raise ConfigError(
@@ -141,18 +144,18 @@ class Trainer:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Sequences of a batch and tokens of each."""
+        """Sequences of a batch, and tokens of each sequence."""
         return self.settings.sizes(self.state.plan)
 
     def _program(self, until: Until) -> StepProgram:
         return self.programs.program(*self._sizes, until)
 
     def _on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens_BT, targets_BT = (torch.from_numpy(own).to(self.world.device) for own in batch)
+        tokens_BT, targets_BT = (torch.from_numpy(array).to(self.world.device) for array in batch)
         return tokens_BT, targets_BT
 
     def _asked(self, signal: int) -> int:
-        """The signal that any rank has got; a collective call."""
+        """Return the largest signal that a rank has received; a collective call."""
         if self.world.size == 1:
             return signal
         largest = torch.tensor(signal, device=self.world.device)
@@ -161,39 +164,39 @@ class Trainer:
 
     @cached_property
     def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Bytes that every rank sends in a step, for linear operators and for all else.
+        """Bytes that each rank sends in a step, for linear operators and for the rest.
 
         A collective call.
         """
-        own = {"linear": 0.0, "other": 0.0}
+        local = {"linear": 0.0, "other": 0.0}
         for kind, elements, itemsize in self._program("update").executor.sent:
-            own[kind] += float(elements * itemsize)
-        sent = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+            local[kind] += float(elements * itemsize)
+        sent = torch.tensor(list(local.values()), dtype=torch.float64, device=self.world.device)
         everyone = [sent] * self.world.size
         if self.world.size > 1:
             everyone = [torch.empty_like(sent) for _ in everyone]
             dist.all_gather(everyone, sent)
-        linear, other = zip(*(each.tolist() for each in everyone), strict=True)
+        linear, other = zip(*(rank_sent.tolist() for rank_sent in everyone), strict=True)
         return linear, other
 
     def evaluate(self) -> float:
-        """Mean loss over windows of the held-out text, the same windows every time."""
+        """Return the mean loss over fixed windows of the held-out text."""
         run, blocks = self._program("loss"), self.state.blocks
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
         losses = [
             run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
             for batch in batches
         ]
-        row = EvaluateRow(self.done, sum(each.item() for each in losses) / len(losses))
+        row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))
         self.log.write(row)
         self.reporter.evaluation(row)
         return row.loss
 
     def save(self) -> None:
-        """Write a checkpoint of the steps done."""
+        """Write a checkpoint of the current step."""
         assert self.settings.checkpoint is not None
         path = checkpoint.save(self.settings.checkpoint, self.done, self.state, self.world)
-        self.reporter.say(f"step {self.done}/{self.settings.steps}: wrote {path}")
+        self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
 
 
 def _due(step: int, every: int, last: bool) -> bool:
@@ -201,7 +204,7 @@ def _due(step: int, every: int, last: bool) -> bool:
 
 
 def gathered(world: World, events: list[Event]) -> list[Event]:
-    """The events of all ranks, on every rank; a collective call."""
+    """Return the events of all ranks, on every rank; a collective call."""
     world.store.set(f"events/{world.rank}", msgspec.json.encode(events).decode())
     sent = [world.store.get(f"events/{rank}") for rank in range(world.size)]
     return [event for part in sent for event in msgspec.json.decode(part, type=list[Event])]
