@@ -62,14 +62,14 @@ def offered(text: bytes, primitive: Primitive) -> str:
 def forged(text: bytes, primitive: Primitive) -> bytes | None:
     """A certificate made over to another primitive, with new answers; None if a claim fails.
 
-    The numbers of slices and the expressions for what is to be found stay.
+    The numbers of slices and the expressions of witnesses stay.
     """
     given = msgspec.json.decode(text, type=PrimitiveCertificate)
     try:
         slices = {dim: tuple(map(_parsed, own)) for dim, own in given.slices.items()}
         made = {
-            claim.name: _answered(claim, given.found.get(claim.name, {}))
-            for claim in claims(Subject(primitive, slices, given.turns))
+            claim.name: _answered(claim, given.witnesses.get(claim.name, {}))
+            for claim in claims(Subject(primitive, slices, given.repeats))
         }
     except (PrimeParError, LookupError):
         return None

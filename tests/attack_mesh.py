@@ -203,7 +203,7 @@ class Mesh:
         (rests,), total = self._cells(DIMS_OF[tensor], [self.homes[tensor]])
         count = len(frozenset[Block]().union(*rests))
         if count != total:
-            raise WrongMeshError("home", f"{tensor}: {count} of {total} blocks rest")
+            raise WrongMeshError("home", f"{tensor}: {count} of {total} blocks are resident")
 
     @cached_property
     def _held(self) -> dict[tuple[str, str], list[Held]]:

@@ -111,7 +111,7 @@ def test_levels_that_stop_early_prove_nothing() -> None:
     short = (given.levels[0][:-1], *given.levels[1:])
     with pytest.raises(ClaimError) as raised:
         certify_program(replace(given, levels=short), program("primepar"))
-    assert str(raised.value) == "levels: expected rank 0 to come to its end, got too few"
+    assert str(raised.value) == "levels: expected rank 0 to finish, got too few"
 
 
 def test_the_certificate_of_another_program_is_refused() -> None:

@@ -17,7 +17,7 @@ from certificate_cases import altered
 from msgspec.structs import replace
 
 from primepar import Primitive, where
-from primepar.certify.cases import MOST_CASES, MOST_QUOTIENTS, Answer, Case, cases
+from primepar.certify.cases import MAX_CASES, MAX_QUOTIENTS, Answer, Case, cases
 from primepar.certify.certificate_file import load_certificate, save_certificate
 from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import Subject, claims
@@ -121,8 +121,8 @@ def is_true_of(given: PrimitiveCertificate, primitive: Primitive, length: int) -
     """Whether the expressions of a certificate are right on one mesh, at every point of it."""
     slices = {dim: tuple(map(parse, own)) for dim, own in given.slices.items()}
     along = dict.fromkeys(primitive.side_names, length)
-    for claim in claims(Subject(primitive, slices, given.turns)):
-        found = {each: parse(text) for each, text in given.found.get(claim.name, {}).items()}
+    for claim in claims(Subject(primitive, slices, given.repeats)):
+        found = {each: parse(text) for each, text in given.witnesses.get(claim.name, {}).items()}
         if not Points.of(claim, [along], 1000).right(found).all():
             return False
     return True
@@ -151,11 +151,11 @@ def test_an_altered_number_is_refused_unless_what_is_stated_is_still_true(method
 @pytest.mark.parametrize("method", SEVERAL)
 def test_an_altered_expression_is_refused_unless_it_is_still_right(method: str) -> None:
     primitive, given, ends = PRIMITIVES[method](), made(method), Counter[str]()
-    for claim, found in given.found.items():
+    for claim, found in given.witnesses.items():
         for each, text in found.items():
             for other in (f"{text} + 1", f"0 * ({text})", re.sub(r"\bs\b", "s + 1", text)):
-                changed = {**given.found, claim: {**found, each: other}}
-                altered_one = replace(given, found=changed)
+                changed = {**given.witnesses, claim: {**found, each: other}}
+                altered_one = replace(given, witnesses=changed)
                 try:
                     certify_primitive(altered_one, primitive)
                 except ClaimError as error:
@@ -219,15 +219,15 @@ def test_what_is_left_out_or_made_up_is_refused(change: dict[str, Any], message:
 
 def test_expressions_of_another_claim_are_refused() -> None:
     given = made("primepar")
-    found = {**given.found, "coverage forward": given.found["forward I"]}
+    found = {**given.witnesses, "coverage forward": given.witnesses["forward I"]}
     with pytest.raises(ClaimError) as raised:
-        certify_primitive(replace(given, found=found), PrimePar())
+        certify_primitive(replace(given, witnesses=found), PrimePar())
     assert str(raised.value) == (
-        "coverage forward: expected an expression for what is to be found, got others"
+        "coverage forward: expected an expression for each witness, got others"
     )
-    found = {**given.found, "coverage forward": {**given.found["coverage forward"], "at_t": "t"}}
+    found = {**given.witnesses, "coverage forward": {**given.witnesses["coverage forward"], "at_t": "t"}}
     with pytest.raises(ClaimError) as raised:
-        certify_primitive(replace(given, found=found), PrimePar())
+        certify_primitive(replace(given, witnesses=found), PrimePar())
     assert str(raised.value) == "coverage forward: expected names of this primitive, got 't'"
 
 
@@ -294,17 +294,17 @@ def test_answers_that_do_not_follow_are_refused(
     with pytest.raises(ClaimError) as raised:
         follow(*answers)
     assert str(raised.value) == (
-        message or "expected factors that contradict what is known, got others"
+        message or "expected factors that contradict the facts, got others"
     )
 
 
 def test_more_cases_than_the_checker_follows_are_refused() -> None:
-    comparisons = MOST_CASES.bit_length()
+    comparisons = MAX_CASES.bit_length()
     with pytest.raises(ClaimError) as raised:
-        for case in cases([BOTH] * 2 * MOST_CASES):
+        for case in cases([BOTH] * 2 * MAX_CASES):
             for each in range(comparisons):
                 case.decide(Form.named(f"x{each}"))
-    assert str(raised.value) == f"expected at most {MOST_CASES} cases"
+    assert str(raised.value) == f"expected at most {MAX_CASES} cases"
 
 
 def both(_: Case, __: Form) -> tuple[bool, bool]:
@@ -343,4 +343,4 @@ def test_an_index_far_outside_of_its_side_is_refused() -> None:
 
     with pytest.raises(ClaimError) as raised:
         Case((), never_below).divided(Form.named("x"), Form.named("s"))
-    assert str(raised.value) == f"expected an index below {MOST_QUOTIENTS} sides left of % or //"
+    assert str(raised.value) == f"expected an index below {MAX_QUOTIENTS} sides left of % or //"

@@ -22,11 +22,11 @@ def fails_by_hand(subject: Subject, claim: Claim, along: dict[str, int]) -> bool
     """Whether a claim is wrong at some point: every choice is tried, one number at a time."""
     given = [(each, limit) for each, limit in claim.given if limit is not None]
     ranges = [range(evaluate(limit, along)) for _, limit in given]
-    rooms = [range(evaluate(limit, along)) for _, limit in claim.found]
+    rooms = [range(evaluate(limit, along)) for _, limit in claim.witnesses]
     for at in product(*ranges):
         point = {**along, **dict(zip((each for each, _ in given), at, strict=True))}
         chosen = product(*rooms)
-        names = [each for each, _ in claim.found]
+        names = [each for each, _ in claim.witnesses]
         if not any(
             evaluate(claim.body, {**point, **dict(zip(names, choice, strict=True))})
             for choice in chosen

@@ -55,7 +55,7 @@ def test_a_circle_has_an_arrow_for_each_wait(tmp_path: Path) -> None:
 def test_a_wrong_block_is_drawn_with_its_way(tmp_path: Path) -> None:
     picture = drawn("wrong-block-sent.json", tmp_path)
     assert picture.count("<title>moves to</title>") == 3
-    assert {"rank 0", "rank 1", "initial W[0,1]", "wants the data of I[0,1]"} <= {*texts(picture)}
+    assert {"rank 0", "rank 1", "initial W[0,1]", "needs the data of I[0,1]"} <= {*texts(picture)}
 
 
 def test_the_smallest_mesh_of_a_primitive_has_its_devices_marked(tmp_path: Path) -> None:

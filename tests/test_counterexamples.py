@@ -66,7 +66,7 @@ def test_every_kind_is_drawn() -> None:
     [
         (
             "memory",
-            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 elements alive in device "
+            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 live elements in device "
             "memory, got 8: X 4, Y 4: free one before, or allow more in memory",
             "over-memory",
             "! 1 recv Y <- 1  (over the bound)",
@@ -74,7 +74,7 @@ def test_every_kind_is_drawn() -> None:
         (
             "traffic",
             "rank 0: expected 2 elements to leave it, got 4: 4 by instruction 0 (send X -> 1): "
-            "mend what it sends, or traffic",
+            "fix what it sends, or traffic",
             "wrong-traffic",
             "! 0 send X -> 1  (leaves here)",
         ),
@@ -133,7 +133,7 @@ def test_a_story_that_is_too_wide_becomes_a_list() -> None:
         "      | moves to",
         "  1 irecv I[0,1] <- 1  on rank 0",
         "      | moves to",
-        "! 5 forward O[0,0] += I[0,1] * W[1,0]  (wants the data of I[0,1])  on rank 0",
+        "! 5 forward O[0,0] += I[0,1] * W[1,0]  (needs the data of I[0,1])  on rank 0",
     ]
 
 

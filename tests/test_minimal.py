@@ -77,7 +77,7 @@ def test_a_lost_message_of_a_lowered_method_is_cut_out_of_it() -> None:
     lists = (tuple(node for node in program.programs[0] if node != first), *program.programs[1:])
     broken = Program("primepar-program", 1, 4, lists, grid=program.grid, initial=program.initial)
     found = smallest(broken, "deadlock-freedom")
-    assert found.found.kind in ("no-partner", "no-request")
+    assert found.counterexample.kind in ("no-partner", "no-request")
     assert sum(map(len, found.program.programs)) <= 2
 
 

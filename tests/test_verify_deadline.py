@@ -82,11 +82,11 @@ def test_sums_that_double_are_counted_once_each() -> None:
     report = verify_program(doubled(["sum"] * 300), timeout=20)
     assert report["completion"].counterexample == (
         "rank 0, O[0,0] at the end: expected forward product (M=0, N=0, K=0) once, got it more "
-        "than 1000000000 times: mend rank 0, instruction 2 (all_reduce O[0,0] over 0,1)"
+        "than 1000000000 times: fix rank 0, instruction 2 (all_reduce O[0,0] over 0,1)"
     )
     four = verify_program(doubled(["sum"] * 3))["completion"].counterexample
     assert four is not None
-    assert "got it 4 times: mend rank 0, instruction 2" in four
+    assert "got it 4 times: fix rank 0, instruction 2" in four
 
 
 def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:

@@ -55,7 +55,7 @@ SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
 
 
 def alive(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Most elements alive on a device, as the proof counts them and in the program."""
+    """Most live elements on a device, as the proof counts them and in the program."""
     sequence = Sequence.of(primitive, *sides)
     operators = [
         Linear(**{dim: count * dict(zip("MNK", scale, strict=True)).get(dim, 1)
@@ -83,7 +83,7 @@ def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[in
 
 
 def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
-    """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
+    """Most live elements on any device at any moment on one mesh, as the proof counts them."""
     blocks = BlockSets(primitive, slices_of(primitive), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
@@ -109,13 +109,13 @@ def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear
 REFUTED = {
     "no buffers": (
         with_held(PrimePar, lambda self, M, N, K, s: 2 * (M * N + N * K + M * K) / s**2),
-        "s=2 (2x2 devices): M=4 N=4 K=4: expected at most 24 elements alive on each device, as "
-        "held says, got 32 on device 0 (r=0, c=0): mend the formula",
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected at most 24 live elements on each device, as "
+        "held states, got 32 on device 0 (r=0, c=0): fix the formula",
     ),
     "one panel": (
         with_held(Summa, lambda self, M, N, K, s: (3 * M * N + 3 * N * K + 2 * M * K) / s**2),
-        "s=3 (3x3 devices): M=6 N=6 K=6: expected at most 32 elements alive on each device, as "
-        "held says, got 36 on device 0 (r=0, c=0): mend the formula",
+        "s=3 (3x3 devices): M=6 N=6 K=6: expected at most 32 live elements on each device, as "
+        "held states, got 36 on device 0 (r=0, c=0): fix the formula",
     ),
 }
 

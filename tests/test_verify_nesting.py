@@ -192,7 +192,7 @@ def again(primitive: Primitive) -> dict[str, Claim]:
     """What is claimed of a member inside of several steps only."""
     slices = slices_of(primitive)
     stated = {claim.name for claim in claims(Subject(primitive, slices))}
-    turned = claims(Subject(primitive, slices, turns=True))
+    turned = claims(Subject(primitive, slices, repeats=True))
     return {claim.name: claim for claim in turned if claim.name not in stated}
 
 
@@ -224,7 +224,7 @@ def test_the_certificate_of_a_sequence_is_that_of_its_members() -> None:
     given = report.certificate
     assert isinstance(given, SequenceCertificate)
     assert {each.certified for each in report.properties} == {True}
-    assert [each.turns for each in given.members] == [False, True, True]
+    assert [member.repeats for member in given.members] == [False, True, True]
     assert certify_sequence(given, nesting) > 0
 
 
@@ -259,10 +259,10 @@ def test_a_certificate_without_turns_is_refused() -> None:
     with pytest.raises(ClaimError) as error:
         certify_sequence(given, nesting)
     assert str(error.value) == (
-        "expected claims about turns of every member inside of several steps"
+        "expected claims about repeated steps of every member inside of several steps"
     )
     with pytest.raises(ClaimError) as error:
-        certify_sequence(replace(given, members=(alone, replace(alone, turns=True))), nesting)
+        certify_sequence(replace(given, members=(alone, replace(alone, repeats=True))), nesting)
     assert str(error.value).startswith("answers: expected those of every claim")
 
 

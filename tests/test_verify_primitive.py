@@ -71,7 +71,7 @@ def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> 
     assert right[: len(PROPERTIES)] == [(each, "proved", True, None) for each in PROPERTIES]
     for _, verdict, _, note in right[len(PROPERTIES) :]:
         assert verdict == "proved"
-        assert note in (None, "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1"))
+        assert note in (None, "resident copies: " + COPIES.get(name, "I 1, W 1, O 1"))
     assert (report.target, report.verdict) == (name, "proved")
     assert isinstance(report.certificate, PrimitiveCertificate)
     assert certify_primitive(report.certificate, RIGHT[name]()) > 0

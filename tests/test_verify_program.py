@@ -135,7 +135,7 @@ def test_without_final_every_output_must_be_finished_on_some_rank() -> None:
     report = verify_program(msgspec.structs.replace(right, programs=cut))
     assert report["completion"].counterexample == (
         "rank 0, O[0,0] at the end: expected forward product (M=0, N=1, K=0) once, got it never: "
-        "bring it here from rank 1, instruction 0 (forward O[0,0] += I[0,1] * W[1,0])"
+        "send it here from rank 1, instruction 0 (forward O[0,0] += I[0,1] * W[1,0])"
     )
 
 
@@ -283,7 +283,7 @@ def test_a_block_goes_to_the_host_and_comes_back() -> None:
 
     assert offload("evict", "fetch").verdict == "proved"
     assert only_counterexample(offload("evict")) == (
-        "rank 0, final I[0]: expected it at the end, got it on no rank: bring it here"
+        "rank 0, final I[0]: expected it at the end, got it on no rank: send it here"
     )
     assert only_counterexample(offload("fetch")) == (
         "rank 0, instruction 0 (fetch I[0]): expected I[0] in this rank's host memory, "

@@ -53,27 +53,27 @@ REFUTED = {
     "forgets the layers": (
         with_sent(SummaRectangular, lambda self, M, N, K, q, u, v: Summa.sent(self, M, N, K, q)),
         "q=1, u=1, v=2 (1x1x1x2 devices): M=2 N=4 K=4: expected 0 elements to leave each device, "
-        "as sent says, got 24 that leave all 2, 12 each: mend the formula",
+        "as sent states, got 24 that leave all 2, 12 each: fix the formula",
     ),
     "no step too few": (
         with_sent(PrimePar, lambda self, M, N, K, s: 2 * (s - 1) * (M * N + N * K + M * K) / s**2),
-        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent says, "
-        "got 128 that leave all 4, 32 each: mend the formula",
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent states, "
+        "got 128 that leave all 4, 32 each: fix the formula",
     ),
     "exchanges two dims": (
         with_sent(Summa, lambda self, M, N, K, s: Summa.sent(self, M, K, N, s)),
         "s=2 (2x2 devices): M=4 N=64 K=4: expected 204 elements to leave each device, as sent "
-        "says, got 1536 that leave all 4, 384 each: mend the formula",
+        "states, got 1536 that leave all 4, 384 each: fix the formula",
     ),
     "right on small sides": (
         with_sent(Summa, twice_at_five),
         "s=5 (5x5 devices): M=10 N=10 K=10: expected 192 elements to leave each device, as sent "
-        "says, got 2400 that leave all 25, 96 each: mend the formula",
+        "states, got 2400 that leave all 25, 96 each: fix the formula",
     ),
     "gathers once": (
         with_sent(ThreeD, lambda self, M, N, K, s: (s - 1) * (M * N + N * K + M * K) / s**3),
         "s=2 (2x2x2 devices): M=8 N=4 K=8: expected 16 elements to leave each device, as sent "
-        "says, got 256 that leave all 8, 32 each: mend the formula",
+        "states, got 256 that leave all 8, 32 each: fix the formula",
     ),
 }
 

@@ -12,7 +12,7 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.certify.cases import Answer, Case, Taken
+from primepar.certify.cases import Answer, Case, Decision
 from primepar.errors import CertificateError
 from primepar.schedule.polynomial_form import Form
 from primepar.verify.deadline import seconds_left
@@ -26,7 +26,7 @@ MOST_ANSWERS = 20_000
 def answers(holds: Callable[[Case], bool]) -> tuple[Answer, ...]:
     """What to answer at each comparison of a claim. Raises `CertificateError` if it fails."""
     found: list[Answer] = []
-    ready: list[list[Taken]] = [[]]
+    ready: list[list[Decision]] = [[]]
     while ready:
         case = _Finding(ready.pop(), found, ready)
         if not holds(case):
@@ -37,7 +37,9 @@ def answers(holds: Callable[[Case], bool]) -> tuple[Answer, ...]:
 class _Finding(Case):
     """A case with some points in it."""
 
-    def __init__(self, taken: list[Taken], found: list[Answer], ready: list[list[Taken]]) -> None:
+    def __init__(
+        self, taken: list[Decision], found: list[Answer], ready: list[list[Decision]]
+    ) -> None:
         super().__init__(taken, self._answered)
         self.found, self.ready = found, ready
         self.points: dict[str, NDArray[np.int64]] = {}
@@ -80,18 +82,18 @@ class _Finding(Case):
             total += part
         return total
 
-    def _answered(self, case: Case, form: Form) -> Taken:
+    def _answered(self, case: Case, form: Form) -> Decision:
         answer = self._answer(form)
         self.found.append(answer)
         if len(self.found) > MOST_ANSWERS:
             raise CertificateError(f"expected at most {MOST_ANSWERS} answers to one claim")
         if answer.outcome == "both":
-            self.ready.append([*case.taken, (False, True)])
+            self.ready.append([*case.decisions, (False, True)])
         return answer.outcome != "no", answer.outcome == "both"
 
     def _answer(self, form: Form) -> Answer:
         seen = set((self._values_of(form) >= 0).tolist())
-        known = [self.reduced(each).tightened() for each in self.known]
+        known = [self.reduced(each).tightened() for each in self.facts]
         if False not in seen:
             factors = contradiction([*known, form.opposite().tightened()])
             if factors is not None:

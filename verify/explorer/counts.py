@@ -1,4 +1,4 @@
-"""What the explorer counts: elements alive on a rank at once, and elements that leave it.
+"""What the explorer counts: live elements on a rank at once, and elements that leave it.
 
 Both are matters of one rank's own instructions. A block is alive from where it appears, a received
 one from its post on; it goes where it is freed, evicted, or cut or joined in place.

@@ -122,7 +122,7 @@ def _common(boxes: Sequence[Block]) -> Block:
 
 
 def copies(blocks: BlockSets) -> str:
-    """How often each of I, W and O is there at rest, `copies at rest: I 1, W d, O 1`."""
+    """How often each of I, W and O is there at rest, `resident copies: I 1, W d, O 1`."""
     parts = []
     for tensor, step in (("I", 0), ("W", 0), ("O", blocks.last)):
         box = blocks.block("forward", tensor, blocks.here, step)
@@ -130,4 +130,4 @@ def copies(blocks: BlockSets) -> str:
         every = blocks.product(*blocks.lengths.values()) * blocks.size(box)
         top, bottom = (each.text() for each in cancelled(every, blocks.number(tensor)))
         parts.append(f"{tensor} {top}" + f" / {bottom}" * (bottom != "1"))
-    return "copies at rest: " + ", ".join(parts)
+    return "resident copies: " + ", ".join(parts)

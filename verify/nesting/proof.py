@@ -76,7 +76,7 @@ def _failing(nesting: Nesting, proofs: list[Proof]) -> dict[str, str]:
         for each in proof.decisions:
             if not each.is_proved:
                 reason = each.reason or f"not so at {each.place}"
-                properties = PROPERTIES if each.claim.is_ground else each.claim.properties
+                properties = PROPERTIES if each.claim.is_precondition else each.claim.properties
                 for own in properties:
                     failing.setdefault(own, f"{name}: {each.claim.name}: {reason}")
     return failing

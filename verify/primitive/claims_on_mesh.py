@@ -22,7 +22,7 @@ MOST_POINTS = 4_000_000
 def limits(claim: Claim, sides: Mapping[str, int]) -> tuple[Point, Point]:
     """How many values each given and each found name has, sides left out."""
     given = {name: int(evaluate(limit, sides)) for name, limit in claim.given if limit is not None}
-    found = {name: int(evaluate(limit, sides)) for name, limit in claim.found}
+    found = {name: int(evaluate(limit, sides)) for name, limit in claim.witnesses}
     return given, found
 
 
@@ -65,13 +65,13 @@ def failing(claim: Claim, sides: Mapping[str, int]) -> Point | None:
     shared = {
         name: count
         for name, count in counts.items()
-        if any(name in names(match.there) for match in claim.matches)
+        if any(name in names(match.held) for match in claim.matches)
     }
     if max(prod(counts.values()), prod({**found, **shared}.values())) > MOST_POINTS:
         return None
     values = grid(counts)
     count = size(values) if counts else 1
-    if claim.found:
+    if claim.witnesses:
         right = _are_found(claim, sides, values, grid({**shared, **found}), tuple(shared))
     else:
         right = np.broadcast_to(np.asarray(evaluate(claim.body, {**sides, **values})), count)
@@ -90,9 +90,9 @@ def _are_found(
 ) -> NDArray[np.bool_]:
     """Whether the digits wanted at each given point are among those of all places."""
     wanted = [given[name] for name in shared]
-    wanted += [column(match.wanted, {**sides, **given}, size(given)) for match in claim.matches]
+    wanted += [column(match.needed, {**sides, **given}, size(given)) for match in claim.matches]
     have = [there[name] for name in shared]
-    have += [column(match.there, {**sides, **there}, size(there))
+    have += [column(match.held, {**sides, **there}, size(there))
              for match in claim.matches]  # fmt: skip
     if not wanted:
         return np.full(size(given), size(there) > 0)

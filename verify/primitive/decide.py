@@ -72,7 +72,7 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
 def _decided(
     claim: Claim, questions: Questions, meshes: list[dict[str, int]]
 ) -> tuple[Found, Point | None]:
-    if not claim.found:
+    if not claim.witnesses:
         return {}, questions.counterexample(claim, {})
     points = Points.of(claim, meshes, MOST)
     for _ in range(ROUNDS):

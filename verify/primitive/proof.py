@@ -53,7 +53,7 @@ class Proof:
         }
         return PrimitiveCertificate(
             "primepar-certificate", 2, map_texts(self.subject.primitive), slices, found,
-            self.answers, self.subject.turns,
+            self.answers, self.subject.repeats,
         )  # fmt: skip
 
     def certifies(self, name: str) -> bool:
@@ -63,7 +63,7 @@ class Proof:
         """
         support = {name, STANDS_ON.get(name)}
         return all(each.claim.name in self.answers for each in self.decisions
-                   if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
+                   if each.claim.is_precondition or support & {*each.claim.properties})  # fmt: skip
 
 
 def not_asked(name: str) -> PropertyResult:
@@ -145,7 +145,7 @@ def scope(primitive: Primitive) -> str:
 
 def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
     """How each property ended."""
-    ground = [each for each in proof.decisions if each.claim.is_ground and not each.is_proved]
+    ground = [each for each in proof.decisions if each.claim.is_precondition and not each.is_proved]
     open_names = {
         name for each in proof.decisions if not each.is_proved for name in each.claim.properties
     }

@@ -125,8 +125,8 @@ def _about(subject: Subject, claim: Claim, point: Point) -> str:
     if kind == "home":
         block = _block(subject, claim, point, rest)
         return (
-            f"home of {rest}: expected {block} to rest on some device, got it on none: "
-            f"let the home of {rest} give it to one"
+            f"home of {rest}: expected {block} to be resident on some device, got it on none: "
+            f"let the home of {rest} assign it to one"
         )
     if kind in ("steps", "range"):
         place = _device(subject, point)
@@ -141,7 +141,7 @@ def _missing(subject: Subject, claim: Claim, point: Point) -> str:
     if then and then[0] == "to":
         gradient = {"O": "dO", "dW": "W"}.get(tensor, tensor)
         block = block.replace(tensor, gradient, 1)
-        if not claim.found:
+        if not claim.witnesses:
             return (
                 f"{then[1]} starts on {place}: expected {block} here, got another block from "
                 f"{phase}: end {phase} where {then[1]} starts"
@@ -174,7 +174,7 @@ def _cell(
     subject: Subject, claim: Claim, point: Point, dims: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
     """Dim -> slice that a claim wants at a point; an open digit is 0."""
-    wanted = {(match.dim, match.place): match.wanted for match in claim.matches}
+    wanted = {(match.dim, match.place): match.needed for match in claim.matches}
     for dim in dims:
         if dim == "B" and "B" not in subject.slices:
             continue

@@ -163,8 +163,8 @@ def _nowhere(sequence: Sequence, tensor: str, block: str, before: int) -> str:
     if sequence.has_homes:
         home = tensor.removeprefix("d")
         return (
-            f"expected {block} to rest on some device, got it on none: "
-            f"let the home of {home} give it to one"
+            f"expected {block} to be resident on some device, got it on none: "
+            f"let the home of {home} assign it to one"
         )
     return (
         f"expected {block} to be on some device at t={before}, got it on none: "
@@ -184,7 +184,7 @@ def completion_faults(movement: Movement) -> Iterator[str]:
                 place = _at(sequence, rank, step)
                 yield (
                     f"{phase}, {place}: expected the sum {block} to have a home, got none: "
-                    f"let the home of {output.removeprefix('d')} give it to some device"
+                    f"let the home of {output.removeprefix('d')} assign it to some device"
                 )
 
 
@@ -207,9 +207,9 @@ def _homeless(movement: Movement) -> Iterator[str]:
         for index in product(*(range(grid[dim]) for dim in dims)):
             if index not in homes:
                 yield (
-                    f"home of {tensor}: expected {block_name(tensor, index)} to rest on some "
-                    f"device, got it on none: only {len(homes)} of "
-                    f"{prod(grid[dim] for dim in dims)} blocks rest"
+                    f"home of {tensor}: expected {block_name(tensor, index)} to be resident on "
+                    f"some device, got it on none: only {len(homes)} of "
+                    f"{prod(grid[dim] for dim in dims)} blocks are resident"
                 )
 
 
@@ -241,8 +241,8 @@ def memory_faults(movement: Movement) -> Iterator[str]:
         most = max(peaks)
         if most > told:
             yield (
-                f"{shape}: expected at most {told} elements alive on each device, as held says, "
-                f"got {most} on {sequence.place(peaks.index(most))}: mend the formula"
+                f"{shape}: expected at most {told} live elements on each device, as held states, "
+                f"got {most} on {sequence.place(peaks.index(most))}: fix the formula"
             )
 
 
@@ -253,9 +253,9 @@ def traffic_faults(movement: Movement) -> Iterator[str]:
         total = sent(Meaning(program), Matching.of(program))
         if total != told * sequence.ranks:
             yield (
-                f"{shape}: expected {told} elements to leave each device, as sent says, "
+                f"{shape}: expected {told} elements to leave each device, as sent states, "
                 f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
-                f"mend the formula"
+                f"fix the formula"
             )
 
 

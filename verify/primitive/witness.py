@@ -87,7 +87,7 @@ class Points:
         count = len(self)
         taken = {each: column(node, self.values, count) for each, node in found.items()}
         room = [(node >= 0) & (node < limit) for node, limit in
-                ((name(each), limit) for each, limit in self.claim.found)]  # fmt: skip
+                ((name(each), limit) for each, limit in self.claim.witnesses)]  # fmt: skip
         body = every((*room, self.claim.body))
         return np.broadcast_to(np.asarray(evaluate(body, {**self.values, **taken})), count)
 
@@ -99,7 +99,7 @@ def find(points: Points) -> Found:
     is small enough is found.
     """
     if not len(points):
-        return {each: 0 for each, _ in points.claim.found}
+        return {each: 0 for each, _ in points.claim.witnesses}
     return _tree(points, np.arange(len(points)), [], 0)
 
 
@@ -160,18 +160,18 @@ class _Candidate:
         possible = choices(claim, point)
         if not possible:
             raise NoWitnessError(point)
-        own = {each: point.get(each.removeprefix("at_")) for each, _ in claim.found}
+        own = {each: point.get(each.removeprefix("at_")) for each, _ in claim.witnesses}
         chosen = max(possible, key=lambda one: sum(one[each] == own[each] for each in one))
         path = _Path({**point, **chosen}, list(chosen))
         names = {each: Form.named(each) for each in (*point, *chosen)}
-        equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
+        equations = [path.value(match.held, names).plus(path.value(match.needed, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
         solved, left = _solve(path, [*path.equations, *equations], point, chosen, claim)
         path.resolve(solved)
-        rooms = {each: path.value(limit, names) for each, limit in claim.found}
+        rooms = {each: path.value(limit, names) for each, limit in claim.witnesses}
         found, inside = {}, []
-        for each, _ in claim.found:
+        for each, _ in claim.witnesses:
             if not path.is_given(solved[each]):
                 raise SymbolicError("what is wanted depends on a quotient that no digit gives")
             found[each], wraps = path.around(solved[each], rooms[each])
@@ -335,7 +335,7 @@ def _solve(
         else:
             left += [form, Form({}).plus(form, -1)]
     names = {each: Form.named(each) for each in point}
-    for each, limit in claim.found:
+    for each, limit in claim.witnesses:
         if each not in solved:
             value = _free(path.value(limit, names), each, point, chosen[each])
             solved = {other: old.replaced(each, value) for other, old in solved.items()}

@@ -34,11 +34,11 @@ class Questions:
         values, inside = self._given(claim)
         wrong = (
             [truth(evaluate(negated(every(self._room(claim, found))), values))]
-            if claim.found
+            if claim.witnesses
             else []
         )
         taken, equal = dict(values), []
-        for each, limit in claim.found:
+        for each, limit in claim.witnesses:
             room = self.space.of(evaluate(limit, values))
             taken[each] = one = self._below(each, room)
             same = self.space.of(evaluate(found[each], values)).term
@@ -48,7 +48,7 @@ class Questions:
 
     @staticmethod
     def _room(claim: Claim, found: Mapping[str, Number]) -> list[object]:
-        return [part for each, limit in claim.found
+        return [part for each, limit in claim.witnesses
                 for part in (found[each] >= 0, found[each] < limit)]  # fmt: skip
 
     def _given(self, claim: Claim) -> tuple[dict[str, Symbol], list[Term]]:
