@@ -197,7 +197,7 @@ SLICES = "slices: expected a number for every digit of this primitive, got other
     [
         ({"answers": {}}, OTHERS),
         ({"answers": {"coverage forward": ()}}, OTHERS),
-        ({"found": {}}, OTHERS),
+        ({"witnesses": {}}, OTHERS),
         ({"slices": {}}, SLICES),
         ({"slices": {"M": ("s",), "N": ("s",), "K": ("2 * s",)}}, ": expected "),
         ({"slices": {"M": ("s",), "N": ("s",), "K": ("1",)}}, ": expected "),

@@ -116,7 +116,7 @@ def test_a_wrong_expression_proves_and_refutes_nothing(monkeypatch: pytest.Monke
 
 
 def nothing_but_0(points: Points) -> Found:
-    return {name: 0 for name, _ in points.claim.found}
+    return {name: 0 for name, _ in points.claim.witnesses}
 
 
 def test_what_z3_proves_wrongly_is_not_certified(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,9 +82,9 @@ Held = dict[str, int | None]
 
 
 class LiveElements(NamedTuple):
-    """Live blocks of a rank after an instruction; `index` is -1 before the first one."""
+    """Live blocks of a rank after an instruction; `instruction` is -1 before the first one."""
 
-    index: int
+    instruction: int
     device: Held
     host: Held
 
@@ -110,7 +110,7 @@ class Memory:
                     ("host", live.host, bound.host),
                 ):
                     if limit is not None and self._total(held) > limit:
-                        return self._sentence(rank, live.index, where, held, limit)
+                        return self._sentence(rank, live.instruction, where, held, limit)
         return None
 
     def note(self) -> str:

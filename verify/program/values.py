@@ -307,11 +307,11 @@ class SymbolicRun:
             for block, box in zip(node.blocks, boxes, strict=True):
                 self._write(rank, block, Content.flat(cut(held[0], whole.box, box)))
             return
-        content = joined(zip(held, boxes, strict=True), whole.box)
-        if content is None:
+        united = joined(zip(held, boxes, strict=True), whole.box)
+        if united is None:
             self._refuse(operation, "parts of one kind", OPERANDS)
         whole_content = (
-            self.expected.datum(node.block) if content is None else Content.flat(content)
+            self.expected.datum(node.block) if united is None else Content.flat(united)
         )
         self._write(rank, node.block, whole_content)
 
