@@ -271,7 +271,7 @@ def test_without_time_all_is_unknown() -> None:
     assert report.verdict == "unknown"
     assert "proved" not in {each.verdict for each in report.properties}
     assert report["placement"].reason == (
-        "M: steps: Z3 did not decide it in the time that it was given"
+        "M: steps: Z3 did not decide it within its time limit"
     )
 
 

@@ -111,7 +111,7 @@ def test_a_wrong_expression_proves_and_refutes_nothing(monkeypatch: pytest.Monke
         "alignment": "unknown",
         "deadlock-freedom": "proved",
     }
-    assert report["placement"].reason == "forward I: no expression was found for what is wanted"
+    assert report["placement"].reason == "forward I: no expressions were found for the witnesses"
     assert report.certificate is None
 
 

@@ -280,7 +280,7 @@ class BlockSets:
                 solver.add(terms.Or(*(name != one for name, one in pairs)))
                 yield truths
             if answer == z3.unknown:
-                raise UnansweredError("Z3 did not decide it in the time that it was given")
+                raise UnansweredError("Z3 did not decide it within its time limit")
         finally:
             solver.pop()
 
