@@ -1,6 +1,7 @@
 """Z3: proofs of primitives for every side, proofs of programs, and counterexamples.
 
-The names load Z3 when they are first used, so that the explorer can be used without it.
+Called, `primepar.verify(target)` proves a target: see `primepar.api.verify`. The names load Z3 when
+they are first used, so that the explorer works without it.
 """
 
 from __future__ import annotations
