@@ -70,7 +70,7 @@ class _CertificateWriter:
         self.order = self.waits.order()
 
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """For each rank the levels at which waiting instructions return: the next stretch starts there."""
+        """For each rank the levels at which waiting instructions return."""
         levels: list[list[int]] = [[] for _ in range(self.program.ranks)]
         for before, stretch, level in zip(
             [None, *self.waits.stretches], self.waits.stretches, self.waits.level, strict=False

@@ -310,9 +310,7 @@ class SymbolicRun:
         united = joined(zip(held, boxes, strict=True), whole.box)
         if united is None:
             self._refuse(operation, "parts of one kind", OPERANDS)
-        whole_content = (
-            self.expected.datum(node.block) if united is None else Content.flat(united)
-        )
+        whole_content = self.expected.datum(node.block) if united is None else Content.flat(united)
         self._write(rank, node.block, whole_content)
 
     def _refuse(self, operation: Operation, what: str, why: str) -> None:
