@@ -61,13 +61,13 @@ def slices(draft: Draft, random: Random) -> bool:
     length, name = draft.lengths[dim][place], f"{dim.lower()}{place}"
     changed = bijection(random, name, length, draft.sides)
     names = some_bodies(draft, random)
-    found = False
+    has_changed = False
     for each in names:
         body = draft.bodies[each]
         if place < len(body.slices.get(dim, ())) and body.slices[dim][place] != "ANY":
             _assign(body, dim, place, changed)
-            found = True
-    return found
+            has_changed = True
+    return has_changed
 
 
 def _assign(body: Body, dim: str, place: int, expression: str) -> None:
@@ -183,11 +183,11 @@ def token(draft: Draft, random: Random) -> bool:
 
 def another(random: Random, text: str, known: tuple[Variable, ...]) -> str:
     """An expression with one token exchanged."""
-    found = list(re.finditer(r"\b\d+\b|\b[a-z]\b|[+-]|>=|==|>|<", text))
-    at = random.choice(found) if found else None
-    if at is None or random.random() < 0.15:
+    tokens = list(re.finditer(r"\b\d+\b|\b[a-z]\b|[+-]|>=|==|>|<", text))
+    token = random.choice(tokens) if tokens else None
+    if token is None or random.random() < 0.15:
         return random.choice(("0", *(name for name, _ in known)))
-    old, names = at[0], [name for name, _ in known]
+    old, names = token[0], [name for name, _ in known]
     if old.isdigit():
         new = str(abs(int(old) + random.choice((-1, 1))))
     elif old in "+-":
@@ -196,7 +196,7 @@ def another(random: Random, text: str, known: tuple[Variable, ...]) -> str:
         new = random.choice(names)
     else:
         new = {">=": ">", ">": ">=", "==": ">=", "<": "<="}.get(old, old)
-    return text[: at.start()] + new + text[at.end() :]
+    return text[: token.start()] + new + text[token.end() :]
 
 
 def line(draft: Draft, random: Random) -> bool:
@@ -205,15 +205,15 @@ def line(draft: Draft, random: Random) -> bool:
     if not names:
         return False
     name = random.choice(names)
-    lines, at = draft.bodies[name].lines, 0
-    at = random.randrange(len(lines))
-    left, right = lines[at].split(" = ", 1)
+    lines, index = draft.bodies[name].lines, 0
+    index = random.randrange(len(lines))
+    left, right = lines[index].split(" = ", 1)
     if "," in left or random.random() < 0.3:
         if "0" in left:
             return False
-        del lines[at]
+        del lines[index]
     else:
-        lines[at] = f"{left} = {another(random, right, known_in(draft, name))}"
+        lines[index] = f"{left} = {another(random, right, known_in(draft, name))}"
     return True
 
 

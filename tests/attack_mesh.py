@@ -208,14 +208,14 @@ class Mesh:
     @cached_property
     def _held(self) -> dict[tuple[str, str], list[Held]]:
         """(phase, tensor) -> step -> device -> the blocks of the tensor that it works with."""
-        found: dict[tuple[str, str], list[Held]] = {}
+        held_: dict[tuple[str, str], list[Held]] = {}
         for base, dims in DIMS_OF.items():
             uses = [(phase, tensor) for phase in PRODUCTS for tensor in PRODUCTS[phase]
                     if tensor.removeprefix("d") == base]  # fmt: skip
             groups, _ = self._cells(dims, [at for phase, _ in uses for at in self.phases[phase]])
             for number, use in enumerate(uses):
-                found[use] = groups[number * self.steps : (number + 1) * self.steps]
-        return found
+                held_[use] = groups[number * self.steps : (number + 1) * self.steps]
+        return held_
 
     def _place(self, phase: str) -> None:
         for tensor in PRODUCTS[phase][:2]:

@@ -98,8 +98,8 @@ def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
             return "refused", (), str(error).replace(folder, "")
         except Exception as error:
             return "crashed", (), f"{type(error).__name__}: {error}"
-    refuted = tuple(each.name for each in report.properties if each.verdict == "refuted")
-    open_ = (each.reason for each in report.properties if each.verdict == "unknown")
+    refuted = tuple(result.name for result in report.properties if result.verdict == "refuted")
+    open_ = (result.reason for result in report.properties if result.verdict == "unknown")
     return report.verdict, refuted, next((reason for reason in open_ if reason), "")
 
 
@@ -155,35 +155,39 @@ def keep_sources(scored: Iterable[Scored], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.py"):
         path.unlink()
-    for each in scored:
-        if each.bad:
-            said = f"# judge: {each.ruling} {each.fails} {each.sides}\n# prover: {each.verdict}"
-            said += f" {' '.join(each.refuted)} {' '.join(each.message.split())}\n"
-            text = said + generated(each.seed).source
-            (folder / f"{each.bad}-{each.seed}.py").write_text(text, encoding="utf-8")
+    for score in scored:
+        if score.bad:
+            comment = (
+                f"# judge: {score.ruling} {score.fails} {score.sides}\n# prover: {score.verdict}"
+            )
+            comment += f" {' '.join(score.refuted)} {' '.join(score.message.split())}\n"
+            text = comment + generated(score.seed).source
+            (folder / f"{score.bad}-{score.seed}.py").write_text(text, encoding="utf-8")
 
 
 def report(scored: list[Scored]) -> int:
     """Print what was found, and give the exit code."""
-    inside = [each for each in scored if each.in_language]
-    table("method", inside, lambda each: each.method)
-    table("template", inside, lambda each: each.template)
-    table("outside the language", [each for each in scored if not each.in_language],
-          lambda each: each.template)  # fmt: skip
-    bad = Counter(each.bad for each in scored)
-    right = sum(each.ruling == "right" for each in inside)
+    inside = [score for score in scored if score.in_language]
+    table("method", inside, lambda score: score.method)
+    table("template", inside, lambda score: score.template)
+    table("outside the language", [score for score in scored if not score.in_language],
+          lambda score: score.template)  # fmt: skip
+    bad = Counter(score.bad for score in scored)
+    right = sum(score.ruling == "right" for score in inside)
     share = bad["unknown-right"] / right if right else 0.0
     for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"):
         print(f"{name.replace('-', ' and ')}: {bad[name]}")
-    with_threshold = sum(each.ruling == "right" and each.has_threshold for each in inside)
+    with_threshold = sum(score.ruling == "right" and score.has_threshold for score in inside)
     print(f"right: {right} of {len(inside)} in the language, {with_threshold} with thresholds")
     print(f"unknown and right: {bad['unknown-right']} of {right} = {100 * share:.2f} %")
     print(f"unknown and wrong: {bad['unknown-wrong']}")
     print(f"outside the language, proved, wrong later or on larger sides: {bad['proved-late']}")
-    print(f"CPU of the proofs: {sum(each.seconds for each in scored):.0f} s")
-    for each in scored:
-        if each.bad:
-            print(f"{each.bad} {each.seed}, {each.method}, {each.template}: {each.message[:160]}")
+    print(f"CPU of the proofs: {sum(score.seconds for score in scored):.0f} s")
+    for score in scored:
+        if score.bad:
+            print(
+                f"{score.bad} {score.seed}, {score.method}, {score.template}: {score.message[:160]}"
+            )
     wrong = sum(bad[name] for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"))
     return 1 if wrong or share > MOST_UNKNOWN else 0
 
@@ -191,15 +195,15 @@ def report(scored: list[Scored]) -> int:
 def table(title: str, scored: list[Scored], key: Callable[[Scored], str]) -> None:
     """For each ruling of the judge how many ended with each verdict."""
     columns = [(ruling, verdict) for ruling in RULINGS for verdict in VERDICTS]
-    counts = Counter((key(each), each.ruling, each.verdict) for each in scored)
-    totals = Counter((each.ruling, each.verdict) for each in scored)
+    counts = Counter((key(score), score.ruling, score.verdict) for score in scored)
+    totals = Counter((score.ruling, score.verdict) for score in scored)
     columns = [column for column in columns if totals[column]]
-    names = sorted({key(each) for each in scored})
+    names = sorted({key(score) for score in scored})
     width = max(map(len, (title, *names)))
-    print(f"{title:{width}}" + "".join(f"{' '.join(each):>16}" for each in columns))
+    print(f"{title:{width}}" + "".join(f"{' '.join(score):>16}" for score in columns))
     for name in names:
-        print(f"{name:{width}}" + "".join(f"{counts[name, *each]:16}" for each in columns))
-    print(f"{'all':{width}}" + "".join(f"{totals[each]:16}" for each in columns) + "\n")
+        print(f"{name:{width}}" + "".join(f"{counts[name, *score]:16}" for score in columns))
+    print(f"{'all':{width}}" + "".join(f"{totals[score]:16}" for score in columns) + "\n")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,9 @@ def _look_up(program: Program) -> None:
                 blocks += getattr(one, key, ())
         if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
             phase = meaning.phases[node.phase]
-            blocks += [each.block(node.sub_operator) for each in (*phase.reads, phase.writes)]
+            blocks += [
+                template.block(node.sub_operator) for template in (*phase.reads, phase.writes)
+            ]
     for block in blocks:
         meaning.place(block)
 
@@ -149,7 +151,7 @@ def _change_ends(random: Random, fields: Json) -> None:
     lists = [list(blocks) for blocks in fields.get(key, [])]
     filled = [blocks for blocks in lists if blocks]
     if filled:
-        blocks, names = random.choice(filled), [name for own in lists for name in own]
+        blocks, names = random.choice(filled), [name for blocks_ in lists for name in blocks_]
         place = random.randrange(len(blocks))
         blocks[place : place + 1] = random.choice(([], [random.choice(names)]))
         fields[key] = lists
@@ -159,8 +161,8 @@ def _change_amounts(random: Random, fields: Json) -> None:
     """Another bound of memory, or other amounts that are sent, or one that nobody had told."""
     amount = random.choice((0, 2, 4, 12, 36, 100))
     if random.random() < 0.65:
-        told = (fields.get("memory") or {}).get("device")
-        bound = amount if told is None else max(0, told + random.choice((-4, -1, 1, 4)))
+        limit = (fields.get("memory") or {}).get("device")
+        bound = amount if limit is None else max(0, limit + random.choice((-4, -1, 1, 4)))
         fields["memory"] = {random.choice(("device", "device", "device", "host")): bound}
     elif fields.get("traffic"):
         fields["traffic"] = [*fields["traffic"][1:], amount]

@@ -37,8 +37,8 @@ def wait_of(nodes: Nodes, index: int) -> int | None:
     """Where what is posted at `index` is waited for."""
     request = nodes[index].get("request")
     later = range(index + 1, len(nodes))
-    found = (at for at in later if nodes[at] == {"op": "wait", "request": request})
-    return next(found, None) if request is not None else None
+    waits = (place for place in later if nodes[place] == {"op": "wait", "request": request})
+    return next(waits, None) if request is not None else None
 
 
 def without(nodes: Nodes, *indices: int | None) -> Nodes:

@@ -109,7 +109,7 @@ class Judged(msgspec.Struct, frozen=True, tag="mutant"):
 
 def operator(sequence: Sequence) -> Linear:
     """The operator of a mesh, of another length along each dim where they are cut alike."""
-    sizes = {dim: at * count for at, (dim, count) in enumerate(sequence.grid.items(), 2)}
+    sizes = {dim: length * count for length, (dim, count) in enumerate(sequence.grid.items(), 2)}
     return Linear(**{**dict.fromkeys("MNK", 2), **sizes})
 
 
@@ -133,13 +133,13 @@ def base(method: str) -> list[Json]:
 
 @cache
 def changes(method: str, way: str, most: int) -> list[tuple[str, Program]]:
-    """So many different programs at most that one way makes of a method's, always the same ones."""
+    """At most `most` different programs that one way makes of a method's; always the same ones."""
     made = [change for fields in base(method) for change in changes_of(way, fields)]
     Random(f"{method} {way}").shuffle(made)
-    found: dict[bytes, tuple[str, Program]] = {}
-    unchanged = {msgspec.json.encode(msgspec.convert(each, Program)) for each in base(method)}
+    distinct: dict[bytes, tuple[str, Program]] = {}
+    unchanged = {msgspec.json.encode(msgspec.convert(fields, Program)) for fields in base(method)}
     for where, fields in made:
-        if len(found) == most:
+        if len(distinct) == most:
             break
         try:
             program = msgspec.convert(fields, Program)
@@ -147,24 +147,24 @@ def changes(method: str, way: str, most: int) -> list[tuple[str, Program]]:
             continue
         text = msgspec.json.encode(program)
         if text not in unchanged:
-            found.setdefault(text, (where, program))
-    return list(found.values())
+            distinct.setdefault(text, (where, program))
+    return list(distinct.values())
 
 
 @cache
 def map_changes(method: str, way: str, most: int) -> list[tuple[str, Primitive]]:
-    """So many different primitives at most that one way makes of a method."""
-    own = PRIMITIVES[method]()
-    made = list(MAP_WAYS[way](own))
+    """At most `most` different primitives that one way makes of a method."""
+    original = PRIMITIVES[method]()
+    made = list(MAP_WAYS[way](original))
     Random(f"{method} {way}").shuffle(made)
-    found, unchanged = dict[str, tuple[str, Primitive]](), digest_of(own)
+    distinct, unchanged = dict[str, tuple[str, Primitive]](), digest_of(original)
     for where, primitive in made:
-        if len(found) == most:
+        if len(distinct) == most:
             break
         digest = digest_of(primitive)
         if digest != unchanged or way == "wrong formula":
-            found.setdefault(digest, (where, primitive))
-    return list(found.values())
+            distinct.setdefault(digest, (where, primitive))
+    return list(distinct.values())
 
 
 def digest_of(primitive: Primitive) -> str:
@@ -266,10 +266,10 @@ def _judge_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
             failed |= set(explore(lower(sequence, linear)).failed) & names
         if failed:
             break
-    told = refuted(report)
+    properties = refuted(report)
     meant = failed | {"alignment"} if "placement" in failed else failed
-    split = "properties" if failed and told and not meant & told else ""
+    split = "properties" if failed and properties and not meant & properties else ""
     return Judged(
         task.method, task.way, task.number, where, digest_of(primitive), tuple(sorted(failed)),
-        report.verdict, tuple(sorted(told)), split, seconds,
+        report.verdict, tuple(sorted(properties)), split, seconds,
     )  # fmt: skip

@@ -48,22 +48,26 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
     assert Memory(Meaning(lowered)).peaks("device") == run.peak
-    told = replace(lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent)))
-    report = verify_program(told)
+    bounded_ = replace(
+        lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent))
+    )
+    report = verify_program(bounded_)
     assert (report["memory"].verdict, report["traffic"].verdict) == ("proved", "proved")
     tight = verify_program(
-        replace(told, memory=Bound(device=max(run.peak) - 1), traffic=("99/7",) * sequence.ranks)
+        replace(
+            bounded_, memory=Bound(device=max(run.peak) - 1), traffic=("99/7",) * sequence.ranks
+        )
     )
     assert (tight["memory"].verdict, tight["traffic"].verdict) == ("refuted", "refuted")
 
 
 def bounded(*ranks: list[Json], **fields: object) -> dict[str, tuple[str, str | None]]:
-    """Name -> verdict and what is said of it, for memory and traffic."""
+    """Name -> verdict, and counterexample or note, for memory and traffic."""
     report = verify_program(program(*ranks, tensors=CUTS, **fields))
     return {
-        each.name: (each.verdict, each.counterexample or each.reason)
-        for each in report.properties
-        if each.name in ("memory", "traffic")
+        result.name: (result.verdict, result.counterexample or result.reason)
+        for result in report.properties
+        if result.name in ("memory", "traffic")
     }
 
 
@@ -226,7 +230,7 @@ class ForgetsBuffers(PrimePar):
 
 def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
     report = verify_side(ForgetsBuffers(), (2,))
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["memory"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == ["memory"]
     assert report["memory"].counterexample == (
         "rank 0, instruction 16 (backward dI[0,1] += dO[0,0] * W[1,0]): expected at most 24 "
         "live elements in device memory, got 28: I[0,1] 4, O[0,0] 4, W[1,0] 4, W[1,1] 4 and 3 "

@@ -48,9 +48,9 @@ class Panels(Primitive):
 
 
 def named(text: str) -> Nesting:
-    found = without_lengths(text)
-    assert found is not None
-    return found
+    nesting = without_lengths(text)
+    assert nesting is not None
+    return nesting
 
 
 def of(*members: Primitive) -> Nesting:
@@ -73,8 +73,8 @@ def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
     solver.add(*lemma.given)
     assert solver.check() == z3.sat
     assert answer(lemma, lemma.given) == z3.unsat
-    for each in lemma.given:
-        left = tuple(given for given in lemma.given if given is not each)
+    for premise in lemma.given:
+        left = tuple(given for given in lemma.given if given is not premise)
         assert answer(lemma, left) == z3.sat
 
 
@@ -165,10 +165,10 @@ def test_a_member_without_homes_is_read_as_its_sequence_reads_it(text: str) -> N
     nesting = named(text)
     sequence = nesting.of((2, 2))
     for read, element in zip(nesting.read, sequence.elements, strict=True):
-        (own,) = Sequence.of(read, *element.sides).elements
+        (element_,) = Sequence.of(read, *element.sides).elements
         for tensor, device in product(("I", "W", "O"), element.devices):
             for dim in ("M", "N", "K"):
-                assert own.home(tensor, device, dim) == element.home(tensor, device, dim)
+                assert element_.home(tensor, device, dim) == element.home(tensor, device, dim)
 
 
 # What members ask of one another
@@ -184,7 +184,7 @@ def test_a_member_that_cannot_begin_its_phase_again_is_refuted() -> None:
     report = verify_nesting(of(PrimePar(), Panels()))
     assert report.verdict == "refuted"
     assert report.certificate is None
-    failed = next(each for each in report.properties if each.verdict == "refuted")
+    failed = next(result for result in report.properties if result.verdict == "refuted")
     assert failed.name == "placement"
 
 
@@ -223,7 +223,7 @@ def test_the_certificate_of_a_sequence_is_that_of_its_members() -> None:
     report = verify_nesting(nesting)
     given = report.certificate
     assert isinstance(given, SequenceCertificate)
-    assert {each.certified for each in report.properties} == {True}
+    assert {result.certified for result in report.properties} == {True}
     assert [member.repeats for member in given.members] == [False, True, True]
     assert certify_sequence(given, nesting) > 0
 
@@ -269,10 +269,8 @@ def test_a_certificate_without_turns_is_refused() -> None:
 def test_without_time_all_is_unknown() -> None:
     report = verify_nesting(named("M,P"), timeout=1e-9)
     assert report.verdict == "unknown"
-    assert "proved" not in {each.verdict for each in report.properties}
-    assert report["placement"].reason == (
-        "M: steps: Z3 did not decide it within its time limit"
-    )
+    assert "proved" not in {result.verdict for result in report.properties}
+    assert report["placement"].reason == ("M: steps: Z3 did not decide it within its time limit")
 
 
 # The command

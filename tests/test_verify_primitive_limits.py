@@ -79,7 +79,7 @@ def test_what_is_wrong_on_large_meshes_alone_is_refuted_with_the_smallest(
     assert (report["coverage"].counterexample or "").startswith(
         f"s={side} ({mesh} devices): forward"
     )
-    assert sum(each.seconds for each in report.properties) < 10
+    assert sum(result.seconds for result in report.properties) < 10
     wrong = [length for length in range(1, side + 1) if is_wrong(kind(), length)]
     assert wrong == [side]
 
@@ -171,7 +171,7 @@ class Flat(Primitive):
 
 def test_a_right_map_that_no_rule_explains_is_unknown_and_says_why() -> None:
     report = verify_primitive(Flat())
-    assert {(each.verdict, each.reason) for each in report.properties} == {
+    assert {(result.verdict, result.reason) for result in report.properties} == {
         ("unknown", "the number of slices of M follows no rule that is affine in the sides")
     }
     assert verify_side(Flat(), (3,)).verdict == "proved"

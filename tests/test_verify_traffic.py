@@ -26,8 +26,10 @@ def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_formula_of_the_library_is_asked(name: str) -> None:
-    found = {each.name: each.verdict for each in verify_primitive(PRIMITIVES[name]()).properties}
-    assert (found["memory"], found["traffic"]) == ("proved", "proved")
+    verdicts = {
+        result.name: result.verdict for result in verify_primitive(PRIMITIVES[name]()).properties
+    }
+    assert (verdicts["memory"], verdicts["traffic"]) == ("proved", "proved")
 
 
 RIGHT: dict[type[Primitive], Any] = {
@@ -57,8 +59,8 @@ REFUTED = {
     ),
     "no step too few": (
         with_sent(PrimePar, lambda self, M, N, K, s: 2 * (s - 1) * (M * N + N * K + M * K) / s**2),
-        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent states, "
-        "got 128 that leave all 4, 32 each: fix the formula",
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent "
+        "states, got 128 that leave all 4, 32 each: fix the formula",
     ),
     "exchanges two dims": (
         with_sent(Summa, lambda self, M, N, K, s: Summa.sent(self, M, K, N, s)),
@@ -101,7 +103,9 @@ def test_a_formula_that_is_wrong_on_long_sides_only_is_refuted_there() -> None:
 def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
     primitive, sentence = REFUTED[name]
     report = verify_primitive(primitive)
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == [
+        "traffic"
+    ]
     assert report["traffic"].counterexample == sentence
 
 
@@ -146,5 +150,5 @@ class Late(PrimePar):
 
 def test_without_a_formula_or_with_something_wrong_traffic_is_not_asked() -> None:
     nothing = with_sent(Summa, lambda self, *sizes: None)
-    assert [each.name for each in verify_primitive(nothing).properties][-1] == "memory"
-    assert [each.name for each in verify_primitive(Late()).properties][-1] == "deadlock-freedom"
+    assert [result.name for result in verify_primitive(nothing).properties][-1] == "memory"
+    assert [result.name for result in verify_primitive(Late()).properties][-1] == "deadlock-freedom"
