@@ -42,7 +42,7 @@ def put(tree: Json, path: Path, value: Json) -> Json:
 
 
 def _picked(tree: Json, random: Random, fits: Callable[[Json], bool]) -> tuple[Path, Json]:
-    """Some value that fits; its depth is drawn first, as most values lie deep."""
+    """Some value that fits; its depth is drawn first, as most values are deeply nested."""
     matches = [(path, value) for path, value in walk(tree) if fits(value)]
     depth = random.choice(sorted({len(path) for path, _ in matches}))
     return random.choice([match for match in matches if len(match[0]) == depth])

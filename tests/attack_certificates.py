@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 from attack_alterations import KINDS, altered
 from attack_checker import forged, is_same, offered, written
-from attack_judge import judge
+from attack_judge import oracle
 from attack_maps import NAME, generated
 from attack_methods import METHODS
 from attack_score import is_early, ruled
@@ -67,11 +67,11 @@ def certificates() -> dict[str, bytes]:
 
 @cache
 def wrong() -> dict[str, Primitive]:
-    """Primitives that the judge calls wrong and that can be loaded, those of files first."""
+    """Primitives that the oracle finds wrong and that can be loaded, those of files first."""
     files: dict[str, Primitive] = {}
     for path in sorted(HERE.glob("wrong/*.py")):
         name = path.stem.title().replace("_", "")
-        if judge(path.read_text(encoding="utf-8"), name).verdict == "wrong":
+        if oracle(path.read_text(encoding="utf-8"), name).verdict == "wrong":
             files[path.name] = load_primitive(f"{path}:{name}")
     files["too few steps"] = loaded(TOO_FEW_STEPS)
     outside, inside = generated_wrong(OUTSIDE, False), generated_wrong(WRONG, True)

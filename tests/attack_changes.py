@@ -32,7 +32,12 @@ def devices(draft: Draft, random: Random) -> bool:
     """Another device does the work of each."""
     names = some_bodies(draft, random)
     axes = list(draft.axes.items())
-    like = [(one, other) for one, its in axes for other, at in axes if its == at and one < other]
+    like = [
+        (one, other)
+        for one, its_side in axes
+        for other, side in axes
+        if its_side == side and one < other
+    ]
     if like and random.random() < 0.25:
         one, other = random.choice(like)
         line = _exchange(random, one, other, draft.sides)
@@ -42,8 +47,8 @@ def devices(draft: Draft, random: Random) -> bool:
         if draft.has_homes and set(names) <= set(PHASES) and random.random() < 0.4:
             known.append(("t", draft.steps))
         line = f"{name} = {bijection(random, name, length, draft.sides, tuple(known))}"
-    for each in names:
-        draft.bodies[each].lines.insert(0, line)
+    for name_ in names:
+        draft.bodies[name_].lines.insert(0, line)
     return True
 
 
@@ -62,8 +67,8 @@ def slices(draft: Draft, random: Random) -> bool:
     changed = bijection(random, name, length, draft.sides)
     names = some_bodies(draft, random)
     has_changed = False
-    for each in names:
-        body = draft.bodies[each]
+    for name_ in names:
+        body = draft.bodies[name_]
         if place < len(body.slices.get(dim, ())) and body.slices[dim][place] != "ANY":
             _assign(body, dim, place, changed)
             has_changed = True
@@ -224,7 +229,7 @@ def alone(draft: Draft, random: Random) -> bool:
     changed, length = random.choice(known)
     if length == "1":
         return False
-    rest = tuple(each for each in known if each[0] != changed)
+    rest = tuple(pair for pair in known if pair[0] != changed)
     text = bijection(random, changed, length, draft.sides, rest)
     draft.bodies[name].lines.insert(0, f"{changed} = {text}")
     return True
@@ -237,7 +242,7 @@ def shape(draft: Draft, random: Random) -> bool:
     dim = random.choice(list(body))
     match random.randrange(5):
         case 0 if len(body) > 1:
-            other = random.choice([each for each in body if each != dim])
+            other = random.choice([name_ for name_ in body if name_ != dim])
             body[dim], body[other] = body[other], body[dim]
         case 1:
             del body[dim]

@@ -9,7 +9,7 @@ Variable = tuple[str, str]
 
 
 def condition(random: Random, sides: tuple[str, ...], known: tuple[Variable, ...] = ()) -> str:
-    """A condition on the sides, and on variables that are known where it stands."""
+    """A condition on the sides, and on variables that are known there."""
     one = _comparison(random, sides, known)
     match random.randrange(8):
         case 0 | 1:

@@ -1,10 +1,10 @@
-"""`make attack`: the prover of primitives for all sides against generated maps and a judge.
+"""`make attack`: the prover of primitives for all sides against generated maps and an oracle.
 
-The judge calls each map as plain Python on small meshes. The command ends with 1 if a map is proved
-and wrong, refuted and right, or ends in a traceback; if a right map of the language is refused; or
-if more than 3 % of the right ones are unknown. A map that is refuted and right on small meshes is
-looked at on larger ones before it counts. What is proved of a map outside the language is the
-expression that was read when it was loaded: one that is wrong only later, or above side 3, is
+The oracle calls each map as plain Python on small meshes. The command ends with 1 if a map is
+proved and wrong, refuted and right, or ends in a traceback; if a right map of the language is
+refused; or if more than 3 % of the right ones are unknown. A map that is refuted and right on small
+meshes is looked at on larger ones before it counts. What is proved of a map outside the language is
+the expression that was read when it was loaded: one that is wrong only later, or above side 3, is
 listed. What was scored is kept in `out/attack.jsonl`: a run that was stopped goes on from there,
 while the code is the same. Sources of what is bad are in `out/attack`.
 """
@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 import msgspec
-from attack_judge import Ruling, judge
+from attack_judge import Ruling, oracle
 from attack_maps import NAME, Map, generated
 from long_runs import KeptLines, fingerprint, judged
 
@@ -36,7 +36,7 @@ MOST_UNKNOWN = 0.03
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """One map with the ruling of the judge and the verdict of the prover."""
+    """One map with the ruling of the oracle and the verdict of the prover."""
 
     seed: int
     method: str
@@ -45,7 +45,7 @@ class Scored(msgspec.Struct, frozen=True):
     has_threshold: bool
     ruling: str
     fails: str
-    """What the judge finds wrong, if anything."""
+    """What the oracle finds wrong, if anything."""
     sides: tuple[int, ...]
     """The first mesh on which it is wrong."""
     is_early: bool
@@ -60,7 +60,7 @@ class Scored(msgspec.Struct, frozen=True):
 
     @property
     def bad(self) -> str | None:
-        """How prover and judge contradict each other; None if they do not."""
+        """How prover and oracle contradict each other; None if they do not."""
         match self.verdict, self.ruling:
             case "crashed", _:
                 return "crashed"
@@ -104,14 +104,14 @@ def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
 
 
 def ruled(made: Map, *, larger: bool = False) -> Ruling:
-    """The ruling of the judge; what is no function may be right by chance, and is open then."""
-    ruling = judge(made.source, NAME, twice=not made.in_language, larger=larger)
+    """The ruling of the oracle; what is no function may be right by chance, and is open then."""
+    ruling = oracle(made.source, NAME, twice=not made.in_language, larger=larger)
     is_chance = made.is_right is False and ruling.verdict == "right"
     return ruling._replace(verdict="open") if is_chance else ruling
 
 
 def score(seed: int, timeout: float = 30.0) -> Scored:
-    """Judge one map, and have it proved."""
+    """Have the oracle and the prover decide one map."""
     made = generated(seed)
     ruling, clock = ruled(made), process_time()
     verdict, refuted, message = proved(made, timeout)
@@ -127,7 +127,7 @@ def score(seed: int, timeout: float = 30.0) -> Scored:
 
 def is_early(made: Map) -> bool:
     """Whether whoever compares a map with an expression up to side 3 can see what is wrong."""
-    return made.in_language or judge(made.source, NAME, longest=3).verdict == "wrong"
+    return made.in_language or oracle(made.source, NAME, longest=3).verdict == "wrong"
 
 
 def main() -> int:
@@ -143,22 +143,22 @@ def main() -> int:
     with Store(options.kept, fingerprint()) as store:
         new = [seed for seed in seeds if seed not in store.scored]
         one = partial(score, timeout=options.timeout)
-        for found in judged("maps", one, new, options.jobs, len(seeds)):
-            store.keep([found])
+        for answers in judged("maps", one, new, options.jobs, len(seeds)):
+            store.keep([answers])
         scored = [store.scored[seed] for seed in seeds]
     keep_sources(scored, options.kept.with_suffix(""))
     return report(scored)
 
 
 def keep_sources(scored: Iterable[Scored], folder: Path) -> None:
-    """Write every map that is bad, with what was said of it."""
+    """Write every map that is bad, with the ruling and the verdict."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.py"):
         path.unlink()
     for score in scored:
         if score.bad:
             comment = (
-                f"# judge: {score.ruling} {score.fails} {score.sides}\n# prover: {score.verdict}"
+                f"# oracle: {score.ruling} {score.fails} {score.sides}\n# prover: {score.verdict}"
             )
             comment += f" {' '.join(score.refuted)} {' '.join(score.message.split())}\n"
             text = comment + generated(score.seed).source
@@ -193,7 +193,7 @@ def report(scored: list[Scored]) -> int:
 
 
 def table(title: str, scored: list[Scored], key: Callable[[Scored], str]) -> None:
-    """For each ruling of the judge how many ended with each verdict."""
+    """For each ruling of the oracle how many ended with each verdict."""
     columns = [(ruling, verdict) for ruling in RULINGS for verdict in VERDICTS]
     counts = Counter((key(score), score.ruling, score.verdict) for score in scored)
     totals = Counter((score.ruling, score.verdict) for score in scored)

@@ -90,7 +90,7 @@ def of_levels(change: Callable[[Levels, Random], None]) -> Way:
     """A way that changes the lists of levels."""
 
     def way(case: Case, random: Random) -> ProgramCertificate | None:
-        levels = [list(own) for own in case.given.levels]
+        levels = [list(rank_levels) for rank_levels in case.given.levels]
         if not any(levels):
             return None
         change(levels, random)
@@ -183,12 +183,12 @@ def other_evidence(case: Case, random: Random) -> ProgramCertificate | None:
 
 
 WAYS: dict[str, Way] = {
-    each.__name__: each
-    for each in (number, buffering, other_digest, coverage, without_phase, acquitted, accused,
-                 other_evidence)
+    way.__name__: way
+    for way in (number, buffering, other_digest, coverage, without_phase, acquitted, accused,
+                other_evidence)
 } | {
-    each.__name__: of_levels(each)
-    for each in (permuted, exchanged, shortened, lengthened, flattened, shifted)
+    change.__name__: of_levels(change)
+    for change in (permuted, exchanged, shortened, lengthened, flattened, shifted)
 }  # fmt: skip
 
 
@@ -211,14 +211,14 @@ def some_evidence(program: Program, random: Random) -> Evidence:
 
 def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
     """The places of each phase of the grid, in order of its sub-operators."""
-    found: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
+    places_: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
     for rank, nodes in enumerate(whole.programs):
         for index, node in enumerate(nodes):
             if isinstance(node, Compute) and node.phase in (whole.grid or {}):
                 cell = tuple((node.sub_operator or {}).values())
-                found.setdefault(node.phase, []).append((cell, (rank, index)))
+                places_.setdefault(node.phase, []).append((cell, (rank, index)))
     return {
-        phase: tuple(place for _, place in sorted(found.get(phase, ())))
+        phase: tuple(place for _, place in sorted(places_.get(phase, ())))
         for phase in whole.grid or {}
     }
 
@@ -285,8 +285,8 @@ def attack(count: int, seed: int = 0) -> Counter[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    found = attack(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
-    for (way, end), times in sorted(found.items()):
-        print(f"{way:20} {end:12} {times:6}")
-    print(f"{'all':20} {'':12} {found.total():6}")
-    sys.exit(any(end == "WRONG" for _, end in found))
+    outcomes = attack(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    for (way_name, end), times in sorted(outcomes.items()):
+        print(f"{way_name:20} {end:12} {times:6}")
+    print(f"{'all':20} {'':12} {outcomes.total():6}")
+    sys.exit(any(end == "WRONG" for _, end in outcomes))

@@ -26,7 +26,7 @@ SEQUENCES = ("K", "N", "M", "P2x2", "K,N", "N,M", "Ks", "Ns", "S2x2", "M,Ks")
 
 
 class Ones(dict[str, NDArray[np.float64]]):
-    """A memory in which every block lies, with one element."""
+    """A memory that holds every block, with one element each."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -51,7 +51,7 @@ def mutant(seed: int) -> Program:
 
 
 def _look_up(program: Program) -> None:
-    """Raise `ProgramError` if a block lies outside its tensor: no reader takes such a program."""
+    """Raise `ProgramError` if a block is outside of its tensor: no reader takes such a program."""
     meaning, nodes = Meaning(program), chain.from_iterable(program.programs)
     lists = [*(program.initial or ()), *(program.final or ())]
     blocks = [block for names in lists for block in names]
@@ -158,7 +158,7 @@ def _change_ends(random: Random, fields: Json) -> None:
 
 
 def _change_amounts(random: Random, fields: Json) -> None:
-    """Another bound of memory, or other amounts that are sent, or one that nobody had told."""
+    """Another bound of memory, or other amounts that are sent, or one that was not stated."""
     amount = random.choice((0, 2, 4, 12, 36, 100))
     if random.random() < 0.65:
         limit = (fields.get("memory") or {}).get("device")

@@ -1,4 +1,4 @@
-"""Ways to make wrong what a program says around its instructions; and the changes of all ways."""
+"""Ways to make fields of a program wrong, other than instructions; and the changes of all ways."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wrong_amount(fields: Json) -> Iterator[Whole]:
 
 
 def wrong_home(fields: Json) -> Iterator[Whole]:
-    """A block lies at first, or should lie at last, on no rank, on the next one, or there too."""
+    """A block is at first, or should be at the end, on no rank, on the next one, or there too."""
     for key, rank in product(("initial", "final"), range(fields["ranks"])):
         for block in (fields.get(key) or [[]] * fields["ranks"])[rank]:
             lists = [list(blocks) for blocks in fields[key]]

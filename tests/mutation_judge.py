@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):
-    """What prover and explorer said of a generated program."""
+    """The verdicts of prover and explorer on a generated program."""
 
     seed: int
     verdict: str
@@ -128,7 +128,7 @@ def base(method: str) -> list[Json]:
     if method in STEPS:
         return [STEPS[method]()]
     sequences = [Sequence.of(PRIMITIVES[method](), *sides) for sides in BASES[method]]
-    return [msgspec.to_builtins(lower(each, operator(each))) for each in sequences]
+    return [msgspec.to_builtins(lower(sequence, operator(sequence))) for sequence in sequences]
 
 
 @cache
@@ -186,7 +186,7 @@ def digest_of(primitive: Primitive) -> str:
 
 
 def tasks(most: int, most_maps: int) -> list[Task]:
-    """At most so many mutants of each way and method: of its programs, and of its map."""
+    """At most `most` mutants of each way and method: of its programs, and of its map."""
     programs = [
         Task(method, way, number, most)
         for method, way in product((*PRIMITIVES, *STEPS), PROGRAM_WAYS)
@@ -201,23 +201,23 @@ def tasks(most: int, most_maps: int) -> list[Task]:
 
 
 def agree_on(seed: int) -> Generated:
-    """Let both judge a generated program; each seventh one with sends that return at once."""
+    """Have both decide a generated program; each seventh one with sends that return at once."""
     program, buffered = mutant(seed), seed % 7 == 0
     report, seen = verify_program(program, buffered=buffered), explore(program, buffered=buffered)
     failed = tuple(sorted(seen.failed))
     return Generated(seed, report.verdict, failed, disagreement(report, seen))
 
 
-def judge(task: Task) -> Judged:
-    """Judge one mutant."""
+def decide(task: Task) -> Judged:
+    """Decide one mutant."""
     if task.way in MAP_WAYS:
         primitives = map_changes(task.method, task.way, task.most)
-        return _judge_primitive(task, *primitives[task.number])
-    return judge_program(task, *changes(task.method, task.way, task.most)[task.number])
+        return _decide_primitive(task, *primitives[task.number])
+    return decide_program(task, *changes(task.method, task.way, task.most)[task.number])
 
 
-def judge_program(task: Task, where: str, program: Program) -> Judged:
-    """Judge a changed program."""
+def decide_program(task: Task, where: str, program: Program) -> Judged:
+    """Decide a changed program."""
     seen, start = explore(program), perf_counter()
     report = verify_program(program)
     seconds = perf_counter() - start
@@ -243,15 +243,17 @@ def meshes(primitive: Primitive) -> Iterator[Sequence]:
     """Those with short sides on few devices, the smallest first."""
     count = len(primitive.side_names)
     largest = LARGEST if count == 1 else LARGEST_OF_SEVERAL
-    found = [
+    sequences = [
         (prod(Element(primitive, sides).axis_lengths), sides)
         for sides in product(range(1, 6), repeat=count)
     ]
-    return (Sequence.of(primitive, *sides) for ranks, sides in sorted(found) if ranks <= largest)
+    return (
+        Sequence.of(primitive, *sides) for ranks, sides in sorted(sequences) if ranks <= largest
+    )
 
 
-def _judge_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
-    """Judge a changed primitive: on small meshes by the explorer, on all by the proofs.
+def _decide_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
+    """Decide a changed primitive: on small meshes by the explorer, on all by the proofs.
 
     In the lowered program a misaligned block is one that a realigning hop sends from where it is
     not, which is placement there.

@@ -1,7 +1,7 @@
 """Writes the kept sample of mutants anew: `python tests/mutation_keep.py`.
 
 For every way there is one program in `tests/golden/mutants` that the explorer finds harmful, and
-one that does no harm where the way has such. `index.json` says of each which properties fail.
+one that does no harm where the way has such. `index.json` states which properties of each fail.
 Small ones are chosen, of the method that has the fewest so far.
 """
 

@@ -1,9 +1,10 @@
 """`make mutants`: how many wrong programs and primitives are caught, and how many right refused.
 
-The explorer and the emulator say which mutants do harm, and the proofs have to say so too. Then
-prover and explorer judge generated programs. It ends with 1 unless every harmful mutant is refuted,
-every harmless one is proved, and the two agree on all generated programs. What was judged is kept
-in `out/mutants.jsonl`: a run that was stopped goes on from there, while the code is the same.
+The explorer and the emulator decide which mutants are harmful, and the proofs have to agree. Then
+prover and explorer decide generated programs. It ends with 1 unless every harmful mutant is
+refuted, every harmless one is proved, and the two agree on all generated programs. What was judged
+is kept in `out/mutants.jsonl`: a run that was stopped goes on from there, while the code is the
+same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from long_runs import fingerprint, judged
-from mutation_judge import Generated, Judged, agree_on, judge, tasks
+from mutation_judge import Generated, Judged, agree_on, decide, tasks
 from mutation_store import Store
 
 from primepar.verify.explorer.properties import ORDER
@@ -36,7 +37,7 @@ def main() -> int:
     with Store(options.kept, fingerprint()) as store:
         asked = tasks(options.most, options.most_maps)
         new = [mutant for mutant in asked if mutant[:3] not in store.mutants]
-        for one in judged("mutants", judge, new, options.jobs, len(asked)):
+        for one in judged("mutants", decide, new, options.jobs, len(asked)):
             store.keep([one])
         seeds = range(options.programs)
         rest = [seed for seed in seeds if seed not in store.generated]
@@ -101,7 +102,7 @@ def row(name: str, mutants: list[Judged]) -> None:
 
 
 def agreement(generated: list[Generated]) -> None:
-    """Tell how prover and explorer agree on generated programs."""
+    """Print how prover and explorer agree on generated programs."""
     verdicts = Counter(program.verdict for program in generated)
     failed = Counter(name for program in generated for name in program.failed)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))

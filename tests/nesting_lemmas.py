@@ -1,6 +1,6 @@
 """The nesting theorem as lemmas for Z3: what is right of both members is right of their nesting.
 
-Of a member nothing is known but what its own proof says. A nested device is a pair of devices, a
+Of a member only the claims of its own proof are known. A nested device is a pair of devices, a
 nested step a pair of steps of which the inner one is fast, and a nested block a pair of blocks; of
 three members the third is nested in the first two.
 """
@@ -85,10 +85,10 @@ def lemmas() -> Iterator[Lemma]:
     yield from _indices()
     yield _once()
     yield _each()
-    yield _brought()
-    yield _rests("placement", "what a step needs rests on some device")
+    yield _sent()
+    yield _resident("placement", "what a step needs is resident on some device")
     yield from _sums()
-    yield _rests("alignment", "every block rests on some device")
+    yield _resident("alignment", "every block is resident on some device")
     yield _stays()
     yield _ends_on_some()
     yield from _ranks()
@@ -176,7 +176,7 @@ def _turns(member: Member) -> Term:
     return every([member.device(), member.block()], need, z3.Exists([member.device("'")], has))
 
 
-def _brought() -> Lemma:
+def _sent() -> Lemma:
     """Without homes; the inner member begins again where the outer one goes on."""
     carries = INNER.step() + 1 == INNER.steps
     later = (z3.If(carries, OUTER.step() + 1, OUTER.step()),
@@ -197,13 +197,13 @@ def _brought() -> Lemma:
     )
 
 
-def _rests(name: str, sentence: str) -> Lemma:
+def _resident(name: str, sentence: str) -> Lemma:
     """With homes."""
-    given, rests = [], []
+    given, resident = [], []
     for member in MEMBERS:
-        rests.append(member.has("home of")(member.device(), member.block()))
-        given.append(z3.ForAll([member.block()], z3.Exists([member.device()], rests[-1])))
-    homes = z3.Exists([member.device() for member in MEMBERS], z3.And(rests))
+        resident.append(member.has("home of")(member.device(), member.block()))
+        given.append(z3.ForAll([member.block()], z3.Exists([member.device()], resident[-1])))
+    homes = z3.Exists([member.device() for member in MEMBERS], z3.And(resident))
     return Lemma(name, sentence, tuple(given), homes)
 
 
@@ -221,10 +221,10 @@ def _sums() -> Iterator[Lemma]:
     d, e, one, other = z3.Consts("d e one other", device)
     p, what = z3.Consts("p what", product)
 
-    def after(at: Term, has: Term) -> Term:
-        left = z3.Exists([d], z3.And(takes(d), source(d) == at))
-        came = z3.And(takes(at), part(source(at), has))
-        return z3.Or(z3.And(part(at, has), z3.Not(left)), came, new(at, has))
+    def after(device_: Term, has: Term) -> Term:
+        left = z3.Exists([d], z3.And(takes(d), source(d) == device_))
+        came = z3.And(takes(device_), part(source(device_), has))
+        return z3.Or(z3.And(part(device_, has), z3.Not(left)), came, new(device_, has))
 
     in_one_part = every([d, e, p], z3.And(part(d, p), part(e, p)), d == e)
     computed_once = every([d, e, p], z3.And(new(d, p), z3.Or(new(e, p), part(e, p))),
@@ -243,7 +243,7 @@ def _sums() -> Iterator[Lemma]:
         z3.Exists([e], after(e, what)),
     )
     home = z3.Function("sends its part to", device, device)
-    summed = [z3.Exists([d], z3.And(part(d, what), home(d) == at)) for at in (one, other)]
+    summed = [z3.Exists([d], z3.And(part(d, what), home(d) == holder)) for holder in (one, other)]
     yield Lemma(
         "completion",
         "no product is in the sums of two homes",
@@ -325,14 +325,16 @@ def precedes(one: list[Term], other: list[Term]) -> Term:
 def _in_flight() -> Iterator[Lemma]:
     """What is in flight during a step, by the rules by which all movement is derived."""
     device, block = z3.DeclareSort("device"), z3.DeclareSort("block")
-    arrives, lies = (z3.Function(name, device, block, BOOL) for name in ("arrives at", "lies on"))
+    arrives, held = (
+        z3.Function(name, device, block, BOOL) for name in ("arrives at", "is held by")
+    )
     d, e = z3.Consts("d e", device)
     one, other = z3.Consts("one other", block)
     yield Lemma(
         "races",
         "what arrives during a step has a buffer that is not in use",
-        (every([d, one], arrives(d, one), z3.Not(lies(d, one))),),
-        z3.Implies(z3.And(arrives(d, one), lies(d, other)), one != other),
+        (every([d, one], arrives(d, one), z3.Not(held(d, one))),),
+        z3.Implies(z3.And(arrives(d, one), held(d, other)), one != other),
     )
     part, adds = (z3.Function(name, device, BOOL) for name in ("has a part", "adds"))
     takes, source = z3.Function("takes", device, BOOL), z3.Function("source", device, device)

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Step:
-    """A program that grows instruction by instruction; `x` lies in rows, one or two for a rank."""
+    """A program that grows instruction by instruction; `x` is cut in rows, one or two a rank."""
 
     random: Random
     ranks: int
@@ -44,7 +44,7 @@ class Step:
         return {"M": self.ranks * self.rows, "K": self.columns}
 
     def tensor(self, name: str) -> None:
-        """Say where the blocks of a tensor in rows lie; or do not."""
+        """Declare where the blocks of a tensor in rows are; or do not."""
         if self.random.random() < 0.7:
             self.tensors[name] = {"cuts": [self.lines("M"), self.lines("K")]}
 
@@ -254,7 +254,7 @@ def _exchange(step: Step) -> None:
 
 
 def _host(step: Step) -> None:
-    """Something rests in host memory for a while."""
+    """A block is in host memory for a while."""
     rank = step.random.randrange(step.ranks)
     block = step.random.choice(step.initial[rank])
     place = step.random.randint(0, len(step.programs[rank]))

@@ -46,7 +46,7 @@ def test_memory_and_traffic_have_no_certificate(path: Path) -> None:
 
 
 def test_an_altered_number_is_refused_unless_the_claim_is_still_true() -> None:
-    """Of all numbers only a level may change a little, and the prover says the same of it."""
+    """Of all numbers only a level may change a little, and the prover has the same result."""
     random, ends = Random(0), Counter[str]()
     for name in NAMES:
         report, given = proved(name)
@@ -133,7 +133,7 @@ def without(given: Program, rank: int, index: int) -> Program:
 
 @pytest.mark.parametrize("name", ["primepar", "summa", "by-input"])
 def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
-    """The digest is mended, so that only what is claimed can be refused."""
+    """The digest is corrected, so that only what is claimed can be refused."""
     whole, (_, given) = program(name), proved(name)
     for index in range(len(whole.programs[0])):
         broken = without(whole, 0, index)

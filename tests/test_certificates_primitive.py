@@ -68,7 +68,7 @@ class LateBreak(PrimePar):
 
 
 class Homeless(Summa):
-    """Column 0 of I rests nowhere where s is 2 or more."""
+    """Column 0 of I is resident nowhere where s is 2 or more."""
 
     def home(self, tensor: str, r: Any, c: Any, s: Any) -> dict[str, Any]:
         if tensor == "I":
@@ -77,7 +77,7 @@ class Homeless(Summa):
 
 
 class Outside(Summa):
-    """W rests outside the grid on one device."""
+    """W is resident outside of the grid on one device."""
 
     def home(self, tensor: str, r: Any, c: Any, s: Any) -> dict[str, Any]:
         if tensor == "W":

@@ -42,7 +42,7 @@ def test_claims_on_small_meshes_are_what_trying_everything_gives(kind: type[Prim
     primitive = kind()
     slices = {"tesseract": made("tesseract"), "primepar": made("primepar")}
     given = slices["tesseract" if "e" in primitive.axis_sides else "primepar"].slices
-    subject = Subject(primitive, {dim: tuple(map(parse, own)) for dim, own in given.items()})
+    subject = Subject(primitive, {dim: tuple(map(parse, counts)) for dim, counts in given.items()})
     wrong = Counter[bool]()
     for length in (1, 2):
         along = dict.fromkeys(primitive.side_names, length)

@@ -73,7 +73,7 @@ def emulates(program: Program) -> bool:
 def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
     """Only those with `final` and names that mean something: of the others it asks other things.
 
-    What a program says that it holds and sends is not asked by the emulator.
+    The emulator does not check what a program states that it holds and sends.
     """
     programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
     asked = {seed: program for seed, program in programs.items() if program.final is not None}
@@ -112,7 +112,7 @@ def test_a_block_overwritten_in_flight_ends_in_two_ways() -> None:
     assert (every.ends, every.failed) == (2, frozenset({"races"}))
 
 
-def test_an_exploration_says_where_ranks_hang_and_whether_it_looked_at_all() -> None:
+def test_an_exploration_reports_where_ranks_hang_and_whether_it_is_complete() -> None:
     dead = program(
         [
             {"op": "send", "peer": 1, "block": "X"},

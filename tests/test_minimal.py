@@ -106,7 +106,7 @@ def test_one_rank_is_left_of_a_program_that_misses_a_sub_operator() -> None:
     assert (reduced.program.ranks, reduced.is_smallest) == (1, True)
 
 
-def test_the_command_writes_it_and_says_how_small_it_is(tmp_path: Path) -> None:
+def test_the_command_writes_it_and_reports_its_size(tmp_path: Path) -> None:
     path = tmp_path / "smallest.json"
     done = run("verify", f"{FOLDER}/missing-wait.json", "--minimal", str(path))
     assert done.code == 1

@@ -14,7 +14,7 @@ import mutation_score
 import pytest
 from command import run
 from mutation_fields import FIELD_WAYS, PROGRAM_WAYS
-from mutation_judge import Generated, Judged, Task, changes, judge, map_changes
+from mutation_judge import Generated, Judged, Task, changes, decide, map_changes
 from mutation_keep import FOLDER, Kept, index
 from mutation_local import WAYS
 from mutation_maps import MAP_WAYS
@@ -67,7 +67,7 @@ MAPS = [
 
 @pytest.mark.parametrize("task", [*SAMPLE, *MAPS], ids=lambda task: f"{task.method} {task.way}")
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(task: Task) -> None:
-    assert judge(task).is_right
+    assert decide(task).is_right
 
 
 def test_every_way_has_a_name_of_its_own() -> None:
@@ -128,7 +128,7 @@ def test_a_perfect_score_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixtu
         (APART, "WRONG summa, wrong peer, rank 0: races should fail; refuted races emulator"),
     ],
 )
-def test_one_mistake_is_told_and_ends_with_1(
+def test_one_mistake_is_reported_and_ends_with_1(
     wrong: Judged, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert score(tmp_path / "kept", wrong, HARMLESS) == 1
@@ -156,7 +156,7 @@ def test_a_stopped_run_goes_on_and_other_code_starts_anew(tmp_path: Path) -> Non
         assert (store.mutants, store.generated) == ({}, {})
 
 
-def test_the_command_judges_what_is_not_judged_yet(
+def test_the_command_decides_what_is_not_decided_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = SAMPLE[:3]

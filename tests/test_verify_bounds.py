@@ -110,7 +110,7 @@ def test_the_start_and_the_host_have_bounds_too() -> None:
     }  # fmt: skip
 
 
-def test_what_is_cut_counts_beside_its_whole() -> None:
+def test_what_is_cut_counts_together_with_its_whole() -> None:
     cuts = {"w": {"cuts": [[0, 8]]}, "half": {"of": "w", "cuts": [[0, 4, 8]]}}
     node = {"op": "cut", "block": "w[0]", "blocks": ["half[0]", "half[1]"]}
     asked = program([node], initial=[["w[0]"]], tensors=cuts, memory={"device": 15})
@@ -175,7 +175,7 @@ def test_wrong_traffic_names_the_rank_and_what_counts_most() -> None:
     )
 
 
-def test_a_lowered_primitive_brings_its_own_formulas() -> None:
+def test_a_lowered_primitive_has_its_own_formulas() -> None:
     lowered = lower(parse_sequence("K4"), Linear(8, 8, 8))
     assert (lowered.memory, lowered.traffic) == (Bound(device=192), (96,) * 4)
     thirds = lower(parse_sequence("N3"), Linear(3, 3, 5))
@@ -207,7 +207,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("name", "sides"), EXACT)
 @pytest.mark.parametrize("scale", [(1, 1, 1), (5, 1, 1), (1, 5, 1), (1, 1, 5)], ids=str)
-def test_what_a_primitive_holds_is_what_its_formula_says(
+def test_what_a_primitive_holds_is_what_its_formula_states(
     name: str, sides: tuple[int, ...], scale: tuple[int, int, int]
 ) -> None:
     sequence = Sequence.of(PRIMITIVES[name](), *sides)
@@ -239,8 +239,8 @@ def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
 
 
 def test_a_bound_of_the_host_asks_for_no_sizes_on_the_device() -> None:
-    rests: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
-    ranks: list[Json] = [rests, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
+    stays: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
+    ranks: list[Json] = [stays, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
     proved = bounded(ranks, memory={"host": 6}, initial=[["big", X]])["memory"]
     assert proved == ("proved", "at most 6 of 6 live elements in host memory; resident copies: x 1")
     assert bounded(ranks, memory={"host": 5}, initial=[["big", X]])["memory"][1] == (

@@ -49,7 +49,7 @@ LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
     (SummaRectangular, (2, 1, 2)),
     (BringsMore, (3,)),
 ]
-"""Where more is counted than is alive: a home counts before its sum comes, and what is kept of
+"""Where more is counted than is live: a home counts before its sum comes, and what is kept of
 several steps counts apart from what a step reads."""
 SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
 
@@ -167,7 +167,7 @@ def test_every_case_of_a_moment_is_asked_about(
     traced = formula(primitive, "held")
     assert traced is not None
     moments = Life(blocks).moments()
-    (between,) = (each for each in moments if each.text.endswith("gradient, a step between"))
+    (between,) = (moment for moment in moments if moment.text.endswith("gradient, a step between"))
     solver = z3.Solver()
     solver.add(Count(blocks, between).beyond(blocks.amount(traced)))
     assert solver.check() == z3.sat

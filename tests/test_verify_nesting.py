@@ -78,7 +78,7 @@ def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
         assert answer(lemma, left) == z3.sat
 
 
-# What it says of sequences
+# Verdicts on sequences
 
 
 @pytest.mark.parametrize(("outer", "inner"), [*product(NAMES, NAMES)])
@@ -192,8 +192,8 @@ def again(primitive: Primitive) -> dict[str, Claim]:
     """What is claimed of a member inside of several steps only."""
     slices = slices_of(primitive)
     stated = {claim.name for claim in claims(Subject(primitive, slices))}
-    turned = claims(Subject(primitive, slices, repeats=True))
-    return {claim.name: claim for claim in turned if claim.name not in stated}
+    repeated = claims(Subject(primitive, slices, repeats=True))
+    return {claim.name: claim for claim in repeated if claim.name not in stated}
 
 
 def test_what_the_first_step_needs_is_claimed_of_the_last() -> None:
@@ -205,7 +205,7 @@ def test_what_the_first_step_needs_is_claimed_of_the_last() -> None:
 
 
 def test_members_that_both_move_from_devices_that_stay_are_right() -> None:
-    """Each device is brought blocks of several others: once this was no realignment."""
+    """Each device receives blocks of several others: once this was no realignment."""
     both = of(RowThenColumn(), RowThenColumn())
     hops = Movement(both.of((2, 2))).moved("forward").operands[-1]
     assert any(hop.tensor == "W" for hop in hops)
@@ -250,7 +250,7 @@ def test_a_certificate_of_members_in_another_order_is_refused() -> None:
     )
 
 
-def test_a_certificate_without_turns_is_refused() -> None:
+def test_a_certificate_without_claims_about_repeated_steps_is_refused() -> None:
     nesting = named("P,P")
     first = verify_nesting(nesting).certificate
     assert isinstance(first, SequenceCertificate)
@@ -287,7 +287,7 @@ def test_the_command_proves_every_length() -> None:
     assert "as it stands" in run("verify", "M2,K2").out
 
 
-def test_a_refuted_sequence_says_how_to_meet_it(tmp_path: Path) -> None:
+def test_a_refuted_sequence_reports_how_to_replay_it(tmp_path: Path) -> None:
     target = f"M,{WRONG}/late.py:Late"
     smallest = tmp_path / "wrong.json"
     done = run("verify", target, "--minimal", str(smallest), "-o", str(tmp_path / "wrong.svg"))

@@ -1,4 +1,4 @@
-"""Primitives are proved for every side, by what their own maps say; the rest is honest."""
+"""Primitives are proved for every side, by their own maps; what is not decided is unknown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRONG = Path(__file__).parent / "wrong"
 
 
 class RowThenColumn(Primitive):
-    """Rows of W forward, columns backward: each device is brought blocks of all others."""
+    """Rows of W forward, columns backward: each device receives blocks of all others."""
 
     axes = ("d",)
 
@@ -61,7 +61,7 @@ COPIES = {
     "by-output": "I s, W 1, O 1",
     "tesseract": "I 1, W d, O 1",
 }
-"""Copies at rest, where there are several."""
+"""Resident copies, where there are several."""
 
 
 @pytest.mark.parametrize("name", RIGHT)

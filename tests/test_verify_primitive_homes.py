@@ -115,7 +115,7 @@ def test_no_property_stands_on_slices_beyond_the_grid() -> None:
             return dict(M=r, N=c) if tensor == "I" else super().home(tensor, r, c, e, q, d)
 
     report = verify_primitive(ForgetsLayers())
-    assert {each.name: each.verdict for each in report.properties} == {
+    assert {result.name: result.verdict for result in report.properties} == {
         "coverage": "refuted",
         "placement": "refuted",
         "completion": "refuted",
@@ -128,7 +128,7 @@ def test_no_property_stands_on_slices_beyond_the_grid() -> None:
 
 
 class SwapsTheFirstTwo(Summa):
-    """Right, though no single affine form says where the blocks of I rest."""
+    """Right, though no single affine form gives the homes of the blocks of I."""
 
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
         swapped = where((c < 2) & (s > 1), 1 - c, c)

@@ -1,4 +1,4 @@
-"""What cannot be proved is unknown and says why; what is no map of slices is bad input."""
+"""What cannot be proved is unknown, with the reason; what is no map of slices is bad input."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def is_wrong(primitive: Primitive, side: int) -> bool:
 
 
 class OddAndEven(Primitive):
-    """Right; dI passes over half the mesh where the side is odd, and rests where it is even."""
+    """Right; dI passes over half the mesh where the side is odd, and stays where it is even."""
 
     axes = ("r", "c")
 
@@ -169,7 +169,7 @@ class Flat(Primitive):
         return dict(M=r * s + c)
 
 
-def test_a_right_map_that_no_rule_explains_is_unknown_and_says_why() -> None:
+def test_a_right_map_that_no_rule_explains_is_unknown_with_the_reason() -> None:
     report = verify_primitive(Flat())
     assert {(result.verdict, result.reason) for result in report.properties} == {
         ("unknown", "the number of slices of M follows no rule that is affine in the sides")

@@ -61,7 +61,7 @@ def nearly_right(draw: st.DrawFn) -> Maps:
 
 
 def changed(draw: st.DrawFn, maps: Maps, times: int, last_place: int) -> Maps:
-    """The maps with so many coefficients drawn anew."""
+    """The maps with this many coefficients drawn anew."""
     new = {name: dict(forms) for name, forms in maps.items()}
     for _ in range(times):
         forms = new[draw(st.sampled_from(sorted(new)))]

@@ -1,4 +1,4 @@
-"""Properties of a program: what is asked, what is proved, and what a report says."""
+"""Properties of a program: what is asked, what is proved, and what a report states."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_one_phase_alone_is_proved(phase: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [(1, 2), (3, 1), (3, 2)])
-def test_a_redistribution_is_proved_to_bring_every_block_where_it_is_due(
+def test_a_redistribution_is_proved_to_send_every_block_where_it_is_needed(
     columns: tuple[int, int],
 ) -> None:
     halves, blocks = (list(product(*map(range, grid))) for grid in ((2, 1), columns))
@@ -316,7 +316,7 @@ def test_the_smallest_sub_operator_is_named() -> None:
     )
 
 
-def test_what_z3_cannot_tell_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_z3_cannot_decide_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def smallest(self: Solver, name: str, limit: int, text: str) -> None:
         raise UnansweredError("Z3 gave no answer in its time (canceled)")
 

@@ -114,7 +114,9 @@ def test_a_formula_with_if_is_unknown_where_it_is_right() -> None:
         return 0 if s == 1 else Summa.sent(self, M, N, K, s)
 
     report = verify_primitive(with_sent(Summa, sent))
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == [
+        "traffic"
+    ]
     assert report["traffic"].verdict == "unknown"
     assert str(report["traffic"].reason).endswith(
         "Summa.sent: expected +, -, *, //, %, comparisons, &, |, ~ and where, got `if`, `and`, "
