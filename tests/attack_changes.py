@@ -47,8 +47,8 @@ def devices(draft: Draft, random: Random) -> bool:
         if draft.has_homes and set(names) <= set(PHASES) and random.random() < 0.4:
             known.append(("t", draft.steps))
         line = f"{name} = {bijection(random, name, length, draft.sides, tuple(known))}"
-    for name_ in names:
-        draft.bodies[name_].lines.insert(0, line)
+    for other_name in names:
+        draft.bodies[other_name].lines.insert(0, line)
     return True
 
 
@@ -67,8 +67,8 @@ def slices(draft: Draft, random: Random) -> bool:
     changed = bijection(random, name, length, draft.sides)
     names = some_bodies(draft, random)
     has_changed = False
-    for name_ in names:
-        body = draft.bodies[name_]
+    for other_name in names:
+        body = draft.bodies[other_name]
         if place < len(body.slices.get(dim, ())) and body.slices[dim][place] != "ANY":
             _assign(body, dim, place, changed)
             has_changed = True
@@ -242,7 +242,7 @@ def shape(draft: Draft, random: Random) -> bool:
     dim = random.choice(list(body))
     match random.randrange(5):
         case 0 if len(body) > 1:
-            other = random.choice([name_ for name_ in body if name_ != dim])
+            other = random.choice([other_name for other_name in body if other_name != dim])
             body[dim], body[other] = body[other], body[dim]
         case 1:
             del body[dim]

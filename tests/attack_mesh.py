@@ -156,7 +156,8 @@ class Mesh:
             dim: tuple(
                 place
                 for place, radix in enumerate(self.radices[dim])
-                if radix > 1 and any(place < len(slices.get(dim, ())) and slices[dim][place] is not None
+                if radix > 1
+                and any(place < len(slices.get(dim, ())) and slices[dim][place] is not None
                                      for group in groups for slices in group)
             )
             for dim in dims if dim in self.radices
@@ -208,7 +209,7 @@ class Mesh:
     @cached_property
     def _held(self) -> dict[tuple[str, str], list[Held]]:
         """(phase, tensor) -> step -> device -> the blocks of the tensor that it works with."""
-        held_: dict[tuple[str, str], list[Held]] = {}
+        holdings: dict[tuple[str, str], list[Held]] = {}
         for base, dims in DIMS_OF.items():
             uses = [(phase, tensor) for phase in PRODUCTS for tensor in PRODUCTS[phase]
                     if tensor.removeprefix("d") == base]  # fmt: skip
@@ -216,8 +217,8 @@ class Mesh:
                 dims, [step_ for phase, _ in uses for step_ in self.phases[phase]]
             )
             for number, use in enumerate(uses):
-                held_[use] = groups[number * self.steps : (number + 1) * self.steps]
-        return held_
+                holdings[use] = groups[number * self.steps : (number + 1) * self.steps]
+        return holdings
 
     def _place(self, phase: str) -> None:
         for tensor in PRODUCTS[phase][:2]:

@@ -211,14 +211,14 @@ def some_evidence(program: Program, random: Random) -> Evidence:
 
 def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
     """The places of each phase of the grid, in order of its sub-operators."""
-    places_: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
+    by_phase: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
     for rank, nodes in enumerate(whole.programs):
         for index, node in enumerate(nodes):
             if isinstance(node, Compute) and node.phase in (whole.grid or {}):
                 cell = tuple((node.sub_operator or {}).values())
-                places_.setdefault(node.phase, []).append((cell, (rank, index)))
+                by_phase.setdefault(node.phase, []).append((cell, (rank, index)))
     return {
-        phase: tuple(place for _, place in sorted(places_.get(phase, ())))
+        phase: tuple(place for _, place in sorted(by_phase.get(phase, ())))
         for phase in whole.grid or {}
     }
 

@@ -151,7 +151,7 @@ def _change_ends(random: Random, fields: Json) -> None:
     lists = [list(blocks) for blocks in fields.get(key, [])]
     filled = [blocks for blocks in lists if blocks]
     if filled:
-        blocks, names = random.choice(filled), [name for blocks_ in lists for name in blocks_]
+        blocks, names = random.choice(filled), [name for listed in lists for name in listed]
         place = random.randrange(len(blocks))
         blocks[place : place + 1] = random.choice(([], [random.choice(names)]))
         fields[key] = lists

@@ -107,7 +107,7 @@ def dropped_message(fields: Json) -> Iterator[Change]:
             both = without(theirs, other[1], wait_of(theirs, other[1]))
             yield (
                 f"both sides of {at(rank, index)}",
-                [both if r == other[0] else nodes_ for r, nodes_ in enumerate(once)],
+                [both if r == other[0] else instructions for r, instructions in enumerate(once)],
             )
 
 
@@ -132,7 +132,7 @@ def duplicated_message(fields: Json) -> Iterator[Change]:
             both = _repeated(fields["programs"][other[0]], other[1])
             yield (
                 f"both sides of {at(rank, index)}",
-                [both if r == other[0] else nodes_ for r, nodes_ in enumerate(once)],
+                [both if r == other[0] else instructions for r, instructions in enumerate(once)],
             )
 
 
