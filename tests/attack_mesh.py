@@ -158,7 +158,7 @@ class Mesh:
                 for place, radix in enumerate(self.radices[dim])
                 if radix > 1
                 and any(place < len(slices.get(dim, ())) and slices[dim][place] is not None
-                                     for group in groups for slices in group)
+                        for group in groups for slices in group)
             )
             for dim in dims if dim in self.radices
         }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -373,3 +374,8 @@ def test_a_long_circle_is_named_by_its_first_ranks_and_drawn_whole() -> None:
         "directions of an exchange together, in a group or by isend and irecv before the waits"
     )
     assert len(lines) == 1 + 12 + 1
+
+
+def test_every_name_of_the_package_is_loaded_when_it_is_used() -> None:
+    package = import_module("primepar.verify")
+    assert [getattr(package, name).__name__ for name in package.__all__] == package.__all__

@@ -40,11 +40,11 @@ def verify_program(
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
-    Coverage is asked where there is a grid; placement where there is `initial`, or instructions
-    that use memory; completion where there is a grid, or `final` lists a block that the program
-    reduces; alignment where there are two phases, or `final` lists anything but O and dI of the
-    program's phases. Deadlock-freedom, which includes matching, and races are always asked;
-    memory and traffic where the program has these fields.
+    Coverage is asked if there is a grid. Placement is asked if there is `initial`, or an
+    instruction that uses memory. Completion is asked if there is a grid, or `final` lists a block
+    that the program reduces. Alignment is asked if there are two phases, or `final` lists anything
+    but O and dI of the program's phases. Deadlock-freedom, which includes matching, and races are
+    always asked; memory and traffic if the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
     decided after `timeout` seconds in all is unknown. After a deadlock, placement, completion and
