@@ -42,10 +42,10 @@ def put(tree: Json, path: Path, value: Json) -> Json:
 
 
 def _picked(tree: Json, random: Random, fits: Callable[[Json], bool]) -> tuple[Path, Json]:
-    """Some value that fits; its depth is drawn first, as most values lie deep."""
-    found = [(path, value) for path, value in walk(tree) if fits(value)]
-    depth = random.choice(sorted({len(path) for path, _ in found}))
-    return random.choice([each for each in found if len(each[0]) == depth])
+    """Some value that fits; its depth is drawn first, as most values are deeply nested."""
+    matches = [(path, value) for path, value in walk(tree) if fits(value)]
+    depth = random.choice(sorted({len(path) for path, _ in matches}))
+    return random.choice([match for match in matches if len(match[0]) == depth])
 
 
 def _is_number(value: Json) -> bool:
@@ -76,8 +76,8 @@ def numbers(tree: Json, random: Random, _: Json) -> Json:
 
 def word(tree: Json, random: Random, _: Json) -> Json:
     """A text is another one of the certificate, or none of it."""
-    path, value = _picked(tree, random, lambda each: isinstance(each, str))
-    words = sorted({each for _, each in walk(tree) if isinstance(each, str)} - {value})
+    path, value = _picked(tree, random, lambda text: isinstance(text, str))
+    words = sorted({text for _, text in walk(tree) if isinstance(text, str)} - {value})
     return put(tree, path, random.choice([*words, "no", "yes", value + "x"]))
 
 
@@ -91,7 +91,7 @@ def dropped(tree: Json, random: Random, _: Json) -> Json:
 
 def doubled(tree: Json, random: Random, _: Json) -> Json:
     """An entry of a list is there twice."""
-    _, value = _picked(tree, random, lambda each: isinstance(each, list) and len(each) > 0)
+    _, value = _picked(tree, random, lambda node: isinstance(node, list) and len(node) > 0)
     place = random.randrange(len(value))
     value.insert(place, deepcopy(value[place]))
     return tree
@@ -99,7 +99,7 @@ def doubled(tree: Json, random: Random, _: Json) -> Json:
 
 def swapped(tree: Json, random: Random, _: Json) -> Json:
     """Two entries of one list or mapping change places."""
-    _, value = _picked(tree, random, lambda each: _is_filled(each) and len(each) > 1)
+    _, value = _picked(tree, random, lambda node: _is_filled(node) and len(node) > 1)
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     one, other = random.sample(keys, 2)
     value[one], value[other] = value[other], value[one]
@@ -108,9 +108,11 @@ def swapped(tree: Json, random: Random, _: Json) -> Json:
 
 def renamed(tree: Json, random: Random, _: Json) -> Json:
     """A key has another name, that of a key elsewhere or a new one."""
-    _, value = _picked(tree, random, lambda each: isinstance(each, dict) and len(each) > 0)
+    _, value = _picked(tree, random, lambda node: isinstance(node, dict) and len(node) > 0)
     key = random.choice(list(value))
-    keys = sorted({each for _, found in walk(tree) if isinstance(found, dict) for each in found})
+    keys = sorted(
+        {node for _, mapping in walk(tree) if isinstance(mapping, dict) for node in mapping}
+    )
     value[random.choice([*keys, key + "x"])] = value.pop(key)
     return tree
 
@@ -144,7 +146,7 @@ def kind(tree: Json, random: Random, _: Json) -> Json:
 
 def spliced(tree: Json, random: Random, other: Json) -> Json:
     """A part is that of another certificate in the same place."""
-    path, _ = _picked(tree, random, lambda each: each is not tree)
+    path, _ = _picked(tree, random, lambda node: node is not tree)
     try:
         return put(tree, path, deepcopy(at(other, path)))
     except (LookupError, TypeError):
@@ -153,15 +155,15 @@ def spliced(tree: Json, random: Random, other: Json) -> Json:
 
 def copied(tree: Json, random: Random, _: Json) -> Json:
     """A part is another part of the certificate of the same kind."""
-    path, value = _picked(tree, random, lambda each: each is not tree)
-    like = [each for _, each in walk(tree) if type(each) is type(value) and each is not tree]
+    path, value = _picked(tree, random, lambda node: node is not tree)
+    like = [node for _, node in walk(tree) if type(node) is type(value) and node is not tree]
     return put(tree, path, deepcopy(random.choice(like)))
 
 
 def added(tree: Json, random: Random, _: Json) -> Json:
     """A mapping has one key more, or a list one entry more at its end."""
-    _, value = _picked(tree, random, lambda each: isinstance(each, dict | list))
-    parts = [each for _, each in walk(tree) if each is not tree]
+    _, value = _picked(tree, random, lambda node: isinstance(node, dict | list))
+    parts = [node for _, node in walk(tree) if node is not tree]
     extra = deepcopy(random.choice(parts))
     if isinstance(value, dict):
         value["more"] = extra

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 from attack_alterations import KINDS, altered
 from attack_checker import forged, is_same, offered, written
-from attack_judge import judge
+from attack_judge import oracle
 from attack_maps import NAME, generated
 from attack_methods import METHODS
 from attack_score import is_early, ruled
@@ -61,17 +61,17 @@ def right() -> dict[str, Primitive]:
 @cache
 def certificates() -> dict[str, bytes]:
     """The certificates of those that have one."""
-    found = {name: written(primitive) for name, primitive in right().items()}
-    return {name: text for name, text in found.items() if text is not None}
+    written_ = {name: written(primitive) for name, primitive in right().items()}
+    return {name: text for name, text in written_.items() if text is not None}
 
 
 @cache
 def wrong() -> dict[str, Primitive]:
-    """Primitives that the judge calls wrong and that can be loaded, those of files first."""
+    """Primitives that the oracle finds wrong and that can be loaded, those of files first."""
     files: dict[str, Primitive] = {}
     for path in sorted(HERE.glob("wrong/*.py")):
         name = path.stem.title().replace("_", "")
-        if judge(path.read_text(encoding="utf-8"), name).verdict == "wrong":
+        if oracle(path.read_text(encoding="utf-8"), name).verdict == "wrong":
             files[path.name] = load_primitive(f"{path}:{name}")
     files["too few steps"] = loaded(TOO_FEW_STEPS)
     outside, inside = generated_wrong(OUTSIDE, False), generated_wrong(WRONG, True)
@@ -100,11 +100,11 @@ def generated_wrong(count: int, in_language: bool) -> Iterator[tuple[str, Primit
 def like(name: str) -> list[str]:
     """Certificates of the method that a wrong primitive was made of; of the library for others."""
     if not name.startswith("generated "):
-        return [each for each in certificates() if each in PRIMITIVES]
+        return [entry for entry in certificates() if entry in PRIMITIVES]
     method = generated(int(name.split()[1])).method
     if method == "outside":
         return ["primepar", "summa"]
-    return [each for each in certificates() if each.removeprefix("generated ") == method]
+    return [entry for entry in certificates() if entry.removeprefix("generated ") == method]
 
 
 def few_wrong() -> list[str]:
@@ -174,14 +174,14 @@ def answer(offer: Offer) -> Answered | None:
         return Answered(offer, is_right, offered(text, primitive))
     kind, given = _altered(text, offer)
     offer = offer._replace(kind=kind)
-    said = offered(given, primitive)
-    if said != "accepted" or not is_right:
-        return Answered(offer, is_right, said)
+    outcome = offered(given, primitive)
+    if outcome != "accepted" or not is_right:
+        return Answered(offer, is_right, outcome)
     if is_same(given, text):
         return Answered(offer, is_right, "same")
     differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
     also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
-    return Answered(offer, is_right, said, differs, also)
+    return Answered(offer, is_right, outcome, differs, also)
 
 
 def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
@@ -227,25 +227,37 @@ def main() -> int:
     asked = list(offers(options.altered))
     print(f"{len(certificates())} of {len(right())} right primitives have a certificate")
     print(f"{len(wrong())} wrong primitives, {len(few_wrong())} of them are offered each of these")
-    found = judged("certificates", answer, asked, options.jobs, len(asked))
-    return report([each for each in found if each is not None])
+    answers = judged("certificates", answer, asked, options.jobs, len(asked))
+    return report([answered for answered in answers if answered is not None])
 
 
-def report(found: list[Answered]) -> int:
+def report(answers: list[Answered]) -> int:
     """Print what was accepted, and give the exit code."""
-    columns = [(is_right, said) for is_right in (True, False)
-               for said in ("refused", "same", "accepted", "crashed", "unwritten")]  # fmt: skip
-    counts = Counter((each.offer.kind, each.is_right, each.answer.split(":")[0]) for each in found)
-    names = (f"{'right' if is_right else 'wrong'} {said}" for is_right, said in columns)
+    columns = [(is_right, outcome) for is_right in (True, False)
+               for outcome in ("refused", "same", "accepted", "crashed", "unwritten")]  # fmt: skip
+    counts = Counter(
+        (answered.offer.kind, answered.is_right, answered.answer.split(":")[0])
+        for answered in answers
+    )
+    names = (f"{'right' if is_right else 'wrong'} {outcome}" for is_right, outcome in columns)
     print(f"{'':16}" + "".join(f"{name:>16}" for name in names))
     for kind in ("its own", "forged", "another's", *KINDS):
-        print(f"{kind:16}" + "".join(f"{counts[kind, *each]:16}" for each in columns))
-    for each in sorted(found):
-        if each.answer not in ("refused", "same") and not each.answer.startswith("unwritten"):
-            also = f"; accepted too for {', '.join(each.also_wrong)}" if each.also_wrong else ""
-            print(f"{'BAD ' * each.is_bad}{each.offer}: {each.answer} {each.difference}{also}")
-    bad = sum(each.is_bad for each in found)
-    print(f"accepted for a wrong primitive, or crashed: {bad} of {len(found)}")
+        print(f"{kind:16}" + "".join(f"{counts[kind, *answered]:16}" for answered in columns))
+    for answered in sorted(answers):
+        if answered.answer not in ("refused", "same") and not answered.answer.startswith(
+            "unwritten"
+        ):
+            also = (
+                f"; accepted too for {', '.join(answered.also_wrong)}"
+                if answered.also_wrong
+                else ""
+            )
+            print(
+                f"{'BAD ' * answered.is_bad}{answered.offer}: {answered.answer} "
+                f"{answered.difference}{also}"
+            )
+    bad = sum(answered.is_bad for answered in answers)
+    print(f"accepted for a wrong primitive, or crashed: {bad} of {len(answers)}")
     return 1 if bad else 0
 
 

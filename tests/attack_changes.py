@@ -32,7 +32,12 @@ def devices(draft: Draft, random: Random) -> bool:
     """Another device does the work of each."""
     names = some_bodies(draft, random)
     axes = list(draft.axes.items())
-    like = [(one, other) for one, its in axes for other, at in axes if its == at and one < other]
+    like = [
+        (one, other)
+        for one, its_side in axes
+        for other, side in axes
+        if its_side == side and one < other
+    ]
     if like and random.random() < 0.25:
         one, other = random.choice(like)
         line = _exchange(random, one, other, draft.sides)
@@ -42,8 +47,8 @@ def devices(draft: Draft, random: Random) -> bool:
         if draft.has_homes and set(names) <= set(PHASES) and random.random() < 0.4:
             known.append(("t", draft.steps))
         line = f"{name} = {bijection(random, name, length, draft.sides, tuple(known))}"
-    for each in names:
-        draft.bodies[each].lines.insert(0, line)
+    for other_name in names:
+        draft.bodies[other_name].lines.insert(0, line)
     return True
 
 
@@ -61,13 +66,13 @@ def slices(draft: Draft, random: Random) -> bool:
     length, name = draft.lengths[dim][place], f"{dim.lower()}{place}"
     changed = bijection(random, name, length, draft.sides)
     names = some_bodies(draft, random)
-    found = False
-    for each in names:
-        body = draft.bodies[each]
+    has_changed = False
+    for other_name in names:
+        body = draft.bodies[other_name]
         if place < len(body.slices.get(dim, ())) and body.slices[dim][place] != "ANY":
             _assign(body, dim, place, changed)
-            found = True
-    return found
+            has_changed = True
+    return has_changed
 
 
 def _assign(body: Body, dim: str, place: int, expression: str) -> None:
@@ -183,11 +188,11 @@ def token(draft: Draft, random: Random) -> bool:
 
 def another(random: Random, text: str, known: tuple[Variable, ...]) -> str:
     """An expression with one token exchanged."""
-    found = list(re.finditer(r"\b\d+\b|\b[a-z]\b|[+-]|>=|==|>|<", text))
-    at = random.choice(found) if found else None
-    if at is None or random.random() < 0.15:
+    tokens = list(re.finditer(r"\b\d+\b|\b[a-z]\b|[+-]|>=|==|>|<", text))
+    token = random.choice(tokens) if tokens else None
+    if token is None or random.random() < 0.15:
         return random.choice(("0", *(name for name, _ in known)))
-    old, names = at[0], [name for name, _ in known]
+    old, names = token[0], [name for name, _ in known]
     if old.isdigit():
         new = str(abs(int(old) + random.choice((-1, 1))))
     elif old in "+-":
@@ -196,7 +201,7 @@ def another(random: Random, text: str, known: tuple[Variable, ...]) -> str:
         new = random.choice(names)
     else:
         new = {">=": ">", ">": ">=", "==": ">=", "<": "<="}.get(old, old)
-    return text[: at.start()] + new + text[at.end() :]
+    return text[: token.start()] + new + text[token.end() :]
 
 
 def line(draft: Draft, random: Random) -> bool:
@@ -205,15 +210,15 @@ def line(draft: Draft, random: Random) -> bool:
     if not names:
         return False
     name = random.choice(names)
-    lines, at = draft.bodies[name].lines, 0
-    at = random.randrange(len(lines))
-    left, right = lines[at].split(" = ", 1)
+    lines, index = draft.bodies[name].lines, 0
+    index = random.randrange(len(lines))
+    left, right = lines[index].split(" = ", 1)
     if "," in left or random.random() < 0.3:
         if "0" in left:
             return False
-        del lines[at]
+        del lines[index]
     else:
-        lines[at] = f"{left} = {another(random, right, known_in(draft, name))}"
+        lines[index] = f"{left} = {another(random, right, known_in(draft, name))}"
     return True
 
 
@@ -224,7 +229,7 @@ def alone(draft: Draft, random: Random) -> bool:
     changed, length = random.choice(known)
     if length == "1":
         return False
-    rest = tuple(each for each in known if each[0] != changed)
+    rest = tuple(pair for pair in known if pair[0] != changed)
     text = bijection(random, changed, length, draft.sides, rest)
     draft.bodies[name].lines.insert(0, f"{changed} = {text}")
     return True
@@ -237,7 +242,7 @@ def shape(draft: Draft, random: Random) -> bool:
     dim = random.choice(list(body))
     match random.randrange(5):
         case 0 if len(body) > 1:
-            other = random.choice([each for each in body if each != dim])
+            other = random.choice([other_name for other_name in body if other_name != dim])
             body[dim], body[other] = body[other], body[dim]
         case 1:
             del body[dim]

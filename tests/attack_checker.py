@@ -62,14 +62,14 @@ def offered(text: bytes, primitive: Primitive) -> str:
 def forged(text: bytes, primitive: Primitive) -> bytes | None:
     """A certificate made over to another primitive, with new answers; None if a claim fails.
 
-    The numbers of slices and the expressions for what is to be found stay.
+    The numbers of slices and the expressions of witnesses stay.
     """
     given = msgspec.json.decode(text, type=PrimitiveCertificate)
     try:
-        slices = {dim: tuple(map(_parsed, own)) for dim, own in given.slices.items()}
+        slices = {dim: tuple(map(_parsed, counts)) for dim, counts in given.slices.items()}
         made = {
-            claim.name: _answered(claim, given.found.get(claim.name, {}))
-            for claim in claims(Subject(primitive, slices, given.turns))
+            claim.name: _answered(claim, given.witnesses.get(claim.name, {}))
+            for claim in claims(Subject(primitive, slices, given.repeats))
         }
     except (PrimeParError, LookupError):
         return None
@@ -77,8 +77,8 @@ def forged(text: bytes, primitive: Primitive) -> bytes | None:
     return msgspec.json.encode(over)
 
 
-def _answered(claim: Claim, found: dict[str, str]) -> tuple[Answer, ...]:
-    nodes = {name: _parsed(text) for name, text in found.items()}
+def _answered(claim: Claim, witnesses: dict[str, str]) -> tuple[Answer, ...]:
+    nodes = {name: _parsed(text) for name, text in witnesses.items()}
     return answers(lambda case: holds(claim, nodes, case))
 
 
@@ -88,5 +88,5 @@ def _parsed(text: str) -> Number:
 
 def is_same(one: bytes, other: bytes) -> bool:
     """Whether two files are read as the same certificate."""
-    first, second = (msgspec.json.decode(each, type=PrimitiveCertificate) for each in (one, other))
+    first, second = (msgspec.json.decode(text, type=PrimitiveCertificate) for text in (one, other))
     return bool(first == second)

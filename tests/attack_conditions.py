@@ -9,7 +9,7 @@ Variable = tuple[str, str]
 
 
 def condition(random: Random, sides: tuple[str, ...], known: tuple[Variable, ...] = ()) -> str:
-    """A condition on the sides, and on variables that are known where it stands."""
+    """A condition on the sides, and on variables that are known there."""
     one = _comparison(random, sides, known)
     match random.randrange(8):
         case 0 | 1:
@@ -51,7 +51,7 @@ def bijection(
 ) -> str:
     """A bijection of the numbers below a length, which may depend on what is known."""
     number = random.choice((1, 1, 2, 3))
-    found = [
+    terms = [
         f"({name} + {number}) % {length}",
         f"({name} - {number}) % {length}",
         f"{length} - 1 - {name}",
@@ -63,8 +63,8 @@ def bijection(
     like = [other for other, its in known if its == length]
     if like:
         other = random.choice(like)
-        found += [f"({name} + {other}) % {length}", f"({name} - {other}) % {length}"]
-    one = random.choice(found)
+        terms += [f"({name} + {other}) % {length}", f"({name} - {other}) % {length}"]
+    one = random.choice(terms)
     if random.random() < 0.6:
         return _chosen(random, condition(random, sides, known), one, name)
     return one

@@ -20,7 +20,7 @@ MOST_PLACES, MORE_PLACES = 640, 2_200
 
 
 class Ruling(NamedTuple):
-    """What the judge found: `right` on all meshes, or `wrong` on the first one that is.
+    """The ruling of the oracle: `right` on all meshes, or `wrong` on the first one that is.
 
     It is `open` where only the choice between several holders of a partial sum decides, which the
     definition of a primitive leaves to the routing.
@@ -44,7 +44,7 @@ def choose(condition: Any, then: Any, otherwise: Any) -> Any:
 
 
 def load(source: str, name: str) -> Callable[[], Primitive]:
-    """The class of that name in a source text, with the judge's own `where`.
+    """The class of that name in a source text, with the oracle's own `where`.
 
     Raises whatever the text raises.
     """
@@ -58,7 +58,7 @@ def load(source: str, name: str) -> Callable[[], Primitive]:
     return made
 
 
-def judge(
+def oracle(
     source: str, name: str, *, twice: bool = False, larger: bool = False, longest: int = 99
 ) -> Ruling:
     """Rule on a map, for sides up to `longest`.

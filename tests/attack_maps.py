@@ -41,7 +41,7 @@ class Map(NamedTuple):
     in_language: bool
     is_right: bool | None
     """True where every way keeps the method right, False where a map is no function of its
-    arguments; None where that is for the judge."""
+    arguments; None where the oracle decides."""
 
     @property
     def has_threshold(self) -> bool:

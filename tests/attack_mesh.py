@@ -6,7 +6,7 @@ that are slices, for coverage, and then
 - without `home`: whatever block of an operand a device works with at step t + 1 some device works
   with at step t (placement); what the first step of a phase works with some device works with at
   the last step of the phase before (alignment), O and dW on the same device;
-- with `home`: every block of I, W and O rests on some device.
+- with `home`: every block of I, W and O is resident on some device.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Mesh:
 
     @cached_property
     def homes(self) -> dict[str, list[Slices]]:
-        """Tensor -> device -> what rests there; none where there is no `home`."""
+        """Tensor -> device -> its resident blocks; none where there is no `home`."""
         if self.primitive.home is None:
             return {}
         return {
@@ -123,28 +123,28 @@ class Mesh:
             given = dict(getattr(self.primitive, method)(*arguments))
         except Exception as error:
             raise WrongMeshError("map", f"{method}: {type(error).__name__}: {error}") from None
-        found = {}
+        slices_ = {}
         for dim, index in given.items():
             digits = index if isinstance(index, tuple) else (index,)
-            found[dim] = tuple(None if repr(digit) == "ANY" else digit for digit in digits)
-            for digit in found[dim]:
+            slices_[dim] = tuple(None if repr(digit) == "ANY" else digit for digit in digits)
+            for digit in slices_[dim]:
                 is_slice = isinstance(digit, int) and 0 <= digit < LARGEST
                 if dim not in ("B", "M", "N", "K") or not (digit is None or is_slice):
                     raise WrongMeshError("map", f"{method}{arguments}: {dim}={index}")
-        return found
+        return slices_
 
     @cached_property
     def radices(self) -> dict[str, tuple[int, ...]]:
-        """Dim -> how many slices each digit has: one more than the largest anywhere."""
-        works = [own for steps in self.phases.values() for at in steps for own in at]
-        found: dict[str, list[int]] = {}
-        for own in [*works, *(own for homes in self.homes.values() for own in homes)]:
-            for dim, index in own.items():
-                known = found.setdefault(dim, [])
+        """Dim -> number of slices of each digit: its largest value plus 1."""
+        used = [slices for steps in self.phases.values() for step in steps for slices in step]
+        counts: dict[str, list[int]] = {}
+        for slices in [*used, *(slices for homes in self.homes.values() for slices in homes)]:
+            for dim, index in slices.items():
+                known = counts.setdefault(dim, [])
                 known += [1] * (len(index) - len(known))
                 for place, digit in enumerate(index):
                     known[place] = max(known[place], 1 if digit is None else digit + 1)
-        return {dim: tuple(known) for dim, known in found.items()}
+        return {dim: tuple(known) for dim, known in counts.items()}
 
     def _cells(self, dims: str, works: Iterable[list[Slices]]) -> tuple[list[Held], int]:
         """What each of several groups of devices has of some dims, and how many cells there are.
@@ -156,23 +156,24 @@ class Mesh:
             dim: tuple(
                 place
                 for place, radix in enumerate(self.radices[dim])
-                if radix > 1 and any(place < len(own.get(dim, ())) and own[dim][place] is not None
-                                     for group in groups for own in group)
+                if radix > 1
+                and any(place < len(slices.get(dim, ())) and slices[dim][place] is not None
+                        for group in groups for slices in group)
             )
             for dim in dims if dim in self.radices
         }  # fmt: skip
         total = prod(self.radices[dim][place] for dim in named for place in named[dim])
         if total > MOST_CELLS:
             raise TooLargeError
-        found = [
+        cells = [
             [
-                frozenset(product(*(self._slices(dim, own.get(dim, ()), named[dim])
+                frozenset(product(*(self._slices(dim, slices.get(dim, ()), named[dim])
                                     for dim in named)))
-                for own in group
+                for slices in group
             ]
             for group in groups
         ]  # fmt: skip
-        return found, total
+        return cells, total
 
     def _slices(self, dim: str, index: tuple[Any, ...], places: tuple[int, ...]) -> tuple[int, ...]:
         key = dim, index, places
@@ -199,23 +200,25 @@ class Mesh:
             raise WrongMeshError("coverage", f"{phase}: {len(seen)} of {total}")
 
     def _has_home(self, tensor: str) -> None:
-        """Every block rests somewhere."""
-        (rests,), total = self._cells(DIMS_OF[tensor], [self.homes[tensor]])
-        count = len(frozenset[Block]().union(*rests))
+        """Every block is resident on some device."""
+        (resident,), total = self._cells(DIMS_OF[tensor], [self.homes[tensor]])
+        count = len(frozenset[Block]().union(*resident))
         if count != total:
-            raise WrongMeshError("home", f"{tensor}: {count} of {total} blocks rest")
+            raise WrongMeshError("home", f"{tensor}: {count} of {total} blocks are resident")
 
     @cached_property
     def _held(self) -> dict[tuple[str, str], list[Held]]:
         """(phase, tensor) -> step -> device -> the blocks of the tensor that it works with."""
-        found: dict[tuple[str, str], list[Held]] = {}
+        holdings: dict[tuple[str, str], list[Held]] = {}
         for base, dims in DIMS_OF.items():
             uses = [(phase, tensor) for phase in PRODUCTS for tensor in PRODUCTS[phase]
                     if tensor.removeprefix("d") == base]  # fmt: skip
-            groups, _ = self._cells(dims, [at for phase, _ in uses for at in self.phases[phase]])
+            groups, _ = self._cells(
+                dims, [step_ for phase, _ in uses for step_ in self.phases[phase]]
+            )
             for number, use in enumerate(uses):
-                found[use] = groups[number * self.steps : (number + 1) * self.steps]
-        return found
+                holdings[use] = groups[number * self.steps : (number + 1) * self.steps]
+        return holdings
 
     def _place(self, phase: str) -> None:
         for tensor in PRODUCTS[phase][:2]:
@@ -252,7 +255,7 @@ class Mesh:
         """Devices with a partial sum of a block after the last step that adds to it.
 
         Where fewer devices go on with it than leave it, those that cannot pass theirs on keep it:
-        which they are is not said. With `stay` all of them count, without it none.
+        which they are is not stated. With `stay` all of them count, without it none.
         """
         key = phase, tensor, stay
         if key not in self._finished:
@@ -264,15 +267,15 @@ class Mesh:
         return {}
 
     def _followed(self, phase: str, tensor: str, stay: bool) -> dict[Block, frozenset[int]]:
-        at: dict[Block, frozenset[int]] = {}
+        devices_: dict[Block, frozenset[int]] = {}
         for held in self._held[phase, tensor]:
             now: dict[Block, set[int]] = {}
             for device, blocks in enumerate(held):
                 for block in blocks:
                     now.setdefault(block, set()).add(device)
             for block, working in now.items():
-                before = at.get(block, frozenset())
+                before = devices_.get(block, frozenset())
                 leave, join = before - working, working - before
                 kept = leave if not join or (stay and len(join) < len(leave)) else frozenset()
-                at[block] = kept | working
-        return at
+                devices_[block] = kept | working
+        return devices_

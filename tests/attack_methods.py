@@ -86,8 +86,8 @@ def draft(
     maps = (*phases, *phases[-1:] * (3 - len(phases)))
     named = dict(zip((*PHASES, *HOMES), (*maps, *homes), strict=False))
     return Draft(
-        method, axes, steps, {dim: _digits(own) for dim, own in lengths.items()},
-        {name: Body({dim: list(_digits(own)) for dim, own in written.items()})
+        method, axes, steps, {dim: _digits(index) for dim, index in lengths.items()},
+        {name: Body({dim: list(_digits(index)) for dim, index in written.items()})
          for name, written in named.items()},
         PHASES if homes or steps == "1" else any_order,
     )  # fmt: skip
@@ -118,8 +118,8 @@ def _primepar(side: str, **first: str) -> tuple[Written, ...]:
              K=f"(c - 1 + {last}) % {side}"),
     )  # fmt: skip
     return tuple(
-        {dim: (first[dim], own) if dim in first else own for dim, own in each.items()}
-        for each in maps
+        {dim: (first[dim], digit) if dim in first else digit for dim, digit in layout.items()}
+        for layout in maps
     )
 
 
@@ -172,7 +172,7 @@ TABLE = [
     draft("by-digits", {"a": "p", "b": "q", "e": "p"}, "1", dict(M=("q", "p"), K="p"),
           dict(M=("b", "a"), K="e")),
 ]  # fmt: skip
-METHODS = {each.method: each for each in TABLE}
+METHODS = {row.method: row for row in TABLE}
 """All right methods; copy one before it is changed."""
 SWITCHED = (
     ("summa", "output-stays", "input-stays", "weight-stays"),

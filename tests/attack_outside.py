@@ -27,7 +27,7 @@ STATE = (
     ("", "self.last, last = r, getattr(self, 'last', r)", "last is not r"),
     ("SEEN = {}", "first = SEEN.setdefault('first', id(self)) == id(self)", "not first"),
 )
-"""What stands before the class, what is done at each call, and what is true from some call on."""
+"""The text before the class, what is done at each call, and what is true from some call on."""
 LUCK = (
     "__import__('random').random() < 0.5", "__import__('secrets').randbits(1)",
     "__import__('time').time_ns() // 100 % 2", "__import__('os').urandom(1)[0] % 2",

@@ -1,10 +1,10 @@
-"""`make attack`: the prover of primitives for all sides against generated maps and a judge.
+"""`make attack`: the prover of primitives for all sides against generated maps and an oracle.
 
-The judge calls each map as plain Python on small meshes. The command ends with 1 if a map is proved
-and wrong, refuted and right, or ends in a traceback; if a right map of the language is refused; or
-if more than 3 % of the right ones are unknown. A map that is refuted and right on small meshes is
-looked at on larger ones before it counts. What is proved of a map outside the language is the
-expression that was read when it was loaded: one that is wrong only later, or above side 3, is
+The oracle calls each map as plain Python on small meshes. The command ends with 1 if a map is
+proved and wrong, refuted and right, or ends in a traceback; if a right map of the language is
+refused; or if more than 3 % of the right ones are unknown. A map that is refuted and right on small
+meshes is looked at on larger ones before it counts. What is proved of a map outside the language is
+the expression that was read when it was loaded: one that is wrong only later, or above side 3, is
 listed. What was scored is kept in `out/attack.jsonl`: a run that was stopped goes on from there,
 while the code is the same. Sources of what is bad are in `out/attack`.
 """
@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 import msgspec
-from attack_judge import Ruling, judge
+from attack_judge import Ruling, oracle
 from attack_maps import NAME, Map, generated
 from long_runs import KeptLines, fingerprint, judged
 
@@ -36,7 +36,7 @@ MOST_UNKNOWN = 0.03
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """One map with the ruling of the judge and the verdict of the prover."""
+    """One map with the ruling of the oracle and the verdict of the prover."""
 
     seed: int
     method: str
@@ -45,7 +45,7 @@ class Scored(msgspec.Struct, frozen=True):
     has_threshold: bool
     ruling: str
     fails: str
-    """What the judge finds wrong, if anything."""
+    """What the oracle finds wrong, if anything."""
     sides: tuple[int, ...]
     """The first mesh on which it is wrong."""
     is_early: bool
@@ -60,7 +60,7 @@ class Scored(msgspec.Struct, frozen=True):
 
     @property
     def bad(self) -> str | None:
-        """How prover and judge contradict each other; None if they do not."""
+        """How prover and oracle contradict each other; None if they do not."""
         match self.verdict, self.ruling:
             case "crashed", _:
                 return "crashed"
@@ -98,20 +98,20 @@ def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
             return "refused", (), str(error).replace(folder, "")
         except Exception as error:
             return "crashed", (), f"{type(error).__name__}: {error}"
-    refuted = tuple(each.name for each in report.properties if each.verdict == "refuted")
-    open_ = (each.reason for each in report.properties if each.verdict == "unknown")
+    refuted = tuple(result.name for result in report.properties if result.verdict == "refuted")
+    open_ = (result.reason for result in report.properties if result.verdict == "unknown")
     return report.verdict, refuted, next((reason for reason in open_ if reason), "")
 
 
 def ruled(made: Map, *, larger: bool = False) -> Ruling:
-    """The ruling of the judge; what is no function may be right by chance, and is open then."""
-    ruling = judge(made.source, NAME, twice=not made.in_language, larger=larger)
+    """The ruling of the oracle; what is no function may be right by chance, and is open then."""
+    ruling = oracle(made.source, NAME, twice=not made.in_language, larger=larger)
     is_chance = made.is_right is False and ruling.verdict == "right"
     return ruling._replace(verdict="open") if is_chance else ruling
 
 
 def score(seed: int, timeout: float = 30.0) -> Scored:
-    """Judge one map, and have it proved."""
+    """Have the oracle and the prover decide one map."""
     made = generated(seed)
     ruling, clock = ruled(made), process_time()
     verdict, refuted, message = proved(made, timeout)
@@ -127,7 +127,7 @@ def score(seed: int, timeout: float = 30.0) -> Scored:
 
 def is_early(made: Map) -> bool:
     """Whether whoever compares a map with an expression up to side 3 can see what is wrong."""
-    return made.in_language or judge(made.source, NAME, longest=3).verdict == "wrong"
+    return made.in_language or oracle(made.source, NAME, longest=3).verdict == "wrong"
 
 
 def main() -> int:
@@ -143,63 +143,67 @@ def main() -> int:
     with Store(options.kept, fingerprint()) as store:
         new = [seed for seed in seeds if seed not in store.scored]
         one = partial(score, timeout=options.timeout)
-        for found in judged("maps", one, new, options.jobs, len(seeds)):
-            store.keep([found])
+        for answers in judged("maps", one, new, options.jobs, len(seeds)):
+            store.keep([answers])
         scored = [store.scored[seed] for seed in seeds]
     keep_sources(scored, options.kept.with_suffix(""))
     return report(scored)
 
 
 def keep_sources(scored: Iterable[Scored], folder: Path) -> None:
-    """Write every map that is bad, with what was said of it."""
+    """Write every map that is bad, with the ruling and the verdict."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.py"):
         path.unlink()
-    for each in scored:
-        if each.bad:
-            said = f"# judge: {each.ruling} {each.fails} {each.sides}\n# prover: {each.verdict}"
-            said += f" {' '.join(each.refuted)} {' '.join(each.message.split())}\n"
-            text = said + generated(each.seed).source
-            (folder / f"{each.bad}-{each.seed}.py").write_text(text, encoding="utf-8")
+    for score in scored:
+        if score.bad:
+            comment = (
+                f"# oracle: {score.ruling} {score.fails} {score.sides}\n# prover: {score.verdict}"
+            )
+            comment += f" {' '.join(score.refuted)} {' '.join(score.message.split())}\n"
+            text = comment + generated(score.seed).source
+            (folder / f"{score.bad}-{score.seed}.py").write_text(text, encoding="utf-8")
 
 
 def report(scored: list[Scored]) -> int:
     """Print what was found, and give the exit code."""
-    inside = [each for each in scored if each.in_language]
-    table("method", inside, lambda each: each.method)
-    table("template", inside, lambda each: each.template)
-    table("outside the language", [each for each in scored if not each.in_language],
-          lambda each: each.template)  # fmt: skip
-    bad = Counter(each.bad for each in scored)
-    right = sum(each.ruling == "right" for each in inside)
+    inside = [score for score in scored if score.in_language]
+    table("method", inside, lambda score: score.method)
+    table("template", inside, lambda score: score.template)
+    table("outside the language", [score for score in scored if not score.in_language],
+          lambda score: score.template)  # fmt: skip
+    bad = Counter(score.bad for score in scored)
+    right = sum(score.ruling == "right" for score in inside)
     share = bad["unknown-right"] / right if right else 0.0
     for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"):
         print(f"{name.replace('-', ' and ')}: {bad[name]}")
-    with_threshold = sum(each.ruling == "right" and each.has_threshold for each in inside)
+    with_threshold = sum(score.ruling == "right" and score.has_threshold for score in inside)
     print(f"right: {right} of {len(inside)} in the language, {with_threshold} with thresholds")
     print(f"unknown and right: {bad['unknown-right']} of {right} = {100 * share:.2f} %")
     print(f"unknown and wrong: {bad['unknown-wrong']}")
     print(f"outside the language, proved, wrong later or on larger sides: {bad['proved-late']}")
-    print(f"CPU of the proofs: {sum(each.seconds for each in scored):.0f} s")
-    for each in scored:
-        if each.bad:
-            print(f"{each.bad} {each.seed}, {each.method}, {each.template}: {each.message[:160]}")
+    print(f"CPU of the proofs: {sum(score.seconds for score in scored):.0f} s")
+    for score in scored:
+        if score.bad:
+            print(
+                f"{score.bad} {score.seed}, {score.method}, {score.template}: {score.message[:160]}"
+            )
     wrong = sum(bad[name] for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"))
     return 1 if wrong or share > MOST_UNKNOWN else 0
 
 
 def table(title: str, scored: list[Scored], key: Callable[[Scored], str]) -> None:
-    """For each ruling of the judge how many ended with each verdict."""
+    """For each ruling of the oracle how many ended with each verdict."""
     columns = [(ruling, verdict) for ruling in RULINGS for verdict in VERDICTS]
-    counts = Counter((key(each), each.ruling, each.verdict) for each in scored)
-    totals = Counter((each.ruling, each.verdict) for each in scored)
+    counts = Counter((key(score), score.ruling, score.verdict) for score in scored)
+    totals = Counter((score.ruling, score.verdict) for score in scored)
     columns = [column for column in columns if totals[column]]
-    names = sorted({key(each) for each in scored})
+    names = sorted({key(score) for score in scored})
     width = max(map(len, (title, *names)))
-    print(f"{title:{width}}" + "".join(f"{' '.join(each):>16}" for each in columns))
+    print(f"{title:{width}}" + "".join(f"{' '.join(score):>16}" for score in columns))
     for name in names:
-        print(f"{name:{width}}" + "".join(f"{counts[name, *each]:16}" for each in columns))
-    print(f"{'all':{width}}" + "".join(f"{totals[each]:16}" for each in columns) + "\n")
+        print(f"{name:{width}}" + "".join(f"{counts[name, *score]:16}" for score in columns))
+    print(f"{'all':{width}}" + "".join(f"{totals[score]:16}" for score in columns) + "\n")
 
 
 if __name__ == "__main__":

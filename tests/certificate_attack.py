@@ -44,8 +44,8 @@ class Case(NamedTuple):
     @property
     def refuted(self) -> set[str]:
         """What the prover refutes, in the words of certificates."""
-        found = {each.name for each in self.report.properties if each.verdict == "refuted"}
-        return {KINDS.get(name, name) for name in found}
+        names = {result.name for result in self.report.properties if result.verdict == "refuted"}
+        return {KINDS.get(name, name) for name in names}
 
 
 def cases(random: Random) -> Iterator[Case]:
@@ -90,7 +90,7 @@ def of_levels(change: Callable[[Levels, Random], None]) -> Way:
     """A way that changes the lists of levels."""
 
     def way(case: Case, random: Random) -> ProgramCertificate | None:
-        levels = [list(own) for own in case.given.levels]
+        levels = [list(rank_levels) for rank_levels in case.given.levels]
         if not any(levels):
             return None
         change(levels, random)
@@ -101,7 +101,7 @@ def of_levels(change: Callable[[Levels, Random], None]) -> Way:
 
 def permuted(levels: Levels, random: Random) -> None:
     """The levels of one rank in another order."""
-    random.shuffle(random.choice([own for own in levels if own]))
+    random.shuffle(random.choice([rank_levels for rank_levels in levels if rank_levels]))
 
 
 def exchanged(levels: Levels, random: Random) -> None:
@@ -111,25 +111,25 @@ def exchanged(levels: Levels, random: Random) -> None:
 
 def shortened(levels: Levels, random: Random) -> None:
     """Without the last level of a rank."""
-    random.choice([own for own in levels if own]).pop()
+    random.choice([rank_levels for rank_levels in levels if rank_levels]).pop()
 
 
 def lengthened(levels: Levels, random: Random) -> None:
     """With one level more."""
-    own = random.choice(levels)
-    own.append(max(own, default=0) + random.choice((-1, 0, 1, 5)))
+    rank_levels = random.choice(levels)
+    rank_levels.append(max(rank_levels, default=0) + random.choice((-1, 0, 1, 5)))
 
 
 def flattened(levels: Levels, random: Random) -> None:
     """Every rank as early as its own instructions allow."""
-    levels[:] = [list(range(1, len(own) + 1)) for own in levels]
+    levels[:] = [list(range(1, len(rank_levels) + 1)) for rank_levels in levels]
 
 
 def shifted(levels: Levels, random: Random) -> None:
     """All later levels of one rank, earlier or later."""
-    own = random.choice([own for own in levels if own])
-    first, by = random.randrange(len(own)), random.choice((-3, -2, -1, 1, 2, 3))
-    own[first:] = [level + by for level in own[first:]]
+    rank_levels = random.choice([rank_levels for rank_levels in levels if rank_levels])
+    first, by = random.randrange(len(rank_levels)), random.choice((-3, -2, -1, 1, 2, 3))
+    rank_levels[first:] = [level + by for level in rank_levels[first:]]
 
 
 def coverage(case: Case, random: Random) -> ProgramCertificate | None:
@@ -183,12 +183,12 @@ def other_evidence(case: Case, random: Random) -> ProgramCertificate | None:
 
 
 WAYS: dict[str, Way] = {
-    each.__name__: each
-    for each in (number, buffering, other_digest, coverage, without_phase, acquitted, accused,
-                 other_evidence)
+    way.__name__: way
+    for way in (number, buffering, other_digest, coverage, without_phase, acquitted, accused,
+                other_evidence)
 } | {
-    each.__name__: of_levels(each)
-    for each in (permuted, exchanged, shortened, lengthened, flattened, shifted)
+    change.__name__: of_levels(change)
+    for change in (permuted, exchanged, shortened, lengthened, flattened, shifted)
 }  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def some_evidence(program: Program, random: Random) -> Evidence:
     count = random.randint(1, 3)
     owners = sorted(random.choice(ranks) for _ in range(count))
     places = tuple((rank, random.randint(0, len(program.programs[rank]))) for rank in owners)
-    nodes = [node for own in program.programs for node in own]
+    nodes = [node for instructions in program.programs for node in instructions]
     node = random.choice(nodes) if nodes else None
     return Evidence(
         random.choice(("coverage", "data", "deadlock-freedom", "races")),
@@ -211,14 +211,14 @@ def some_evidence(program: Program, random: Random) -> Evidence:
 
 def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
     """The places of each phase of the grid, in order of its sub-operators."""
-    found: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
+    by_phase: dict[str, list[tuple[tuple[int, ...], tuple[int, int]]]] = {}
     for rank, nodes in enumerate(whole.programs):
         for index, node in enumerate(nodes):
             if isinstance(node, Compute) and node.phase in (whole.grid or {}):
                 cell = tuple((node.sub_operator or {}).values())
-                found.setdefault(node.phase, []).append((cell, (rank, index)))
+                by_phase.setdefault(node.phase, []).append((cell, (rank, index)))
     return {
-        phase: tuple(place for _, place in sorted(found.get(phase, ())))
+        phase: tuple(place for _, place in sorted(by_phase.get(phase, ())))
         for phase in whole.grid or {}
     }
 
@@ -226,19 +226,19 @@ def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
 def is_order(given: ProgramCertificate, program: Program) -> bool:
     """Whether the prover's wait graph has every stretch after all that it waits for."""
     waits = Waits(Matching.of(program), given.buffered)
-    at: list[int | None] = []
+    levels_: list[int | None] = []
     for rank, levels in enumerate(given.levels):
-        stretches = [each for each in waits.stretches if each.rank == rank]
-        at += [0, *levels, *[None] * len(stretches)][: len(stretches)]
-    for node, own in enumerate(at):
-        if own is None:
+        stretches = [stretch_ for stretch_ in waits.stretches if stretch_.rank == rank]
+        levels_ += [0, *levels, *[None] * len(stretches)][: len(stretches)]
+    for node, level_ in enumerate(levels_):
+        if level_ is None:
             continue
         ready = waits.before(node)
         while ready:
             earlier = ready.pop()
-            if earlier >= len(at):  # a meeting: all of its calls
+            if earlier >= len(levels_):  # a meeting: all of its calls
                 ready += waits.before(earlier)
-            elif earlier < 0 or (at[earlier] or 0) >= own or at[earlier] is None:
+            elif earlier < 0 or (levels_[earlier] or 0) >= level_ or levels_[earlier] is None:
                 return False
     return True
 
@@ -285,8 +285,8 @@ def attack(count: int, seed: int = 0) -> Counter[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    found = attack(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
-    for (way, end), times in sorted(found.items()):
-        print(f"{way:20} {end:12} {times:6}")
-    print(f"{'all':20} {'':12} {found.total():6}")
-    sys.exit(any(end == "WRONG" for _, end in found))
+    outcomes = attack(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    for (way_name, end), times in sorted(outcomes.items()):
+        print(f"{way_name:20} {end:12} {times:6}")
+    print(f"{'all':20} {'':12} {outcomes.total():6}")
+    sys.exit(any(end == "WRONG" for _, end in outcomes))

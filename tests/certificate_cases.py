@@ -25,9 +25,9 @@ FILES = [
     *sorted(HERE.glob("fixed/*.json")),
     *(path for path in sorted((HERE.parent / "docs" / "examples").glob("*.json"))
       if path.name != "config.json"),
-    *(each.path for each in exercises() if each.path.suffix == ".json"),
+    *(exercise.path for exercise in exercises() if exercise.path.suffix == ".json"),
 ]  # fmt: skip
-NO_WITNESS = [each.path for each in exercises() if each.path.name[:2] in ("05", "08")]
+NO_WITNESS = [exercise.path for exercise in exercises() if exercise.path.name[:2] in ("05", "08")]
 """Refuted by memory or traffic alone."""
 
 

@@ -26,7 +26,7 @@ SEQUENCES = ("K", "N", "M", "P2x2", "K,N", "N,M", "Ks", "Ns", "S2x2", "M,Ks")
 
 
 class Ones(dict[str, NDArray[np.float64]]):
-    """A memory in which every block lies, with one element."""
+    """A memory that holds every block, with one element each."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -51,7 +51,7 @@ def mutant(seed: int) -> Program:
 
 
 def _look_up(program: Program) -> None:
-    """Raise `ProgramError` if a block lies outside its tensor: no reader takes such a program."""
+    """Raise `ProgramError` if a block is outside of its tensor: no reader takes such a program."""
     meaning, nodes = Meaning(program), chain.from_iterable(program.programs)
     lists = [*(program.initial or ()), *(program.final or ())]
     blocks = [block for names in lists for block in names]
@@ -62,7 +62,9 @@ def _look_up(program: Program) -> None:
                 blocks += getattr(one, key, ())
         if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
             phase = meaning.phases[node.phase]
-            blocks += [each.block(node.sub_operator) for each in (*phase.reads, phase.writes)]
+            blocks += [
+                template.block(node.sub_operator) for template in (*phase.reads, phase.writes)
+            ]
     for block in blocks:
         meaning.place(block)
 
@@ -149,18 +151,18 @@ def _change_ends(random: Random, fields: Json) -> None:
     lists = [list(blocks) for blocks in fields.get(key, [])]
     filled = [blocks for blocks in lists if blocks]
     if filled:
-        blocks, names = random.choice(filled), [name for own in lists for name in own]
+        blocks, names = random.choice(filled), [name for listed in lists for name in listed]
         place = random.randrange(len(blocks))
         blocks[place : place + 1] = random.choice(([], [random.choice(names)]))
         fields[key] = lists
 
 
 def _change_amounts(random: Random, fields: Json) -> None:
-    """Another bound of memory, or other amounts that are sent, or one that nobody had told."""
+    """Another bound of memory, or other amounts that are sent, or one that was not stated."""
     amount = random.choice((0, 2, 4, 12, 36, 100))
     if random.random() < 0.65:
-        told = (fields.get("memory") or {}).get("device")
-        bound = amount if told is None else max(0, told + random.choice((-4, -1, 1, 4)))
+        limit = (fields.get("memory") or {}).get("device")
+        bound = amount if limit is None else max(0, limit + random.choice((-4, -1, 1, 4)))
         fields["memory"] = {random.choice(("device", "device", "device", "host")): bound}
     elif fields.get("traffic"):
         fields["traffic"] = [*fields["traffic"][1:], amount]

@@ -22,7 +22,7 @@ COLLECTIVES = (*REDUCING, "broadcast", "all_gather", "all_to_all", "barrier")
 
 def with_rank(fields: Json, rank: int, nodes: Nodes) -> list[Nodes]:
     """The program with other instructions on one rank."""
-    return [nodes if own == rank else old for own, old in enumerate(fields["programs"])]
+    return [nodes if index == rank else old for index, old in enumerate(fields["programs"])]
 
 
 def places(fields: Json, *ops: str) -> Iterator[tuple[int, int, Json]]:
@@ -37,8 +37,8 @@ def wait_of(nodes: Nodes, index: int) -> int | None:
     """Where what is posted at `index` is waited for."""
     request = nodes[index].get("request")
     later = range(index + 1, len(nodes))
-    found = (at for at in later if nodes[at] == {"op": "wait", "request": request})
-    return next(found, None) if request is not None else None
+    waits = (place for place in later if nodes[place] == {"op": "wait", "request": request})
+    return next(waits, None) if request is not None else None
 
 
 def without(nodes: Nodes, *indices: int | None) -> Nodes:
@@ -54,7 +54,7 @@ def changed(fields: Json, rank: int, index: int, **entries: Any) -> list[Nodes]:
 
 
 def at(rank: int, index: int) -> str:
-    """How a change is told, `rank 1, instruction 3`."""
+    """The text for a change, `rank 1, instruction 3`."""
     return f"rank {rank}, instruction {index}"
 
 
@@ -65,9 +65,9 @@ def partner(fields: Json, rank: int, index: int) -> tuple[int, int] | None:
     """The other side of a message, matched in order."""
     node = fields["programs"][rank][index]
     sends = node["op"] in ("send", "isend")
-    own = _channel(fields, rank, node["peer"], node, sends)
+    channel = _channel(fields, rank, node["peer"], node, sends)
     other = _channel(fields, node["peer"], rank, node, not sends)
-    number = own.index(index)
+    number = channel.index(index)
     return (node["peer"], other[number]) if number < len(other) else None
 
 
@@ -107,7 +107,7 @@ def dropped_message(fields: Json) -> Iterator[Change]:
             both = without(theirs, other[1], wait_of(theirs, other[1]))
             yield (
                 f"both sides of {at(rank, index)}",
-                [both if r == other[0] else own for r, own in enumerate(once)],
+                [both if r == other[0] else instructions for r, instructions in enumerate(once)],
             )
 
 
@@ -132,7 +132,7 @@ def duplicated_message(fields: Json) -> Iterator[Change]:
             both = _repeated(fields["programs"][other[0]], other[1])
             yield (
                 f"both sides of {at(rank, index)}",
-                [both if r == other[0] else own for r, own in enumerate(once)],
+                [both if r == other[0] else instructions for r, instructions in enumerate(once)],
             )
 
 
@@ -200,7 +200,7 @@ def doubled_wait(fields: Json) -> Iterator[Change]:
 
 
 def moved_wait(fields: Json) -> Iterator[Change]:
-    """A wait stands right after its post, or at the end of the program."""
+    """A wait is right after its post, or at the end of the program."""
     for rank, index, node in places(fields, "wait"):
         nodes = without(fields["programs"][rank], index)
         post = next(i for i, n in enumerate(nodes) if n.get("request") == node["request"])
@@ -350,11 +350,11 @@ def forgotten_sum(fields: Json) -> Iterator[Change]:
     for members in calls(fields, *REDUCING):
         block = fields["programs"][members[0][0]][members[0][1]]["block"]
         reduced.setdefault(block.partition("[")[0], []).append(members)
-    for tensor, each in reduced.items():
-        gone = {(rank, index) for members in each for rank, index in members}
+    for tensor, reduced_ in reduced.items():
+        gone = {(rank, index) for members in reduced_ for rank, index in members}
         programs = []
         for rank, nodes in enumerate(fields["programs"]):
-            out = [index for own, index in gone if own == rank]
+            out = [index for place, index in gone if place == rank]
             waits = [wait_of(nodes, index) for index in out]
             programs.append(without(nodes, *out, *waits))
         yield tensor, programs

@@ -1,4 +1,4 @@
-"""Ways to make wrong what a program says around its instructions; and the changes of all ways."""
+"""Ways to make fields of a program wrong, other than instructions; and the changes of all ways."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def wrong_amount(fields: Json) -> Iterator[Whole]:
         if bound[key] + by >= 0:
             memory = {**bound, key: bound[key] + by}
             yield f"memory of the {key}: {by:+d}", {**fields, "memory": memory}
-    told = fields.get("traffic") or ()
-    for rank, halves in product(range(len(told)), (-2, 1, 2)):
-        amount = Fraction(told[rank]) + Fraction(halves, 2)
+    stated = fields.get("traffic") or ()
+    for rank, halves in product(range(len(stated)), (-2, 1, 2)):
+        amount = Fraction(stated[rank]) + Fraction(halves, 2)
         if amount >= 0:
             text = amount.numerator if amount.denominator == 1 else str(amount)
             yield (
                 f"traffic of rank {rank}: {amount}",
-                {**fields, "traffic": [*told[:rank], text, *told[rank + 1 :]]},
+                {**fields, "traffic": [*stated[:rank], text, *stated[rank + 1 :]]},
             )
 
 
 def wrong_home(fields: Json) -> Iterator[Whole]:
-    """A block lies at first, or should lie at last, on no rank, on the next one, or there too."""
+    """A block is at first, or should be at the end, on no rank, on the next one, or there too."""
     for key, rank in product(("initial", "final"), range(fields["ranks"])):
         for block in (fields.get(key) or [[]] * fields["ranks"])[rank]:
             lists = [list(blocks) for blocks in fields[key]]
@@ -40,10 +40,10 @@ def wrong_home(fields: Json) -> Iterator[Whole]:
             yield f"{key}, rank {rank}: no {block}", {**fields, key: lists}
             other = (rank + 1) % fields["ranks"]
             if block not in lists[other]:
-                there = [[*own, block] if r == other else own for r, own in enumerate(lists)]
+                there = [[*held, block] if r == other else held for r, held in enumerate(lists)]
                 text = f"{key}: {block} on rank {other}"
                 yield f"{text}, not {rank}", {**fields, key: there}
-                both = [[*own, block] if r == rank else own for r, own in enumerate(there)]
+                both = [[*held, block] if r == rank else held for r, held in enumerate(there)]
                 yield f"{text} and {rank}", {**fields, key: both}
 
 

@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):
-    """What prover and explorer said of a generated program."""
+    """The verdicts of prover and explorer on a generated program."""
 
     seed: int
     verdict: str
@@ -109,7 +109,7 @@ class Judged(msgspec.Struct, frozen=True, tag="mutant"):
 
 def operator(sequence: Sequence) -> Linear:
     """The operator of a mesh, of another length along each dim where they are cut alike."""
-    sizes = {dim: at * count for at, (dim, count) in enumerate(sequence.grid.items(), 2)}
+    sizes = {dim: length * count for length, (dim, count) in enumerate(sequence.grid.items(), 2)}
     return Linear(**{**dict.fromkeys("MNK", 2), **sizes})
 
 
@@ -128,18 +128,18 @@ def base(method: str) -> list[Json]:
     if method in STEPS:
         return [STEPS[method]()]
     sequences = [Sequence.of(PRIMITIVES[method](), *sides) for sides in BASES[method]]
-    return [msgspec.to_builtins(lower(each, operator(each))) for each in sequences]
+    return [msgspec.to_builtins(lower(sequence, operator(sequence))) for sequence in sequences]
 
 
 @cache
 def changes(method: str, way: str, most: int) -> list[tuple[str, Program]]:
-    """So many different programs at most that one way makes of a method's, always the same ones."""
+    """At most `most` different programs that one way makes of a method's; always the same ones."""
     made = [change for fields in base(method) for change in changes_of(way, fields)]
     Random(f"{method} {way}").shuffle(made)
-    found: dict[bytes, tuple[str, Program]] = {}
-    unchanged = {msgspec.json.encode(msgspec.convert(each, Program)) for each in base(method)}
+    distinct: dict[bytes, tuple[str, Program]] = {}
+    unchanged = {msgspec.json.encode(msgspec.convert(fields, Program)) for fields in base(method)}
     for where, fields in made:
-        if len(found) == most:
+        if len(distinct) == most:
             break
         try:
             program = msgspec.convert(fields, Program)
@@ -147,24 +147,24 @@ def changes(method: str, way: str, most: int) -> list[tuple[str, Program]]:
             continue
         text = msgspec.json.encode(program)
         if text not in unchanged:
-            found.setdefault(text, (where, program))
-    return list(found.values())
+            distinct.setdefault(text, (where, program))
+    return list(distinct.values())
 
 
 @cache
 def map_changes(method: str, way: str, most: int) -> list[tuple[str, Primitive]]:
-    """So many different primitives at most that one way makes of a method."""
-    own = PRIMITIVES[method]()
-    made = list(MAP_WAYS[way](own))
+    """At most `most` different primitives that one way makes of a method."""
+    original = PRIMITIVES[method]()
+    made = list(MAP_WAYS[way](original))
     Random(f"{method} {way}").shuffle(made)
-    found, unchanged = dict[str, tuple[str, Primitive]](), digest_of(own)
+    distinct, unchanged = dict[str, tuple[str, Primitive]](), digest_of(original)
     for where, primitive in made:
-        if len(found) == most:
+        if len(distinct) == most:
             break
         digest = digest_of(primitive)
         if digest != unchanged or way == "wrong formula":
-            found.setdefault(digest, (where, primitive))
-    return list(found.values())
+            distinct.setdefault(digest, (where, primitive))
+    return list(distinct.values())
 
 
 def digest_of(primitive: Primitive) -> str:
@@ -186,7 +186,7 @@ def digest_of(primitive: Primitive) -> str:
 
 
 def tasks(most: int, most_maps: int) -> list[Task]:
-    """At most so many mutants of each way and method: of its programs, and of its map."""
+    """At most `most` mutants of each way and method: of its programs, and of its map."""
     programs = [
         Task(method, way, number, most)
         for method, way in product((*PRIMITIVES, *STEPS), PROGRAM_WAYS)
@@ -201,23 +201,23 @@ def tasks(most: int, most_maps: int) -> list[Task]:
 
 
 def agree_on(seed: int) -> Generated:
-    """Let both judge a generated program; each seventh one with sends that return at once."""
+    """Have both decide a generated program; each seventh one with sends that return at once."""
     program, buffered = mutant(seed), seed % 7 == 0
     report, seen = verify_program(program, buffered=buffered), explore(program, buffered=buffered)
     failed = tuple(sorted(seen.failed))
     return Generated(seed, report.verdict, failed, disagreement(report, seen))
 
 
-def judge(task: Task) -> Judged:
-    """Judge one mutant."""
+def decide(task: Task) -> Judged:
+    """Decide one mutant."""
     if task.way in MAP_WAYS:
         primitives = map_changes(task.method, task.way, task.most)
-        return _judge_primitive(task, *primitives[task.number])
-    return judge_program(task, *changes(task.method, task.way, task.most)[task.number])
+        return _decide_primitive(task, *primitives[task.number])
+    return decide_program(task, *changes(task.method, task.way, task.most)[task.number])
 
 
-def judge_program(task: Task, where: str, program: Program) -> Judged:
-    """Judge a changed program."""
+def decide_program(task: Task, where: str, program: Program) -> Judged:
+    """Decide a changed program."""
     seen, start = explore(program), perf_counter()
     report = verify_program(program)
     seconds = perf_counter() - start
@@ -243,15 +243,17 @@ def meshes(primitive: Primitive) -> Iterator[Sequence]:
     """Those with short sides on few devices, the smallest first."""
     count = len(primitive.side_names)
     largest = LARGEST if count == 1 else LARGEST_OF_SEVERAL
-    found = [
+    sequences = [
         (prod(Element(primitive, sides).axis_lengths), sides)
         for sides in product(range(1, 6), repeat=count)
     ]
-    return (Sequence.of(primitive, *sides) for ranks, sides in sorted(found) if ranks <= largest)
+    return (
+        Sequence.of(primitive, *sides) for ranks, sides in sorted(sequences) if ranks <= largest
+    )
 
 
-def _judge_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
-    """Judge a changed primitive: on small meshes by the explorer, on all by the proofs.
+def _decide_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
+    """Decide a changed primitive: on small meshes by the explorer, on all by the proofs.
 
     In the lowered program a misaligned block is one that a realigning hop sends from where it is
     not, which is placement there.
@@ -266,10 +268,10 @@ def _judge_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
             failed |= set(explore(lower(sequence, linear)).failed) & names
         if failed:
             break
-    told = refuted(report)
+    properties = refuted(report)
     meant = failed | {"alignment"} if "placement" in failed else failed
-    split = "properties" if failed and told and not meant & told else ""
+    split = "properties" if failed and properties and not meant & properties else ""
     return Judged(
         task.method, task.way, task.number, where, digest_of(primitive), tuple(sorted(failed)),
-        report.verdict, tuple(sorted(told)), split, seconds,
+        report.verdict, tuple(sorted(properties)), split, seconds,
     )  # fmt: skip

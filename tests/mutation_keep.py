@@ -1,7 +1,7 @@
 """Writes the kept sample of mutants anew: `python tests/mutation_keep.py`.
 
 For every way there is one program in `tests/golden/mutants` that the explorer finds harmful, and
-one that does no harm where the way has such. `index.json` says of each which properties fail.
+one that does no harm where the way has such. `index.json` states which properties of each fail.
 Small ones are chosen, of the method that has the fewest so far.
 """
 
@@ -45,8 +45,8 @@ def index() -> list[Kept]:
 
 def candidates(way: str, methods: tuple[str, ...]) -> Iterator[tuple[str, str, Program]]:
     """(method, where, program) of these methods in order, but the large ones last."""
-    found = [(method, *each) for method in methods for each in changes(method, way, MOST)]
-    yield from sorted(found, key=lambda each: len(msgspec.json.encode(each[2])) > LARGEST)
+    cases = [(method, *case) for method in methods for case in changes(method, way, MOST)]
+    yield from sorted(cases, key=lambda case: len(msgspec.json.encode(case[2])) > LARGEST)
 
 
 def chosen() -> Iterator[tuple[Kept, Program]]:
@@ -72,9 +72,9 @@ def main() -> None:
     for path in FOLDER.glob("*.json"):
         path.unlink()
     kept = []
-    for each, program in chosen():
-        kept.append(each)
-        save_program(program, FOLDER / each.file)
+    for mutant, program in chosen():
+        kept.append(mutant)
+        save_program(program, FOLDER / mutant.file)
     text = msgspec.json.format(msgspec.json.encode(kept), indent=1)
     (FOLDER / "index.json").write_bytes(text + b"\n")
     print(f"{len(kept)} programs in {FOLDER}")

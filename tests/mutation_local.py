@@ -58,10 +58,10 @@ def wrong_slice(fields: Json) -> Iterator[Change]:
 def wrong_operand(fields: Json) -> Iterator[Change]:
     """A product reads another block, or is added to another one."""
     for rank in range(fields["ranks"]):
-        own = products(fields, rank)
+        places = products(fields, rank)
         nodes = fields["programs"][rank]
-        for index in own:
-            for other in own:
+        for index in places:
+            for other in places:
                 for key in ("reads", "accumulates"):
                     if nodes[other][key] != nodes[index][key]:
                         entry = {key: nodes[other][key]}
@@ -92,8 +92,8 @@ def doubled_product(fields: Json) -> Iterator[Change]:
 def swapped_products(fields: Json) -> Iterator[Change]:
     """Two products of one rank change places."""
     for rank in range(fields["ranks"]):
-        own = products(fields, rank)
-        for one, other in pairwise(own):
+        places = products(fields, rank)
+        for one, other in pairwise(places):
             nodes = list(fields["programs"][rank])
             nodes[one], nodes[other] = nodes[other], nodes[one]
             yield f"{at(rank, one)} and {other}", with_rank(fields, rank, nodes)
@@ -105,11 +105,11 @@ def late_rank(fields: Json) -> Iterator[Change]:
         phases = {fields["programs"][rank][index]["phase"] for index in products(fields, rank)}
         for phase in sorted(phases):
             nodes = list(fields["programs"][rank])
-            own = [i for i in products(fields, rank) if nodes[i]["phase"] == phase]
-            late = [nodes[index] for index in (*own[-1:], *own[:-1])]
-            for index, node in zip(own, late, strict=True):
+            places = [i for i in products(fields, rank) if nodes[i]["phase"] == phase]
+            late = [nodes[index] for index in (*places[-1:], *places[:-1])]
+            for index, node in zip(places, late, strict=True):
                 nodes[index] = node
-            if len(own) > 1:
+            if len(places) > 1:
                 yield f"rank {rank}, {phase}", with_rank(fields, rank, nodes)
 
 

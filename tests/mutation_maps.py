@@ -206,19 +206,19 @@ def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
 
 
 class Told(Edited):
-    """A primitive that says something else of what it sends or holds."""
+    """A primitive with another formula of what it sends or holds."""
 
     def __init__(self, base: Primitive, name: str, change: Callable[..., Any]) -> None:
         super().__init__(base)
         self.name, self.change = name, change
 
     def sent(self, *sizes: Any) -> Any:
-        return self._told("sent", sizes)
+        return self._stated("sent", sizes)
 
     def held(self, *sizes: Any) -> Any:
-        return self._told("held", sizes)
+        return self._stated("held", sizes)
 
-    def _told(self, name: str, sizes: tuple[Any, ...]) -> Any:
+    def _stated(self, name: str, sizes: tuple[Any, ...]) -> Any:
         formula = getattr(self.base, name)
         return self.change(formula, *sizes) if name == self.name else formula(*sizes)
 

@@ -1,9 +1,10 @@
 """`make mutants`: how many wrong programs and primitives are caught, and how many right refused.
 
-The explorer and the emulator say which mutants do harm, and the proofs have to say so too. Then
-prover and explorer judge generated programs. It ends with 1 unless every harmful mutant is refuted,
-every harmless one is proved, and the two agree on all generated programs. What was judged is kept
-in `out/mutants.jsonl`: a run that was stopped goes on from there, while the code is the same.
+The explorer and the emulator decide which mutants are harmful, and the proofs have to agree. Then
+prover and explorer decide generated programs. It ends with 1 unless every harmful mutant is
+refuted, every harmless one is proved, and the two agree on all generated programs. What was judged
+is kept in `out/mutants.jsonl`: a run that was stopped goes on from there, while the code is the
+same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from long_runs import fingerprint, judged
-from mutation_judge import Generated, Judged, agree_on, judge, tasks
+from mutation_judge import Generated, Judged, agree_on, decide, tasks
 from mutation_store import Store
 
 from primepar.verify.explorer.properties import ORDER
@@ -35,38 +36,40 @@ def main() -> int:
     options = parser.parse_args()
     with Store(options.kept, fingerprint()) as store:
         asked = tasks(options.most, options.most_maps)
-        new = [each for each in asked if each[:3] not in store.mutants]
-        for one in judged("mutants", judge, new, options.jobs, len(asked)):
+        new = [mutant for mutant in asked if mutant[:3] not in store.mutants]
+        for one in judged("mutants", decide, new, options.jobs, len(asked)):
             store.keep([one])
         seeds = range(options.programs)
         rest = [seed for seed in seeds if seed not in store.generated]
         for seen in judged("generated programs", agree_on, rest, options.jobs, len(seeds)):
             store.keep([seen])
-        mutants = distinct([store.mutants[each[:3]] for each in asked])
+        mutants = distinct([store.mutants[mutant[:3]] for mutant in asked])
         generated = [store.generated[seed] for seed in seeds]
     report(mutants)
     agreement(generated)
-    right = all(each.is_right for each in mutants) and not any(each.differ for each in generated)
+    right = all(mutant.is_right for mutant in mutants) and not any(
+        mutant.differ for mutant in generated
+    )
     return 0 if right else 1
 
 
 def distinct(mutants: list[Judged]) -> list[Judged]:
     """Those that no other one is equal to."""
-    return list({(each.method, each.digest): each for each in mutants}.values())
+    return list({(mutant.method, mutant.digest): mutant for mutant in mutants}.values())
 
 
 def report(mutants: list[Judged]) -> None:
     """The tables of ways and of methods, the score, and what went wrong."""
-    table("way", mutants, lambda each: each.way)
-    table("method", mutants, lambda each: each.method)
+    table("way", mutants, lambda mutant: mutant.way)
+    table("method", mutants, lambda mutant: mutant.method)
     harmful, caught, harmless, refused = counts(mutants)
     print(f"harmful caught / harmful: {share(caught, harmful)}")
     print(f"harmless refused / harmless: {share(refused, harmless)}")
-    for each in mutants:
-        if not each.is_right:
-            failed, told = " ".join(each.failed) or "nothing", " ".join(each.refuted)
-            print(f"WRONG {each.method}, {each.way}, {each.where}: {failed} should fail; "
-                  f"{each.verdict} {told} {each.split}")  # fmt: skip
+    for mutant in mutants:
+        if not mutant.is_right:
+            failed, refuted = " ".join(mutant.failed) or "nothing", " ".join(mutant.refuted)
+            print(f"WRONG {mutant.method}, {mutant.way}, {mutant.where}: {failed} should fail; "
+                  f"{mutant.verdict} {refuted} {mutant.split}")  # fmt: skip
 
 
 def share(part: int, whole: int) -> str:
@@ -76,9 +79,9 @@ def share(part: int, whole: int) -> str:
 
 def counts(mutants: list[Judged]) -> tuple[int, int, int, int]:
     """Harmful ones, those of them that are caught, harmless ones, those that are refused."""
-    harmful = [each for each in mutants if each.harmful]
-    caught = sum(each.verdict == "refuted" for each in harmful)
-    refused = sum(each.verdict != "proved" for each in mutants if not each.harmful)
+    harmful = [mutant for mutant in mutants if mutant.harmful]
+    caught = sum(mutant.verdict == "refuted" for mutant in harmful)
+    refused = sum(mutant.verdict != "proved" for mutant in mutants if not mutant.harmful)
     return len(harmful), caught, len(mutants) - len(harmful), refused
 
 
@@ -86,7 +89,7 @@ def table(title: str, mutants: list[Judged], key: Callable[[Judged], str]) -> No
     """One row for each way or method, and the sum."""
     print(f"{title:20}" + "".join(f"{column:>10}" for column in COLUMNS))
     for name in dict.fromkeys(map(key, mutants)):
-        row(name, [each for each in mutants if key(each) == name])
+        row(name, [mutant for mutant in mutants if key(mutant) == name])
     row("all", mutants)
     print()
 
@@ -94,18 +97,18 @@ def table(title: str, mutants: list[Judged], key: Callable[[Judged], str]) -> No
 def row(name: str, mutants: list[Judged]) -> None:
     """How many there are, and how they were judged."""
     numbers = (len(mutants), *counts(mutants))
-    seconds = sum(each.seconds for each in mutants)
+    seconds = sum(mutant.seconds for mutant in mutants)
     print(f"{name:20}" + "".join(f"{number:10}" for number in numbers) + f"{seconds:10.1f}")
 
 
 def agreement(generated: list[Generated]) -> None:
-    """Tell how prover and explorer agree on generated programs."""
-    verdicts = Counter(each.verdict for each in generated)
-    failed = Counter(name for each in generated for name in each.failed)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-    print(f"\n{len(generated)} generated programs: {told}")
+    """Print how prover and explorer agree on generated programs."""
+    verdicts = Counter(program.verdict for program in generated)
+    failed = Counter(name for program in generated for name in program.failed)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    print(f"\n{len(generated)} generated programs: {counts}")
     print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in ORDER))
-    differ = [f"{each.seed} ({each.differ})" for each in generated if each.differ]
+    differ = [f"{program.seed} ({program.differ})" for program in generated if program.differ]
     print(f"prover and explorer differ on {', '.join(differ) or 'none'}")
 
 

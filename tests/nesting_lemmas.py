@@ -1,6 +1,6 @@
 """The nesting theorem as lemmas for Z3: what is right of both members is right of their nesting.
 
-Of a member nothing is known but what its own proof says. A nested device is a pair of devices, a
+Of a member only the claims of its own proof are known. A nested device is a pair of devices, a
 nested step a pair of steps of which the inner one is fast, and a nested block a pair of blocks; of
 three members the third is nested in the first two.
 """
@@ -85,10 +85,10 @@ def lemmas() -> Iterator[Lemma]:
     yield from _indices()
     yield _once()
     yield _each()
-    yield _brought()
-    yield _rests("placement", "what a step needs rests on some device")
+    yield _sent()
+    yield _resident("placement", "what a step needs is resident on some device")
     yield from _sums()
-    yield _rests("alignment", "every block rests on some device")
+    yield _resident("alignment", "every block is resident on some device")
     yield _stays()
     yield _ends_on_some()
     yield from _ranks()
@@ -127,11 +127,11 @@ def _indices() -> Iterator[Lemma]:
 
 def _once() -> Lemma:
     given, both, alike = [], [], []
-    for each in MEMBERS:
+    for member in MEMBERS:
         one, other, t, then, what = (
-            each.device(), each.device("'"), each.step(), each.step("'"), each.block()
+            member.device(), member.device("'"), member.step(), member.step("'"), member.block()
         )  # fmt: skip
-        twice = z3.And(each.works(one, t, what), each.works(other, then, what))
+        twice = z3.And(member.works(one, t, what), member.works(other, then, what))
         same = z3.And(one == other, t == then)
         given.append(every([one, other, t, then, what], twice, same))
         both.append(twice)
@@ -141,50 +141,52 @@ def _once() -> Lemma:
 
 
 def _each() -> Lemma:
-    given, done, at = [], [], []
-    for each in MEMBERS:
-        device, t, what = each.device(), each.step(), each.block()
-        done.append(each.works(device, t, what))
+    given, done, coordinates = [], [], []
+    for member in MEMBERS:
+        device, t, what = member.device(), member.step(), member.block()
+        done.append(member.works(device, t, what))
         given.append(z3.ForAll([what], z3.Exists([device, t], done[-1])))
-        at += [device, t]
+        coordinates += [device, t]
     sentence = "every sub-operator is computed at some place and step"
-    return Lemma("coverage", sentence, tuple(given), z3.Exists(at, z3.And(done)))
+    return Lemma("coverage", sentence, tuple(given), z3.Exists(coordinates, z3.And(done)))
 
 
 # Placement
 
 
-def _held(each: Member, step: Term, before: Term) -> tuple[Term, Term]:
+def _held(member: Member, step: Term, before: Term) -> tuple[Term, Term]:
     """A device needs a block at a step; some device had it at another step."""
-    need, has = each.works(each.device(), step, each.block()), each.works(
-        each.device("'"), before, each.block()
+    need, has = member.works(member.device(), step, member.block()), member.works(
+        member.device("'"), before, member.block()
     )  # fmt: skip
     return need, has
 
 
-def _goes_on(each: Member) -> Term:
+def _goes_on(member: Member) -> Term:
     """What a step needs, some device had at the step before."""
-    t = each.step("?")
-    need, has = _held(each, t + 1, t)
-    within = z3.And(t >= 0, t + 1 < each.steps, need)
-    return every([each.device(), each.block(), t], within, z3.Exists([each.device("'")], has))
+    t = member.step("?")
+    need, has = _held(member, t + 1, t)
+    within = z3.And(t >= 0, t + 1 < member.steps, need)
+    return every([member.device(), member.block(), t], within, z3.Exists([member.device("'")], has))
 
 
-def _turns(each: Member) -> Term:
+def _turns(member: Member) -> Term:
     """What the first step needs, some device had at the last."""
-    need, has = _held(each, z3.IntVal(0), each.steps - 1)
-    return every([each.device(), each.block()], need, z3.Exists([each.device("'")], has))
+    need, has = _held(member, z3.IntVal(0), member.steps - 1)
+    return every([member.device(), member.block()], need, z3.Exists([member.device("'")], has))
 
 
-def _brought() -> Lemma:
+def _sent() -> Lemma:
     """Without homes; the inner member begins again where the outer one goes on."""
     carries = INNER.step() + 1 == INNER.steps
     later = (z3.If(carries, OUTER.step() + 1, OUTER.step()),
              z3.If(carries, 0, INNER.step() + 1))  # fmt: skip
-    within = [z3.And(each.step() >= 0, each.step() < each.steps, then < each.steps)
-              for each, then in zip(MEMBERS, later, strict=True)]  # fmt: skip
-    pairs = [_held(each, then, each.step()) for each, then in zip(MEMBERS, later, strict=True)]
-    has = z3.Exists([each.device("'") for each in MEMBERS], z3.And([has for _, has in pairs]))
+    within = [z3.And(member.step() >= 0, member.step() < member.steps, then < member.steps)
+              for member, then in zip(MEMBERS, later, strict=True)]  # fmt: skip
+    pairs = [
+        _held(member, then, member.step()) for member, then in zip(MEMBERS, later, strict=True)
+    ]
+    has = z3.Exists([member.device("'") for member in MEMBERS], z3.And([has for _, has in pairs]))
     need = z3.And([*within, *(need for need, _ in pairs)])
     turns = z3.Implies(OUTER.steps > 1, _turns(INNER))
     return Lemma(
@@ -195,13 +197,13 @@ def _brought() -> Lemma:
     )
 
 
-def _rests(name: str, sentence: str) -> Lemma:
+def _resident(name: str, sentence: str) -> Lemma:
     """With homes."""
-    given, rests = [], []
-    for each in MEMBERS:
-        rests.append(each.has("home of")(each.device(), each.block()))
-        given.append(z3.ForAll([each.block()], z3.Exists([each.device()], rests[-1])))
-    homes = z3.Exists([each.device() for each in MEMBERS], z3.And(rests))
+    given, resident = [], []
+    for member in MEMBERS:
+        resident.append(member.has("home of")(member.device(), member.block()))
+        given.append(z3.ForAll([member.block()], z3.Exists([member.device()], resident[-1])))
+    homes = z3.Exists([member.device() for member in MEMBERS], z3.And(resident))
     return Lemma(name, sentence, tuple(given), homes)
 
 
@@ -219,10 +221,10 @@ def _sums() -> Iterator[Lemma]:
     d, e, one, other = z3.Consts("d e one other", device)
     p, what = z3.Consts("p what", product)
 
-    def after(at: Term, has: Term) -> Term:
-        left = z3.Exists([d], z3.And(takes(d), source(d) == at))
-        came = z3.And(takes(at), part(source(at), has))
-        return z3.Or(z3.And(part(at, has), z3.Not(left)), came, new(at, has))
+    def after(device_: Term, has: Term) -> Term:
+        left = z3.Exists([d], z3.And(takes(d), source(d) == device_))
+        came = z3.And(takes(device_), part(source(device_), has))
+        return z3.Or(z3.And(part(device_, has), z3.Not(left)), came, new(device_, has))
 
     in_one_part = every([d, e, p], z3.And(part(d, p), part(e, p)), d == e)
     computed_once = every([d, e, p], z3.And(new(d, p), z3.Or(new(e, p), part(e, p))),
@@ -241,7 +243,7 @@ def _sums() -> Iterator[Lemma]:
         z3.Exists([e], after(e, what)),
     )
     home = z3.Function("sends its part to", device, device)
-    summed = [z3.Exists([d], z3.And(part(d, what), home(d) == at)) for at in (one, other)]
+    summed = [z3.Exists([d], z3.And(part(d, what), home(d) == holder)) for holder in (one, other)]
     yield Lemma(
         "completion",
         "no product is in the sums of two homes",
@@ -253,18 +255,21 @@ def _sums() -> Iterator[Lemma]:
 # Alignment
 
 
-def _starts(each: Member) -> Term:
-    return each.has("starts with")(each.device(), each.block())
+def _starts(member: Member) -> Term:
+    return member.has("starts with")(member.device(), member.block())
 
 
-def _ends(each: Member, tag: str = "") -> Term:
-    return each.has("ends with")(each.device(tag), each.block())
+def _ends(member: Member, tag: str = "") -> Term:
+    return member.has("ends with")(member.device(tag), member.block())
 
 
 def _stays() -> Lemma:
     """Between phases, where nothing moves in either member: for sums this is all there is."""
-    given = [every([each.device(), each.block()], _starts(each), _ends(each)) for each in MEMBERS]
-    starts, ends = (z3.And([has(each) for each in MEMBERS]) for has in (_starts, _ends))
+    given = [
+        every([member.device(), member.block()], _starts(member), _ends(member))
+        for member in MEMBERS
+    ]
+    starts, ends = (z3.And([has(member) for member in MEMBERS]) for has in (_starts, _ends))
     sentence = "a phase starts with what the one before it ended with"
     return Lemma("alignment", sentence, tuple(given), z3.Implies(starts, ends))
 
@@ -272,14 +277,14 @@ def _stays() -> Lemma:
 def _ends_on_some() -> Lemma:
     """Between phases, where something moves: from whoever has it."""
     given, starts, ends = [], [], []
-    for each in MEMBERS:
-        starts.append(_starts(each))
-        ends.append(_ends(each, "'"))
-        some = z3.Exists([each.device("'")], ends[-1])
-        given.append(every([each.device(), each.block()], starts[-1], some))
-    found = z3.Exists([each.device("'") for each in MEMBERS], z3.And(ends))
+    for member in MEMBERS:
+        starts.append(_starts(member))
+        ends.append(_ends(member, "'"))
+        some = z3.Exists([member.device("'")], ends[-1])
+        given.append(every([member.device(), member.block()], starts[-1], some))
+    exists = z3.Exists([member.device("'") for member in MEMBERS], z3.And(ends))
     sentence = "what a phase starts with, some device had at the end of the one before"
-    return Lemma("alignment", sentence, tuple(given), z3.Implies(z3.And(starts), found))
+    return Lemma("alignment", sentence, tuple(given), z3.Implies(z3.And(starts), exists))
 
 
 # Deadlock-freedom
@@ -320,14 +325,16 @@ def precedes(one: list[Term], other: list[Term]) -> Term:
 def _in_flight() -> Iterator[Lemma]:
     """What is in flight during a step, by the rules by which all movement is derived."""
     device, block = z3.DeclareSort("device"), z3.DeclareSort("block")
-    arrives, lies = (z3.Function(name, device, block, BOOL) for name in ("arrives at", "lies on"))
+    arrives, held = (
+        z3.Function(name, device, block, BOOL) for name in ("arrives at", "is held by")
+    )
     d, e = z3.Consts("d e", device)
     one, other = z3.Consts("one other", block)
     yield Lemma(
         "races",
         "what arrives during a step has a buffer that is not in use",
-        (every([d, one], arrives(d, one), z3.Not(lies(d, one))),),
-        z3.Implies(z3.And(arrives(d, one), lies(d, other)), one != other),
+        (every([d, one], arrives(d, one), z3.Not(held(d, one))),),
+        z3.Implies(z3.And(arrives(d, one), held(d, other)), one != other),
     )
     part, adds = (z3.Function(name, device, BOOL) for name in ("has a part", "adds"))
     takes, source = z3.Function("takes", device, BOOL), z3.Function("source", device, device)

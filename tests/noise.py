@@ -31,10 +31,10 @@ class Noise:
 
     def post(self, rank: int, node: Json, request: str) -> None:
         """Post something, and wait for it a little later."""
-        own = self.programs[rank]
-        own.append({**node, "request": request})
-        late = self.random.randint(len(own), len(own) + 2)
-        own.insert(late, {"op": "wait", "request": request})
+        instructions = self.programs[rank]
+        instructions.append({**node, "request": request})
+        late = self.random.randint(len(instructions), len(instructions) + 2)
+        instructions.insert(late, {"op": "wait", "request": request})
 
     def on(self) -> Json:
         """A communicator, mostly the usual one."""
@@ -73,17 +73,17 @@ class Noise:
             node["reduction"] = random.choice(("sum", "sum", "max"))
         posted = random.random() < 0.4
         for rank in group:
-            own = dict(node)
+            call = dict(node)
             if op not in ("barrier", "all_to_all"):
-                own["block"] = self.block()
+                call["block"] = self.block()
             if op in ("all_gather", "reduce_scatter", "all_to_all"):
-                own["blocks"] = [self.block() for _ in group]
+                call["blocks"] = [self.block() for _ in group]
             if op == "all_to_all":
-                own["into"] = [self.block() for _ in group]
+                call["into"] = [self.block() for _ in group]
             if posted:
-                self.post(rank, own, number)
+                self.post(rank, call, number)
             else:
-                self.programs[rank].append(own)
+                self.programs[rank].append(call)
 
     def local(self, number: str) -> None:
         ops = ("compute", "alloc", "free", "evict", "fetch") + ("cut", "join", "f", "g") * 2

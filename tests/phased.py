@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Step:
-    """A program that grows by instructions; `x` is sharded in rows, one or two for a rank."""
+    """A program that grows instruction by instruction; `x` is cut in rows, one or two a rank."""
 
     random: Random
     ranks: int
@@ -44,7 +44,7 @@ class Step:
         return {"M": self.ranks * self.rows, "K": self.columns}
 
     def tensor(self, name: str) -> None:
-        """Define the offsets of the blocks of a tensor in rows; or do not."""
+        """Declare where the blocks of a tensor in rows are; or do not."""
         if self.random.random() < 0.7:
             self.tensors[name] = {"cuts": [self.lines("M"), self.lines("K")]}
 
@@ -52,24 +52,24 @@ class Step:
         width = 4 if dim == "M" else 6
         return [index * width for index in range(self.shape[dim] + 1)]
 
-    def compute(self, rank: int, phase: str, reads: list[str], writes: str, **slices: int) -> None:
+    def compute(self, rank: int, phase: str, reads: list[str], writes: str, **cell: int) -> None:
         self.programs[rank].append(
             {"op": "compute", "phase": phase, "reads": reads, "accumulates": writes,
-             "sub_operator": slices}
+             "sub_operator": cell}
         )  # fmt: skip
 
     def phase(self, name: str, grid: Json, reads: list[str], writes: str, **more: str) -> None:
         self.grid[name] = grid
         self.phases[name] = {"reads": reads, "writes": writes, **more}
 
-    def together(self, node: Json, ranks: list[int], fields: list[Json] | None = None) -> None:
-        """A collective of some ranks, at once or posted, perhaps on a separate communicator."""
+    def together(self, node: Json, ranks: list[int], bodies: list[Json] | None = None) -> None:
+        """A collective of some ranks, at once or posted, perhaps on a communicator of its own."""
         if self.random.random() < 0.3:
             node["communicator"] = self.random.choice(("tp", "dp"))
         posted = self.random.random() < 0.4
         self.requests += posted
         for place, rank in enumerate(ranks):
-            call = {**node, **(fields[place] if fields else {}), "group": ranks}
+            call = {**node, **(bodies[place] if bodies else {}), "group": ranks}
             if posted:
                 call["request"] = f"c{self.requests}"
             self.programs[rank].append(call)
@@ -197,9 +197,9 @@ def _summed(step: Step, k: int) -> None:
         place = {"in_place": True} if sum(map(len, step.programs)) % 2 else {}
         for rank in ranks:
             step.programs[rank].append({"op": "cut", "block": block, "blocks": pieces, **place})
-        fields = [{"block": pieces[rank]} for rank in ranks]
-        step.together({"op": "reduce_scatter", "blocks": pieces}, ranks, fields)
-        step.together({"op": "all_gather", "blocks": pieces}, ranks, fields)
+        bodies = [{"block": pieces[rank]} for rank in ranks]
+        step.together({"op": "reduce_scatter", "blocks": pieces}, ranks, bodies)
+        step.together({"op": "all_gather", "blocks": pieces}, ranks, bodies)
         for rank in ranks:
             step.programs[rank].append({"op": "join", "blocks": pieces, "block": block, **place})
     elif step.random.random() < 0.4:
@@ -223,12 +223,12 @@ def _moved(step: Step) -> None:
         pieces = [f"y.pieces[{rank},{k}]" for k in ranks]
         step.programs[rank].append({"op": "cut", "block": f"y[{rank},0]", "blocks": pieces})
     if step.random.random() < 0.4:
-        fields = [
+        bodies = [
             {"blocks": [f"y.pieces[{rank},{k}]" for k in ranks],
              "into": [f"y.pieces[{m},{rank}]" for m in ranks]}
             for rank in ranks
         ]  # fmt: skip
-        step.together({"op": "all_to_all"}, list(ranks), fields)
+        step.together({"op": "all_to_all"}, list(ranks), bodies)
     else:
         _exchange(step)
     for rank in ranks:
@@ -248,13 +248,13 @@ def _exchange(step: Step) -> None:
                 sent, received = step.message(source, target, piece, piece)
                 posts[source].append(sent)
                 posts[target].append(received)
-    for rank, messages in enumerate(posts):
-        waits = [{"op": "wait", "request": post["request"]} for post in messages]
-        step.programs[rank] += [*messages, *waits]
+    for rank, rank_posts in enumerate(posts):
+        waits = [{"op": "wait", "request": post["request"]} for post in rank_posts]
+        step.programs[rank] += [*rank_posts, *waits]
 
 
 def _host(step: Step) -> None:
-    """Something stays in host memory for a while."""
+    """A block is in host memory for a while."""
     rank = step.random.randrange(step.ranks)
     block = step.random.choice(step.initial[rank])
     place = step.random.randint(0, len(step.programs[rank]))

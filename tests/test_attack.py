@@ -1,4 +1,4 @@
-"""The attack on the prover of primitives: its judge, its maps, its alterations and its counts."""
+"""The attack on the prover of primitives: its oracle, its maps, its alterations and its counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from attack_alterations import KINDS, altered
 from attack_certificates import Answered, Offer, loaded
 from attack_checker import forged, offered, written
-from attack_judge import axes_of, judge, load, meshes
+from attack_judge import axes_of, load, meshes, oracle
 from attack_maps import NAME, Map, generated
 from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
@@ -32,28 +32,28 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_judge_finds_every_method_right(method: str) -> None:
-    assert judge(METHODS[method].source(NAME), NAME).verdict == "right"
+def test_the_oracle_finds_every_method_right(method: str) -> None:
+    assert oracle(METHODS[method].source(NAME), NAME).verdict == "right"
 
 
 @cache
 def rulings() -> dict[str, tuple[str, str]]:
-    found = {}
+    verdicts = {}
     for path in sorted(HERE.glob("wrong/*.py")):
         name = path.stem.title().replace("_", "")
-        found[path.name] = judge(path.read_text(encoding="utf-8"), name)[:2]
-    return found
+        verdicts[path.name] = oracle(path.read_text(encoding="utf-8"), name)[:2]
+    return verdicts
 
 
-def test_the_judge_finds_every_wrong_primitive_wrong_and_says_why() -> None:
-    found = rulings()
-    assert {verdict for verdict, _ in found.values()} == {"wrong"}
-    said = {what for _, what in found.values()}
-    assert said >= {"coverage", "placement", "alignment", "home"}
-    assert found["no_last_step.py"] == ("wrong", "alignment")
-    assert found["nobody_sends.py"] == ("wrong", "placement")
-    assert found["input_on_the_diagonal.py"] == ("wrong", "home")
-    assert found["late.py"] == ("wrong", "coverage")
+def test_the_oracle_finds_every_wrong_primitive_wrong_and_why() -> None:
+    verdicts = rulings()
+    assert {verdict for verdict, _ in verdicts.values()} == {"wrong"}
+    properties = {what for _, what in verdicts.values()}
+    assert properties >= {"coverage", "placement", "alignment", "home"}
+    assert verdicts["no_last_step.py"] == ("wrong", "alignment")
+    assert verdicts["nobody_sends.py"] == ("wrong", "placement")
+    assert verdicts["input_on_the_diagonal.py"] == ("wrong", "home")
+    assert verdicts["late.py"] == ("wrong", "coverage")
 
 
 def moving(lines: str) -> str:
@@ -76,8 +76,8 @@ def moving(lines: str) -> str:
         ("    def forward(self, d, t, s): return dict(K=(d, t))\n", "wrong", "placement"),
     ],
 )  # fmt: skip
-def test_the_judge_looks_at_steps_slices_and_dims(lines: str, verdict: str, what: str) -> None:
-    assert judge(moving(lines), "A")[:2] == (verdict, what)
+def test_the_oracle_looks_at_steps_slices_and_dims(lines: str, verdict: str, what: str) -> None:
+    assert oracle(moving(lines), "A")[:2] == (verdict, what)
 
 
 def test_who_keeps_a_sum_that_few_go_on_with_is_open() -> None:
@@ -90,24 +90,24 @@ def test_who_keeps_a_sum_that_few_go_on_with_is_open() -> None:
 
 
 @pytest.mark.parametrize("trick", ["state", "luck"])
-def test_the_judge_calls_what_is_no_function_wrong(trick: str) -> None:
+def test_the_oracle_calls_what_is_no_function_wrong(trick: str) -> None:
     body = {
         "state": "        self.n = getattr(self, 'n', 0) + 1\n"
         "        return dict(K=d) if self.n < 100 else dict(M=d)\n",
         "luck": "        return dict(K=d) if __import__('random').random() < 0.5 else dict(M=d)\n",
     }[trick]
     source = moving("    def steps(self, s): return 1\n    def forward(self, d, t, s):\n" + body)
-    assert judge(source, "A", twice=True).verdict == "wrong"
+    assert oracle(source, "A", twice=True).verdict == "wrong"
 
 
 def agreed(made: Map, folder: Path, most: int = 8) -> int:
-    """How many small meshes there are, judge and emulator saying the same of each."""
+    """Number of small meshes; oracle and emulator have the same result for each."""
     path = folder / f"attack{made.seed}.py"
     path.write_text(made.source, encoding="utf-8")
-    own, primitive = load(made.source, NAME)(), load_primitive(f"{path}:{NAME}")
+    plain, primitive = load(made.source, NAME)(), load_primitive(f"{path}:{NAME}")
     count = 0
-    for sides in meshes(axes_of(own)):
-        mesh = Mesh(own, axes_of(own), sides)
+    for sides in meshes(axes_of(plain)):
+        mesh = Mesh(plain, axes_of(plain), sides)
         if len(mesh.devices) > most:
             break
         try:
@@ -125,7 +125,7 @@ def agreed(made: Map, folder: Path, most: int = 8) -> int:
     return count
 
 
-def test_the_judge_agrees_with_the_emulator(tmp_path: Path) -> None:
+def test_the_oracle_agrees_with_the_emulator(tmp_path: Path) -> None:
     drawn = (generated(seed) for seed in range(60))
     kept = [made for made in drawn if made.in_language]
     assert sum(agreed(made, tmp_path) for made in kept) > 120
@@ -144,14 +144,14 @@ def test_a_seed_gives_one_map_and_what_is_meant_to_be_right_is() -> None:
     assert drawn == [generated(seed) for seed in range(60)]
     meant = [made for made in drawn if made.is_right]
     assert len(meant) >= 15
-    assert {judge(made.source, NAME).verdict for made in meant} == {"right"}
+    assert {oracle(made.source, NAME).verdict for made in meant} == {"right"}
     assert sum(made.has_threshold for made in meant) >= len(meant) / 2
 
 
 def test_what_is_proved_is_right(tmp_path: Path) -> None:
     scored = [score(seed) for seed in range(12)]
-    assert {each.ruling for each in scored} == {"right", "wrong"}
-    assert not [each for each in scored if each.bad in ("proved-wrong", "crashed")]
+    assert {score.ruling for score in scored} == {"right", "wrong"}
+    assert not [score for score in scored if score.bad in ("proved-wrong", "crashed")]
 
 
 SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), True, "proved", (), "", 0.1)
@@ -178,7 +178,7 @@ def change(scored: Scored, **changes: object) -> Scored:
         ({"verdict": "unknown"}, 1),
     ],
 )  # fmt: skip
-def test_the_score_ends_with_1_where_prover_and_judge_contradict_each_other(
+def test_the_score_ends_with_1_where_prover_and_oracle_contradict_each_other(
     one: dict[str, object], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "attack.jsonl"
@@ -226,10 +226,12 @@ def test_every_kind_of_alteration_changes_a_certificate(kind: str) -> None:
     other = written(PRIMITIVES["output-stays"]())
     assert other is not None
     drawn = [altered(CERTIFICATE, kind, Random(seed), other) for seed in range(40)]
-    changed = [each for each in drawn if each is not None]
+    changed = [tree for tree in drawn if tree is not None]
     assert changed
     assert CERTIFICATE not in changed
-    assert not [said for each in changed[:3] if (said := offered(each, Summa())).startswith("cr")]
+    assert not [
+        outcome for tree in changed[:3] if (outcome := offered(tree, Summa())).startswith("cr")
+    ]
 
 
 ACCEPTED = Answered(Offer("number", "summa", "summa", 0), True, "accepted", ".steps: 1 -> 2")

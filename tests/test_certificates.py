@@ -33,7 +33,7 @@ NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
 def test_the_certificate_of_every_verdict_holds(name: str, buffered: bool) -> None:
     report, given = proved(name, buffered)
     certify_program(given, program(name))
-    names = [each.name for each in report.properties if each.verdict == "refuted"]
+    names = [result.name for result in report.properties if result.verdict == "refuted"]
     about = {KINDS.get(name, name) for name in names} - {"memory", "traffic"}
     assert {evidence.property for evidence in given.refuted} == about
 
@@ -45,13 +45,13 @@ def test_memory_and_traffic_have_no_certificate(path: Path) -> None:
     assert str(raised.value) == ("no certificate, as memory and traffic are sums without a witness")
 
 
-def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> None:
-    """Of all numbers only a level may change a little, and the prover says the same of it."""
+def test_an_altered_number_is_refused_unless_the_claim_is_still_true() -> None:
+    """Of all numbers only a level may change a little, and the prover has the same result."""
     random, ends = Random(0), Counter[str]()
     for name in NAMES:
         report, given = proved(name)
-        refuted = {KINDS.get(each.name, each.name) for each in report.properties
-                   if each.verdict == "refuted"}  # fmt: skip
+        refuted = {KINDS.get(result.name, result.name) for result in report.properties
+                   if result.verdict == "refuted"}  # fmt: skip
         for _ in range(5):
             way, changed = altered(given, random)
             assert isinstance(changed, ProgramCertificate)
@@ -62,7 +62,7 @@ def test_an_altered_number_is_refused_unless_what_is_said_is_still_true() -> Non
                 continue
             ends[f"still true, {way[0]}"] += 1
             assert is_order(changed, program(name))
-            assert {each.property for each in changed.refuted} <= refuted
+            assert {result.property for result in changed.refuted} <= refuted
     assert "still true, coverage" not in ends
     assert ends["refused"] > sum(ends.values()) / 2, ends
 
@@ -81,7 +81,7 @@ def test_levels_that_are_not_in_order_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"levels": ()}, "levels: expected one list for each of 4 ranks, got 0"),
         ({"coverage": {}}, "coverage: expected the phases of the grid, got others"),
@@ -99,11 +99,11 @@ def test_levels_that_are_not_in_order_are_refused() -> None:
         ),
     ],
 )
-def test_what_is_left_out_or_made_up_is_refused(change: dict[str, object], said: str) -> None:
+def test_what_is_left_out_or_made_up_is_refused(change: dict[str, object], message: str) -> None:
     _, given = proved("primepar")
     with pytest.raises(ClaimError) as raised:
         certify_program(replace(given, **change), program("primepar"))
-    assert str(raised.value) == said
+    assert str(raised.value) == message
 
 
 def test_levels_that_stop_early_prove_nothing() -> None:
@@ -111,7 +111,7 @@ def test_levels_that_stop_early_prove_nothing() -> None:
     short = (given.levels[0][:-1], *given.levels[1:])
     with pytest.raises(ClaimError) as raised:
         certify_program(replace(given, levels=short), program("primepar"))
-    assert str(raised.value) == "levels: expected rank 0 to come to its end, got too few"
+    assert str(raised.value) == "levels: expected rank 0 to finish, got too few"
 
 
 def test_the_certificate_of_another_program_is_refused() -> None:
@@ -133,7 +133,7 @@ def without(given: Program, rank: int, index: int) -> Program:
 
 @pytest.mark.parametrize("name", ["primepar", "summa", "by-input"])
 def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
-    """The digest is mended, so that only what is claimed can be refused."""
+    """The digest is corrected, so that only what is claimed can be refused."""
     whole, (_, given) = program(name), proved(name)
     for index in range(len(whole.programs[0])):
         broken = without(whole, 0, index)
@@ -152,7 +152,7 @@ def test_generated_programs_are_certified_as_they_are_judged() -> None:
     for seed in range(90):
         whole = mutant(seed)
         report = verify_program(whole, buffered=bool(seed % 2))
-        refuted = {each.name for each in report.properties if each.verdict == "refuted"}
+        refuted = {result.name for result in report.properties if result.verdict == "refuted"}
         if report.verdict == "unknown" or (refuted and refuted <= {"memory", "traffic"}):
             with pytest.raises(CertificateError):
                 certificate(whole, report, buffered=bool(seed % 2))

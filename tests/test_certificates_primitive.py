@@ -17,7 +17,7 @@ from certificate_cases import altered
 from msgspec.structs import replace
 
 from primepar import Primitive, where
-from primepar.certify.cases import MOST_CASES, MOST_QUOTIENTS, Answer, Case, cases
+from primepar.certify.cases import MAX_CASES, MAX_QUOTIENTS, Answer, Case, cases
 from primepar.certify.certificate_file import load_certificate, save_certificate
 from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import Subject, claims
@@ -33,9 +33,9 @@ from primepar.verify.primitive.witness import Points
 
 @cache
 def made(method: str) -> PrimitiveCertificate:
-    found = prove(PRIMITIVES[method](), perf_counter() + 30).certificate
-    assert found is not None
-    return found
+    certificate = prove(PRIMITIVES[method](), perf_counter() + 30).certificate
+    assert certificate is not None
+    return certificate
 
 
 @pytest.mark.parametrize("method", PRIMITIVES)
@@ -68,7 +68,7 @@ class LateBreak(PrimePar):
 
 
 class Homeless(Summa):
-    """Column 0 of I rests nowhere where s is 2 or more."""
+    """Column 0 of I is resident nowhere where s is 2 or more."""
 
     def home(self, tensor: str, r: Any, c: Any, s: Any) -> dict[str, Any]:
         if tensor == "I":
@@ -77,7 +77,7 @@ class Homeless(Summa):
 
 
 class Outside(Summa):
-    """W rests outside the grid on one device."""
+    """W is resident outside of the grid on one device."""
 
     def home(self, tensor: str, r: Any, c: Any, s: Any) -> dict[str, Any]:
         if tensor == "W":
@@ -119,11 +119,13 @@ def test_without_time_there_is_no_certificate() -> None:
 
 def is_true_of(given: PrimitiveCertificate, primitive: Primitive, length: int) -> bool:
     """Whether the expressions of a certificate are right on one mesh, at every point of it."""
-    slices = {dim: tuple(map(parse, own)) for dim, own in given.slices.items()}
+    slices = {dim: tuple(map(parse, counts)) for dim, counts in given.slices.items()}
     along = dict.fromkeys(primitive.side_names, length)
-    for claim in claims(Subject(primitive, slices, given.turns)):
-        found = {each: parse(text) for each, text in given.found.get(claim.name, {}).items()}
-        if not Points.of(claim, [along], 1000).right(found).all():
+    for claim in claims(Subject(primitive, slices, given.repeats)):
+        expressions = {
+            name: parse(text) for name, text in given.witnesses.get(claim.name, {}).items()
+        }
+        if not Points.of(claim, [along], 1000).right(expressions).all():
             return False
     return True
 
@@ -151,11 +153,11 @@ def test_an_altered_number_is_refused_unless_what_is_stated_is_still_true(method
 @pytest.mark.parametrize("method", SEVERAL)
 def test_an_altered_expression_is_refused_unless_it_is_still_right(method: str) -> None:
     primitive, given, ends = PRIMITIVES[method](), made(method), Counter[str]()
-    for claim, found in given.found.items():
-        for each, text in found.items():
+    for claim, expressions in given.witnesses.items():
+        for name, text in expressions.items():
             for other in (f"{text} + 1", f"0 * ({text})", re.sub(r"\bs\b", "s + 1", text)):
-                changed = {**given.found, claim: {**found, each: other}}
-                altered_one = replace(given, found=changed)
+                changed = {**given.witnesses, claim: {**expressions, name: other}}
+                altered_one = replace(given, witnesses=changed)
                 try:
                     certify_primitive(altered_one, primitive)
                 except ClaimError as error:
@@ -170,14 +172,14 @@ def test_an_altered_expression_is_refused_unless_it_is_still_right(method: str) 
 @pytest.mark.parametrize("change", ["left out", "added", "exchanged", "of one outcome"])
 def test_an_answer_more_or_less_is_refused(method: str, change: str) -> None:
     given, refused = made(method), 0
-    for claim, own in given.answers.items():
+    for claim, answers in given.answers.items():
         changed = {
-            "left out": own[:-1],
-            "added": (*own, Answer("both")),
-            "exchanged": (*own[1:], *own[:1]),
-            "of one outcome": tuple(Answer("yes") for _ in own),
+            "left out": answers[:-1],
+            "added": (*answers, Answer("both")),
+            "exchanged": (*answers[1:], *answers[:1]),
+            "of one outcome": tuple(Answer("yes") for _ in answers),
         }[change]
-        if changed == own:
+        if changed == answers:
             continue
         with pytest.raises(ClaimError) as raised:
             certify_primitive(
@@ -197,7 +199,7 @@ SLICES = "slices: expected a number for every digit of this primitive, got other
     [
         ({"answers": {}}, OTHERS),
         ({"answers": {"coverage forward": ()}}, OTHERS),
-        ({"found": {}}, OTHERS),
+        ({"witnesses": {}}, OTHERS),
         ({"slices": {}}, SLICES),
         ({"slices": {"M": ("s",), "N": ("s",), "K": ("2 * s",)}}, ": expected "),
         ({"slices": {"M": ("s",), "N": ("s",), "K": ("1",)}}, ": expected "),
@@ -219,15 +221,18 @@ def test_what_is_left_out_or_made_up_is_refused(change: dict[str, Any], message:
 
 def test_expressions_of_another_claim_are_refused() -> None:
     given = made("primepar")
-    found = {**given.found, "coverage forward": given.found["forward I"]}
+    witnesses = {**given.witnesses, "coverage forward": given.witnesses["forward I"]}
     with pytest.raises(ClaimError) as raised:
-        certify_primitive(replace(given, found=found), PrimePar())
+        certify_primitive(replace(given, witnesses=witnesses), PrimePar())
     assert str(raised.value) == (
-        "coverage forward: expected an expression for what is to be found, got others"
+        "coverage forward: expected an expression for each witness, got others"
     )
-    found = {**given.found, "coverage forward": {**given.found["coverage forward"], "at_t": "t"}}
+    witnesses = {
+        **given.witnesses,
+        "coverage forward": {**given.witnesses["coverage forward"], "at_t": "t"},
+    }
     with pytest.raises(ClaimError) as raised:
-        certify_primitive(replace(given, found=found), PrimePar())
+        certify_primitive(replace(given, witnesses=witnesses), PrimePar())
     assert str(raised.value) == "coverage forward: expected names of this primitive, got 't'"
 
 
@@ -261,11 +266,11 @@ def test_a_certificate_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def follow(*given: Answer) -> list[bool]:
     """Whether x >= 3, in each case, of an x from 1 to 4."""
-    found = []
+    results = []
     for case in cases(given):
         x = case.variable("x", 1, Form.of(5))
-        found.append(case.decide(x.plus(Form.of(-3))))
-    return found
+        results.append(case.decide(x.plus(Form.of(-3))))
+    return results
 
 
 BOTH = Answer("both")
@@ -294,17 +299,17 @@ def test_answers_that_do_not_follow_are_refused(
     with pytest.raises(ClaimError) as raised:
         follow(*answers)
     assert str(raised.value) == (
-        message or "expected factors that contradict what is known, got others"
+        message or "expected factors that contradict the facts, got others"
     )
 
 
 def test_more_cases_than_the_checker_follows_are_refused() -> None:
-    comparisons = MOST_CASES.bit_length()
+    comparisons = MAX_CASES.bit_length()
     with pytest.raises(ClaimError) as raised:
-        for case in cases([BOTH] * 2 * MOST_CASES):
-            for each in range(comparisons):
-                case.decide(Form.named(f"x{each}"))
-    assert str(raised.value) == f"expected at most {MOST_CASES} cases"
+        for case in cases([BOTH] * 2 * MAX_CASES):
+            for index in range(comparisons):
+                case.decide(Form.named(f"x{index}"))
+    assert str(raised.value) == f"expected at most {MAX_CASES} cases"
 
 
 def both(_: Case, __: Form) -> tuple[bool, bool]:
@@ -343,4 +348,4 @@ def test_an_index_far_outside_of_its_side_is_refused() -> None:
 
     with pytest.raises(ClaimError) as raised:
         Case((), never_below).divided(Form.named("x"), Form.named("s"))
-    assert str(raised.value) == f"expected an index below {MOST_QUOTIENTS} sides left of % or //"
+    assert str(raised.value) == f"expected an index below {MAX_QUOTIENTS} sides left of % or //"

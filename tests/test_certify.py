@@ -20,7 +20,7 @@ HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "verdict", "said"),
+    ("target", "options", "verdict", "outcome"),
     [
         ("summa", (), 0, "is proved for every s >= 1"),
         ("tesseract", (), 0, "is proved for every q, d >= 1"),
@@ -33,7 +33,7 @@ HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
     ],
 )
 def test_what_verify_writes_certify_takes(
-    tmp_path: Path, target: str, options: tuple[str, ...], verdict: int, said: str
+    tmp_path: Path, target: str, options: tuple[str, ...], verdict: int, outcome: str
 ) -> None:
     file = tmp_path / "proof.json"
     done = run("verify", target, *options, "--certificate", str(file))
@@ -41,7 +41,7 @@ def test_what_verify_writes_certify_takes(
     assert done.err == f"wrote {file}\n"
     checked = run("certify", str(file), target)
     assert checked.code == 0
-    assert checked.out.splitlines()[0] == f"{file}: holds: {target} {said}"
+    assert checked.out.splitlines()[0] == f"{file}: holds: {target} {outcome}"
 
 
 def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
 def test_json_names_what_holds(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     assert run("verify", "summa", "--certificate", str(file)).code == 0
-    told = msgspec.json.decode(run("certify", str(file), "summa", "--json").out)
-    assert told == {
+    printed = msgspec.json.decode(run("certify", str(file), "summa", "--json").out)
+    assert printed == {
         "certificate": str(file),
         "target": "summa",
         "holds": True,
@@ -74,7 +74,9 @@ def test_json_names_what_holds(tmp_path: Path) -> None:
     )
 
 
-SHARED = {f"primepar.verify{each}" for each in ("", ".counterexample", ".counterexample.data")}
+SHARED = {
+    f"primepar.verify{package}" for package in ("", ".counterexample", ".counterexample.data")
+}
 """What the command line loads for its pictures: counterexamples as data."""
 
 
@@ -135,7 +137,7 @@ def test_an_unknown_verdict_has_no_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "got Input data was truncated"),
         ("{}", "got Object missing required field `type`"),
@@ -145,14 +147,14 @@ def test_an_unknown_verdict_has_no_certificate(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_certificate_is_refused_in_one_line(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     file = tmp_path / "proof.json"
     file.write_text(text)
     done = run("certify", str(file), "primepar")
     assert done == (2, "", (
         f"primepar: error: {file}: expected a certificate that `primepar verify --certificate` "
-        f"wrote, {said}\n"
+        f"wrote, {message}\n"
     ))  # fmt: skip
 
 
@@ -192,4 +194,4 @@ def test_what_no_certificate_covers_is_proved_by_z3_alone(
     )
     assert not file.exists()
     report = msgspec.json.decode(run("verify", "summa", "--json").out)
-    assert [each["certified"] for each in report["properties"][:6]] == [False] * 6
+    assert [result["certified"] for result in report["properties"][:6]] == [False] * 6

@@ -20,13 +20,13 @@ from primepar.verify.primitive.claims_on_mesh import failing
 
 def fails_by_hand(subject: Subject, claim: Claim, along: dict[str, int]) -> bool:
     """Whether a claim is wrong at some point: every choice is tried, one number at a time."""
-    given = [(each, limit) for each, limit in claim.given if limit is not None]
+    given = [(name, limit) for name, limit in claim.given if limit is not None]
     ranges = [range(evaluate(limit, along)) for _, limit in given]
-    rooms = [range(evaluate(limit, along)) for _, limit in claim.found]
-    for at in product(*ranges):
-        point = {**along, **dict(zip((each for each, _ in given), at, strict=True))}
+    rooms = [range(evaluate(limit, along)) for _, limit in claim.witnesses]
+    for values in product(*ranges):
+        point = {**along, **dict(zip((name for name, _ in given), values, strict=True))}
         chosen = product(*rooms)
-        names = [each for each, _ in claim.found]
+        names = [name for name, _ in claim.witnesses]
         if not any(
             evaluate(claim.body, {**point, **dict(zip(names, choice, strict=True))})
             for choice in chosen
@@ -42,7 +42,7 @@ def test_claims_on_small_meshes_are_what_trying_everything_gives(kind: type[Prim
     primitive = kind()
     slices = {"tesseract": made("tesseract"), "primepar": made("primepar")}
     given = slices["tesseract" if "e" in primitive.axis_sides else "primepar"].slices
-    subject = Subject(primitive, {dim: tuple(map(parse, own)) for dim, own in given.items()})
+    subject = Subject(primitive, {dim: tuple(map(parse, counts)) for dim, counts in given.items()})
     wrong = Counter[bool]()
     for length in (1, 2):
         along = dict.fromkeys(primitive.side_names, length)

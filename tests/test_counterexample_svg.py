@@ -33,17 +33,17 @@ def drawn(target: str, tmp_path: Path) -> str:
 def test_the_picture_of_a_program_names_its_ranks_and_instructions(path: Path) -> None:
     report = verify_program(load_program(path))
     panels = [
-        CounterexamplePanel(each.name, each.counterexample or "", each.details)
-        for each in report.properties
-        if each.details is not None
+        CounterexamplePanel(result.name, result.counterexample or "", result.details)
+        for result in report.properties
+        if result.details is not None
     ]
-    said = texts(counterexample_svg(path.stem, panels))
+    words = texts(counterexample_svg(path.stem, panels))
     for panel in panels:
-        assert f"{panel.property}: {panel.found.kind}" in said
+        assert f"{panel.property}: {panel.found.kind}" in words
         for event in panel.found.events:
             named = event.text if event.index is None else f"{event.index} {event.text}"
-            assert named in said
-            assert f"rank {event.rank}" in said
+            assert named in words
+            assert f"rank {event.rank}" in words
 
 
 def test_a_circle_has_an_arrow_for_each_wait(tmp_path: Path) -> None:
@@ -55,21 +55,21 @@ def test_a_circle_has_an_arrow_for_each_wait(tmp_path: Path) -> None:
 def test_a_wrong_block_is_drawn_with_its_way(tmp_path: Path) -> None:
     picture = drawn("wrong-block-sent.json", tmp_path)
     assert picture.count("<title>moves to</title>") == 3
-    assert {"rank 0", "rank 1", "initial W[0,1]", "wants the data of I[0,1]"} <= {*texts(picture)}
+    assert {"rank 0", "rank 1", "initial W[0,1]", "needs the data of I[0,1]"} <= {*texts(picture)}
 
 
 def test_the_smallest_mesh_of_a_primitive_has_its_devices_marked(tmp_path: Path) -> None:
-    said = texts(drawn("twins.py:Twins", tmp_path))
-    assert "devices at s=2" in said
-    assert "device 0 (r=0, c=0) at t=0" in said
-    assert "device 1 (r=0, c=1) at t=0" in said
-    assert "wants I[0,0], has I[0,1]" in said
-    assert "forward, M=0: times computed" in said
+    words = texts(drawn("twins.py:Twins", tmp_path))
+    assert "devices at s=2" in words
+    assert "device 0 (r=0, c=0) at t=0" in words
+    assert "device 1 (r=0, c=1) at t=0" in words
+    assert "wants I[0,0], has I[0,1]" in words
+    assert "forward, M=0: times computed" in words
 
 
 def test_what_is_wrong_is_red(tmp_path: Path) -> None:
     root = ElementTree.fromstring(drawn("duplicated-product.json", tmp_path))
-    red = [each.text for each in root.iter(f"{SVG}text") if each.get("fill") == RED]
+    red = [element.text for element in root.iter(f"{SVG}text") if element.get("fill") == RED]
     assert red[:2] == ["coverage: done-twice", "2"]
 
 

@@ -33,7 +33,9 @@ PRIMITIVES = [
 
 
 def details(report: Report) -> dict[str, Counterexample]:
-    return {each.name: each.details for each in report.properties if each.details is not None}
+    return {
+        result.name: result.details for result in report.properties if result.details is not None
+    }
 
 
 def report_of(name: str) -> Report:
@@ -45,11 +47,18 @@ def report_of(name: str) -> Report:
 @pytest.mark.parametrize("name", [*(f"{name}.json" for name in PROGRAMS), *PRIMITIVES])
 def test_every_counterexample_has_a_picture(name: str, golden: Golden) -> None:
     report = report_of(name)
-    found = details(report)
-    assert set(found) == {each.name for each in report.properties if each.verdict == "refuted"}
+    counterexamples = details(report)
+    assert set(counterexamples) == {
+        name_.name for name_ in report.properties if name_.verdict == "refuted"
+    }
     pictures = [
-        "\n".join([f"{each}: {found[each].kind}", *counterexample_lines(found[each])])
-        for each in found
+        "\n".join(
+            [
+                f"{name_}: {counterexamples[name_].kind}",
+                *counterexample_lines(counterexamples[name_]),
+            ]
+        )
+        for name_ in counterexamples
     ]
     golden(f"pictures/{name.partition('.')[0]}", "\n\n".join(pictures))
 
@@ -66,7 +75,7 @@ def test_every_kind_is_drawn() -> None:
     [
         (
             "memory",
-            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 elements alive in device "
+            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 live elements in device "
             "memory, got 8: X 4, Y 4: free one before, or allow more in memory",
             "over-memory",
             "! 1 recv Y <- 1  (over the bound)",
@@ -74,7 +83,7 @@ def test_every_kind_is_drawn() -> None:
         (
             "traffic",
             "rank 0: expected 2 elements to leave it, got 4: 4 by instruction 0 (send X -> 1): "
-            "mend what it sends, or traffic",
+            "fix what it sends, or traffic",
             "wrong-traffic",
             "! 0 send X -> 1  (leaves here)",
         ),
@@ -82,19 +91,19 @@ def test_every_kind_is_drawn() -> None:
 )
 def test_bounds_are_drawn_too(name: str, sentence: str, kind: str, line: str) -> None:
     program = load_program(FOLDER / "send-send-deadlock.json")
-    found = of_program(program, Matching.of(program), name, sentence)
-    assert (found.kind, found.ranks) == (kind, (0,))
-    assert counterexample_lines(found) == ["  rank 0", line]
+    counterexample = of_program(program, Matching.of(program), name, sentence)
+    assert (counterexample.kind, counterexample.ranks) == (kind, (0,))
+    assert counterexample_lines(counterexample) == ["  rank 0", line]
 
 
 def test_a_circle_names_where_each_rank_hangs_and_what_it_never_reaches() -> None:
-    found = details(report_of("send-send-deadlock.json"))["deadlock-freedom"]
-    assert found.kind == "waiting-circle"
-    assert found.ranks == (0, 1)
-    assert [(event.rank, event.index, event.role) for event in found.events] == [
+    counterexample = details(report_of("send-send-deadlock.json"))["deadlock-freedom"]
+    assert counterexample.kind == "waiting-circle"
+    assert counterexample.ranks == (0, 1)
+    assert [(event.rank, event.index, event.role) for event in counterexample.events] == [
         (0, 0, "hangs"), (0, 1, "never reached"), (1, 0, "hangs"), (1, 1, "never reached"),
     ]  # fmt: skip
-    waits = [(arrow.source, arrow.target, arrow.means) for arrow in found.arrows]
+    waits = [(arrow.source, arrow.target, arrow.means) for arrow in counterexample.arrows]
     assert waits == [(0, 3, "waits for"), (2, 1, "waits for")]
 
 
@@ -108,36 +117,36 @@ def ring(ranks: int) -> Program:
 
 
 def test_a_long_circle_is_drawn_shortened() -> None:
-    found = details(verify_program(ring(20)))["deadlock-freedom"]
-    lines = counterexample_lines(found)
-    assert len(found.ranks) == 20
+    counterexample = details(verify_program(ring(20)))["deadlock-freedom"]
+    lines = counterexample_lines(counterexample)
+    assert len(counterexample.ranks) == 20
     assert len(lines) == 2 * MOST_ROWS + 1
     assert lines[2 * MOST_ROWS - 2].endswith("12 more ranks")
 
 
 def test_a_wrong_block_is_followed_to_where_it_was_made() -> None:
-    found = details(report_of("wrong-block-sent.json"))["placement"]
-    assert [(event.rank, event.index) for event in found.events] == [
+    counterexample = details(report_of("wrong-block-sent.json"))["placement"]
+    assert [(event.rank, event.index) for event in counterexample.events] == [
         (1, None), (1, 0), (0, 1), (0, 5),
     ]  # fmt: skip
-    assert found.events[-1].wrong
-    assert found.blocks == ("I[0,1]",)
+    assert counterexample.events[-1].wrong
+    assert counterexample.blocks == ("I[0,1]",)
 
 
 def test_a_story_that_is_too_wide_becomes_a_list() -> None:
-    found = details(report_of("wrong-block-sent.json"))["placement"]
-    assert counterexample_lines(found, width=40) == [
+    counterexample = details(report_of("wrong-block-sent.json"))["placement"]
+    assert counterexample_lines(counterexample, width=40) == [
         "  initial W[0,1]  on rank 1",
         "      | moves to",
         "  0 isend W[0,1] -> 0  on rank 1",
         "      | moves to",
         "  1 irecv I[0,1] <- 1  on rank 0",
         "      | moves to",
-        "! 5 forward O[0,0] += I[0,1] * W[1,0]  (wants the data of I[0,1])  on rank 0",
+        "! 5 forward O[0,0] += I[0,1] * W[1,0]  (needs the data of I[0,1])  on rank 0",
     ]
 
 
-def test_json_carries_the_details_beside_the_sentence() -> None:
+def test_json_has_the_details_and_the_sentence() -> None:
     done = run("verify", str(FOLDER / "missing-product.json"), "--json")
     coverage = json.loads(done.out)["properties"][0]
     assert coverage["counterexample"].startswith("forward sub-operator (M=0, N=1, K=0): expected")

@@ -29,7 +29,7 @@ def program(*ranks: list[dict[str, Any]]) -> Program:
     return msgspec.convert({**head, "programs": ranks}, Program)
 
 
-@pytest.mark.parametrize(("name", "sides"), [each for each in FAMILY if member(*each).ranks <= 27])
+@pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if member(*case).ranks <= 27])
 def test_a_registered_primitive_is_right_for_both(name: str, sides: tuple[int, ...]) -> None:
     lowered = lower(member(name, sides))
     assert verify_program(lowered).verdict == "proved"
@@ -45,12 +45,12 @@ def test_a_sequence_is_right_for_both(text: str) -> None:
 
 @pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
 def test_mutants_are_refuted_by_both_or_by_neither(start: int) -> None:
-    found = {}
+    counts = {}
     for seed in SEEDS[start : start + CHUNK]:
         program, buffered = mutant(seed), seed % 7 == 0
         report = verify_program(program, buffered=buffered)
-        found[seed] = disagreement(report, explore(program, buffered=buffered))
-    assert {seed: what for seed, what in found.items() if what} == {}
+        counts[seed] = disagreement(report, explore(program, buffered=buffered))
+    assert {seed: what for seed, what in counts.items() if what} == {}
 
 
 def test_mutants_are_of_every_kind() -> None:
@@ -73,7 +73,7 @@ def emulates(program: Program) -> bool:
 def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
     """Only those with `final` and names that mean something: of the others it asks other things.
 
-    What a program says that it holds and sends is not asked by the emulator.
+    The emulator does not check what a program states that it holds and sends.
     """
     programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
     asked = {seed: program for seed, program in programs.items() if program.final is not None}
@@ -112,7 +112,7 @@ def test_a_block_overwritten_in_flight_ends_in_two_ways() -> None:
     assert (every.ends, every.failed) == (2, frozenset({"races"}))
 
 
-def test_an_exploration_says_where_ranks_hang_and_whether_it_looked_at_all() -> None:
+def test_an_exploration_reports_where_ranks_hang_and_whether_it_is_complete() -> None:
     dead = program(
         [
             {"op": "send", "peer": 1, "block": "X"},

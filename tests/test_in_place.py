@@ -64,7 +64,7 @@ RIGHT = asked([CUT, JOIN], memory={"device": 4})
 def test_a_block_and_its_parts_have_one_memory() -> None:
     assert wrong(RIGHT) == set()
     assert verify_program(RIGHT)["memory"].reason == (
-        "at most 4 of 4 elements alive in device memory; copies at rest: x 1"
+        "at most 4 of 4 live elements in device memory; resident copies: x 1"
     )
     over = asked([CUT, JOIN], memory={"device": 3})
     assert wrong(over) == {"memory"}

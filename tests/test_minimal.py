@@ -32,19 +32,19 @@ def way(program: Program, name: str) -> str | None:
 def test_nothing_more_can_be_left_out_and_the_emulator_meets_it(path: Path) -> None:
     program = load_program(path)
     for name in refuted(program):
-        found = minimal(program, name)
-        assert found is not None
-        assert found.is_smallest
+        reduced = minimal(program, name)
+        assert reduced is not None
+        assert reduced.is_smallest
         expected = way(program, name)
-        assert way(found.program, name) == expected is not None
-        assert [rest for rest in smaller(found.program) if way(rest, name) == expected] == []
-        assert not check_program(found.program).equal
+        assert way(reduced.program, name) == expected is not None
+        assert [rest for rest in smaller(reduced.program) if way(rest, name) == expected] == []
+        assert not check_program(reduced.program).equal
 
 
 def smallest(program: Program, name: str) -> Minimal:
-    found = minimal(program, name)
-    assert found is not None
-    return found
+    reduced = minimal(program, name)
+    assert reduced is not None
+    return reduced
 
 
 def test_what_is_right_has_none() -> None:
@@ -63,9 +63,9 @@ def test_a_deadlock_in_a_large_program_is_cut_out_of_it() -> None:
             else (Group((Send(peer=partner, block="x"), Recv(peer=partner, block="y"))),)
         )
         lists.append((Barrier(everybody), *exchange * 2, AllReduce(everybody, block="y")))
-    found = smallest(Program("primepar-program", 1, 64, tuple(lists)), "deadlock-freedom")
-    assert found.is_smallest
-    assert found.program.programs == (
+    reduced = smallest(Program("primepar-program", 1, 64, tuple(lists)), "deadlock-freedom")
+    assert reduced.is_smallest
+    assert reduced.program.programs == (
         (Send(peer=1, block="x"), Recv(peer=1, block="y")),
         (Send(peer=0, block="x"), Recv(peer=0, block="y")),
     )
@@ -76,16 +76,16 @@ def test_a_lost_message_of_a_lowered_method_is_cut_out_of_it() -> None:
     first = next(node for node in program.programs[0] if type(node).__name__ == "IRecv")
     lists = (tuple(node for node in program.programs[0] if node != first), *program.programs[1:])
     broken = Program("primepar-program", 1, 4, lists, grid=program.grid, initial=program.initial)
-    found = smallest(broken, "deadlock-freedom")
-    assert found.found.kind in ("no-partner", "no-request")
-    assert sum(map(len, found.program.programs)) <= 2
+    reduced = smallest(broken, "deadlock-freedom")
+    assert reduced.counterexample.kind in ("no-partner", "no-request")
+    assert sum(map(len, reduced.program.programs)) <= 2
 
 
 def test_without_time_it_stops_where_it_is() -> None:
     program = load_program(FOLDER / "duplicated-product.json")
-    found = minimal(program, "coverage", seconds=0.0)
-    assert found is not None
-    assert not found.is_smallest
+    reduced = minimal(program, "coverage", seconds=0.0)
+    assert reduced is not None
+    assert not reduced.is_smallest
 
 
 def test_ranks_are_left_out_of_collectives_and_numbered_anew() -> None:
@@ -101,20 +101,20 @@ def test_ranks_are_left_out_of_collectives_and_numbered_anew() -> None:
 
 def test_one_rank_is_left_of_a_program_that_misses_a_sub_operator() -> None:
     program = Program("primepar-program", 1, 4, ((),) * 4, grid={"forward": {"M": 1}})
-    found = minimal(program, "coverage")
-    assert found is not None
-    assert (found.program.ranks, found.is_smallest) == (1, True)
+    reduced = minimal(program, "coverage")
+    assert reduced is not None
+    assert (reduced.program.ranks, reduced.is_smallest) == (1, True)
 
 
-def test_the_command_writes_it_and_says_how_small_it_is(tmp_path: Path) -> None:
+def test_the_command_writes_it_and_reports_its_size(tmp_path: Path) -> None:
     path = tmp_path / "smallest.json"
     done = run("verify", f"{FOLDER}/missing-wait.json", "--minimal", str(path))
     assert done.code == 1
-    told = done.err.splitlines()
-    assert told[0] == (
+    lines = done.err.splitlines()
+    assert lines[0] == (
         f"wrote {path}: races is refuted with 2 ranks, 4 instructions; nothing more can be left out"
     )
-    assert told[2] == f"  replay: primepar check {path}"
+    assert lines[2] == f"  replay: primepar check {path}"
     assert run("check", str(path)).code == 1
 
 

@@ -14,7 +14,7 @@ import mutation_score
 import pytest
 from command import run
 from mutation_fields import FIELD_WAYS, PROGRAM_WAYS
-from mutation_judge import Generated, Judged, Task, changes, judge, map_changes
+from mutation_judge import Generated, Judged, Task, changes, decide, map_changes
 from mutation_keep import FOLDER, Kept, index
 from mutation_local import WAYS
 from mutation_maps import MAP_WAYS
@@ -30,24 +30,26 @@ KEPT = index()
 def test_a_kept_mutant_is_refuted_for_what_it_breaks_and_the_explorer_agrees(kept: Kept) -> None:
     path = FOLDER / kept.file
     done = run("verify", str(path), "--json")
-    said = json.loads(done.out)
-    refuted = {each["name"] for each in said["properties"] if each["verdict"] == "refuted"}
+    printed = json.loads(done.out)
+    refuted = {result["name"] for result in printed["properties"] if result["verdict"] == "refuted"}
     if "deadlock-freedom" in refuted:
         refuted -= {"races"} - set(kept.fails)  # behind a deadlock the explorer looks for none
-    assert (done.code, said["verdict"]) == ((1, "refuted") if kept.fails else (0, "proved"))
+    assert (done.code, printed["verdict"]) == ((1, "refuted") if kept.fails else (0, "proved"))
     assert refuted == set(kept.fails)
     assert explore(load_program(path)).failed == set(kept.fails)
 
 
 def test_every_way_every_property_and_every_method_is_kept() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {each.file for each in KEPT} | {"index.json"}
-    assert {each.way for each in KEPT if each.fails} == set(PROGRAM_WAYS)
-    assert {name for each in KEPT for name in each.fails} == {
+    assert {path.name for path in FOLDER.iterdir()} == {mutant.file for mutant in KEPT} | {
+        "index.json"
+    }
+    assert {mutant.way for mutant in KEPT if mutant.fails} == set(PROGRAM_WAYS)
+    assert {name for mutant in KEPT for name in mutant.fails} == {
         "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
         "traffic",
     }  # fmt: skip
-    assert sum(not each.fails for each in KEPT) >= 8
-    assert len({each.method for each in KEPT}) >= 12
+    assert sum(not mutant.fails for mutant in KEPT) >= 8
+    assert len({mutant.method for mutant in KEPT}) >= 12
 
 
 SAMPLE = [
@@ -65,7 +67,7 @@ MAPS = [
 
 @pytest.mark.parametrize("task", [*SAMPLE, *MAPS], ids=lambda task: f"{task.method} {task.way}")
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(task: Task) -> None:
-    assert judge(task).is_right
+    assert decide(task).is_right
 
 
 def test_every_way_has_a_name_of_its_own() -> None:
@@ -94,8 +96,10 @@ def scored(path: Path, *arguments: str) -> Iterator[None]:
 
 def score(path: Path, *mutants: Judged, generated: tuple[Generated, ...] = ()) -> int:
     """What the command ends with if these were judged."""
-    tasks = [Task(each.method, each.way, number, 4) for number, each in enumerate(mutants)]
-    numbered = [msgspec.structs.replace(each, number=number) for number, each in enumerate(mutants)]
+    tasks = [Task(mutant.method, mutant.way, number, 4) for number, mutant in enumerate(mutants)]
+    numbered = [
+        msgspec.structs.replace(mutant, number=number) for number, mutant in enumerate(mutants)
+    ]
     with Store(path, "now") as store:
         store.keep([*numbered, *generated])
     with (
@@ -108,11 +112,11 @@ def score(path: Path, *mutants: Judged, generated: tuple[Generated, ...] = ()) -
 def test_a_perfect_score_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agreed = (Generated(0, "proved", (), ""), Generated(1, "refuted", ("races",), ""))
     assert score(tmp_path / "kept", RIGHT, HARMLESS, generated=agreed) == 0
-    said = capsys.readouterr().out
-    assert "harmful caught / harmful: 1 / 1 = 100 %" in said
-    assert "harmless refused / harmless: 0 / 1 = 0 %" in said
-    assert "2 generated programs: 1 proved, 1 refuted" in said
-    assert "prover and explorer differ on none" in said
+    output = capsys.readouterr().out
+    assert "harmful caught / harmful: 1 / 1 = 100 %" in output
+    assert "harmless refused / harmless: 0 / 1 = 0 %" in output
+    assert "2 generated programs: 1 proved, 1 refuted" in output
+    assert "prover and explorer differ on none" in output
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_a_perfect_score_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixtu
         (APART, "WRONG summa, wrong peer, rank 0: races should fail; refuted races emulator"),
     ],
 )
-def test_one_mistake_is_told_and_ends_with_1(
+def test_one_mistake_is_reported_and_ends_with_1(
     wrong: Judged, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert score(tmp_path / "kept", wrong, HARMLESS) == 1
@@ -152,7 +156,7 @@ def test_a_stopped_run_goes_on_and_other_code_starts_anew(tmp_path: Path) -> Non
         assert (store.mutants, store.generated) == ({}, {})
 
 
-def test_the_command_judges_what_is_not_judged_yet(
+def test_the_command_decides_what_is_not_decided_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = SAMPLE[:3]

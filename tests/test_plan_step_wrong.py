@@ -83,7 +83,7 @@ ALL_SQUARES = (
     "blocks.0.fc1.weight.grad[0,0] * blocks.0.fc2.weight.grad[0,0] * head.weight.grad[0,0])"
 )
 OTHER_ROWS = (
-    "norm.weight.gradient product (M={0}, K=0) once, got it never: bring it here from rank {0}, "
+    "norm.weight.gradient product (M={0}, K=0) once, got it never: send it here from rank {0}, "
     "instruction 40 (norm.weight.gradient norm.weight.grad[0] += head/dI[{0},0] * "
     "norm/normed[{0},0])"
 )
@@ -107,7 +107,7 @@ OTHER_ROWS = (
             {
                 "completion": ALL_SQUARES + ", which reads embedding.token.grad[0,0] for the "
                 "gradient.0.squares sub-operator (X=0, Y=0): expected embedding.token.gradient "
-                "product (M=1, V=0, K=0) once, got it never: bring it here from rank 1, "
+                "product (M=1, V=0, K=0) once, got it never: send it here from rank 1, "
                 "instruction 97 (embedding.token.gradient embedding.token.grad[0,0] += tokens[1] * "
                 "embedding.grad[1,0])",
                 "alignment": ALL_SQUARES + ": expected the data of blocks.0.qkv.weight.grad[0,0] "
@@ -125,7 +125,7 @@ OTHER_ROWS = (
             "data", 2, "llama", doubled,
             {
                 "completion": SQUARES.format(105) + "norm.weight.gradient product (M=0, K=0) "
-                "once, got it twice: mend rank 0, instruction 42 (all_reduce norm.weight.grad[0] "
+                "once, got it twice: fix rank 0, instruction 42 (all_reduce norm.weight.grad[0] "
                 "over 0,1)"
             },
             id="a gradient summed twice",
@@ -134,7 +134,7 @@ OTHER_ROWS = (
             "M2,megatron", 4, "llama", over_copies,
             {
                 "completion": SQUARES.format(112) + "norm.weight.gradient product (M=0, K=0) "
-                "once, got it twice: mend rank 0, instruction 47 (all_reduce norm.weight.grad[0] "
+                "once, got it twice: fix rank 0, instruction 47 (all_reduce norm.weight.grad[0] "
                 "over 0,1)"
             },
             id="a sum over the wrong group",
@@ -195,7 +195,7 @@ OTHER_ROWS = (
                 "completion": "rank 0, instruction 66 (norm.divide norm/normed[0,0] += "
                 "blocks.0.add2[0,0] * norm/square[0]), which reads norm/square[0] for the "
                 "norm.divide sub-operator (M=0, K=0): expected norm.square product (M=0, K=1) "
-                "once, got it never: bring it here from rank 1, instruction 65 (norm.square "
+                "once, got it never: send it here from rank 1, instruction 65 (norm.square "
                 "norm/square[0] += blocks.0.add2[0,1])"
             },
             id="a statistic of half of the columns",
@@ -206,7 +206,7 @@ OTHER_ROWS = (
                 "completion": "rank 0, instruction 28 (loss.sums loss/sums[0,0] += head/O[0,0] * "
                 "loss/largest[0] * targets[0]), which reads loss/largest[0] for the loss.sums "
                 "sub-operator (M=0, K=0): expected loss.largest product (M=0, K=1) once, got it "
-                "never: bring it here from rank 1, instruction 27 (loss.largest loss/largest[0] "
+                "never: send it here from rank 1, instruction 27 (loss.largest loss/largest[0] "
                 "+= head/O[0,1])"
             },
             id="a maximum of a quarter of the vocabulary",

@@ -42,7 +42,7 @@ def test_a_gradient_of_a_norm_that_is_left_unsummed_is_refuted() -> None:
     assert refuted(asked) == {
         "completion": "rank 0, instruction 3 (norm.update new[0] += norm.weight[0] * "
         "norm.weight.grad[0]), which reads norm.weight.grad[0] for the norm.update sub-operator "
-        "(K=0, R=0): expected norm.gradient product (M=1, K=0) once, got it never: bring it here "
+        "(K=0, R=0): expected norm.gradient product (M=1, K=0) once, got it never: send it here "
         "from rank 1, instruction 2 (norm.gradient norm.weight.grad[0] += x[1,0] * dy[1,0])"
     }
 
@@ -51,8 +51,8 @@ def test_a_gradient_that_is_summed_twice_is_refuted() -> None:
     asked = fields()
     for programs in asked["programs"]:
         programs.insert(4, dict(programs[3]))
-    sentence = refuted(asked)["completion"]
-    assert "expected norm.gradient product (M=0, K=0) once, got it twice: mend rank 0" in sentence
+    found = refuted(asked)["completion"]
+    assert "expected norm.gradient product (M=0, K=0) once, got it twice: fix rank 0" in found
 
 
 def test_a_sum_over_the_wrong_group_is_refuted() -> None:

@@ -47,8 +47,8 @@ def test_one_case_holds_and_gives_what_numbers_give(text: str, given_: tuple[int
         return all(fact.compare(at(fact.polynomial, numbers), 0) for fact in case.facts)
 
     (case,) = filter(holds, cases_of(formula, VARIABLES))
-    found = Fraction(at(case.top, numbers), at(case.bottom, numbers))
-    assert found == evaluate(formula, {text: Fraction(each) for text, each in numbers.items()})
+    value = Fraction(at(case.top, numbers), at(case.bottom, numbers))
+    assert value == evaluate(formula, {text: Fraction(number) for text, number in numbers.items()})
 
 
 def test_questions_that_are_answered_already_make_no_case() -> None:

@@ -48,22 +48,26 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
     assert Memory(Meaning(lowered)).peaks("device") == run.peak
-    told = replace(lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent)))
-    report = verify_program(told)
+    bounded_ = replace(
+        lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent))
+    )
+    report = verify_program(bounded_)
     assert (report["memory"].verdict, report["traffic"].verdict) == ("proved", "proved")
     tight = verify_program(
-        replace(told, memory=Bound(device=max(run.peak) - 1), traffic=("99/7",) * sequence.ranks)
+        replace(
+            bounded_, memory=Bound(device=max(run.peak) - 1), traffic=("99/7",) * sequence.ranks
+        )
     )
     assert (tight["memory"].verdict, tight["traffic"].verdict) == ("refuted", "refuted")
 
 
 def bounded(*ranks: list[Json], **fields: object) -> dict[str, tuple[str, str | None]]:
-    """Name -> verdict and what is said of it, for memory and traffic."""
+    """Name -> verdict, and counterexample or note, for memory and traffic."""
     report = verify_program(program(*ranks, tensors=CUTS, **fields))
     return {
-        each.name: (each.verdict, each.counterexample or each.reason)
-        for each in report.properties
-        if each.name in ("memory", "traffic")
+        result.name: (result.verdict, result.counterexample or result.reason)
+        for result in report.properties
+        if result.name in ("memory", "traffic")
     }
 
 
@@ -75,13 +79,13 @@ def test_a_posted_receive_counts_from_its_post() -> None:
     ranks = [isend(1, X, "a"), wait("a")], [irecv(0, X, "b"), wait("b"), free(Z)]
     held = {"initial": [[X], [Z]], "memory": {"device": 12}}
     assert bounded(*ranks, **held) == {
-        "memory": ("proved", "at most 12 of 12 elements alive in device memory; "
-                   "copies at rest: x 1, z 1"),
+        "memory": ("proved", "at most 12 of 12 live elements in device memory; "
+                   "resident copies: x 1, z 1"),
     }  # fmt: skip
     assert bounded(*ranks, **{**held, "memory": {"device": 11}}) == {
         "memory": (
             "refuted",
-            "rank 1, instruction 0 (irecv x[1] <- 0): expected at most 11 elements alive in "
+            "rank 1, instruction 0 (irecv x[1] <- 0): expected at most 11 live elements in "
             "device memory, got 12: x[1] 6, z[1] 6: free one before, or allow more in memory",
         ),
     }
@@ -91,27 +95,27 @@ def test_the_start_and_the_host_have_bounds_too() -> None:
     evicts = [{"op": "evict", "block": X}, {"op": "alloc", "block": Y}]
     memory = {"device": 7, "host": 5}
     assert bounded(evicts, initial=[[X, Y]], memory=memory)["memory"][1] == (
-        "rank 0, before its first instruction: expected at most 7 elements alive in device memory, "
+        "rank 0, before its first instruction: expected at most 7 live elements in device memory, "
         "got 8: x[1] 6, y[0] 2: free one before, or allow more in memory"
     )
     assert bounded(evicts, initial=[[X]], memory=memory)["memory"][1] == (
-        "rank 0, instruction 0 (evict x[1]): expected at most 5 elements alive in host memory, "
+        "rank 0, instruction 0 (evict x[1]): expected at most 5 live elements in host memory, "
         "got 6: x[1] 6: free one before, or allow more in memory"
     )
     memory = {"device": 6, "host": 6}
     fetched = [*evicts, {"op": "free", "block": Y}, {"op": "fetch", "block": X}]
     assert bounded(fetched, memory=memory) == {
-        "memory": ("proved", "at most 6 of 6 elements alive in device memory; at most 6 of 6 "
-                   "elements alive in host memory"),
+        "memory": ("proved", "at most 6 of 6 live elements in device memory; at most 6 of 6 "
+                   "live elements in host memory"),
     }  # fmt: skip
 
 
-def test_what_is_cut_counts_beside_its_whole() -> None:
+def test_what_is_cut_counts_together_with_its_whole() -> None:
     cuts = {"w": {"cuts": [[0, 8]]}, "half": {"of": "w", "cuts": [[0, 4, 8]]}}
     node = {"op": "cut", "block": "w[0]", "blocks": ["half[0]", "half[1]"]}
     asked = program([node], initial=[["w[0]"]], tensors=cuts, memory={"device": 15})
     assert verify_program(asked)["memory"].counterexample == (
-        "rank 0, instruction 0 (cut w[0] -> half[0] half[1]): expected at most 15 elements alive "
+        "rank 0, instruction 0 (cut w[0] -> half[0] half[1]): expected at most 15 live elements "
         "in device memory, got 16: w[0] 8, half[0] 4, half[1] 4: free one before, or allow more in "
         "memory"
     )
@@ -163,15 +167,15 @@ def test_wrong_traffic_names_the_rank_and_what_counts_most() -> None:
     assert bounded(*ranks, traffic=[28, 0])["traffic"][1] == (
         "rank 0: expected 28 elements to leave it, got 30: 14 by instruction 4 (group send x[1] "
         "-> 1; send y[0] -> 1; send z[1] -> 1), 6 by instruction 1 (send x[1] -> 1), 6 by "
-        "instruction 3 (send z[1] -> 1) and 2 more: mend what it sends, or traffic"
+        "instruction 3 (send z[1] -> 1) and 2 more: fix what it sends, or traffic"
     )
     assert bounded(*ranks, traffic=[30, 1])["traffic"][1] == (
         "rank 1: expected 1 elements to leave it, got 0: it sends nothing: "
-        "mend what it sends, or traffic"
+        "fix what it sends, or traffic"
     )
 
 
-def test_a_lowered_primitive_brings_its_own_formulas() -> None:
+def test_a_lowered_primitive_has_its_own_formulas() -> None:
     lowered = lower(parse_sequence("K4"), Linear(8, 8, 8))
     assert (lowered.memory, lowered.traffic) == (Bound(device=192), (96,) * 4)
     thirds = lower(parse_sequence("N3"), Linear(3, 3, 5))
@@ -203,7 +207,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("name", "sides"), EXACT)
 @pytest.mark.parametrize("scale", [(1, 1, 1), (5, 1, 1), (1, 5, 1), (1, 1, 5)], ids=str)
-def test_what_a_primitive_holds_is_what_its_formula_says(
+def test_what_a_primitive_holds_is_what_its_formula_states(
     name: str, sides: tuple[int, ...], scale: tuple[int, int, int]
 ) -> None:
     sequence = Sequence.of(PRIMITIVES[name](), *sides)
@@ -226,21 +230,21 @@ class ForgetsBuffers(PrimePar):
 
 def test_a_formula_that_forgets_the_buffers_is_refuted_with_a_side() -> None:
     report = verify_side(ForgetsBuffers(), (2,))
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["memory"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == ["memory"]
     assert report["memory"].counterexample == (
         "rank 0, instruction 16 (backward dI[0,1] += dO[0,0] * W[1,0]): expected at most 24 "
-        "elements alive in device memory, got 28: I[0,1] 4, O[0,0] 4, W[1,0] 4, W[1,1] 4 and 3 "
+        "live elements in device memory, got 28: I[0,1] 4, O[0,0] 4, W[1,0] 4, W[1,1] 4 and 3 "
         "more: free one before, or allow more in memory"
     )
 
 
 def test_a_bound_of_the_host_asks_for_no_sizes_on_the_device() -> None:
-    rests: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
-    ranks: list[Json] = [rests, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
+    stays: Json = {"op": "compute", "reads": ["big"], "accumulates": "sum"}
+    ranks: list[Json] = [stays, {"op": "evict", "block": X}, {"op": "fetch", "block": X}]
     proved = bounded(ranks, memory={"host": 6}, initial=[["big", X]])["memory"]
-    assert proved == ("proved", "at most 6 of 6 elements alive in host memory; copies at rest: x 1")
+    assert proved == ("proved", "at most 6 of 6 live elements in host memory; resident copies: x 1")
     assert bounded(ranks, memory={"host": 5}, initial=[["big", X]])["memory"][1] == (
-        "rank 0, instruction 1 (evict x[1]): expected at most 5 elements alive in host memory, "
+        "rank 0, instruction 1 (evict x[1]): expected at most 5 live elements in host memory, "
         "got 6: x[1] 6: free one before, or allow more in memory"
     )
     assert bounded(ranks, memory={"device": 99}, initial=[["big", X]])["memory"][0] == "unknown"

@@ -51,7 +51,7 @@ def test_every_property_keeps_to_it(large: Program, name: str, buffered: bool) -
 
 def test_it_is_for_all_properties_together(large: Program) -> None:
     report = verify_program(large, timeout=0.001)
-    assert {each.verdict for each in report.properties} == {"unknown"}
+    assert {result.verdict for result in report.properties} == {"unknown"}
     assert len(report.properties) == 8
 
 
@@ -82,11 +82,11 @@ def test_sums_that_double_are_counted_once_each() -> None:
     report = verify_program(doubled(["sum"] * 300), timeout=20)
     assert report["completion"].counterexample == (
         "rank 0, O[0,0] at the end: expected forward product (M=0, N=0, K=0) once, got it more "
-        "than 1000000000 times: mend rank 0, instruction 2 (all_reduce O[0,0] over 0,1)"
+        "than 1000000000 times: fix rank 0, instruction 2 (all_reduce O[0,0] over 0,1)"
     )
     four = verify_program(doubled(["sum"] * 3))["completion"].counterexample
     assert four is not None
-    assert "got it 4 times: mend rank 0, instruction 2" in four
+    assert "got it 4 times: fix rank 0, instruction 2" in four
 
 
 def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:
@@ -99,9 +99,11 @@ def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:
 def pigeons(holes: int) -> z3.Solver:
     """One more pigeon than holes, which Z3 tries out one by one."""
     solver = z3.SimpleSolver()
-    at = [[z3.Bool(f"{pigeon} in {hole}") for hole in range(holes)] for pigeon in range(holes + 1)]
-    solver.add(*map(z3.Or, at))
-    for hole in zip(*at, strict=True):
+    sits = [
+        [z3.Bool(f"{pigeon} in {hole}") for hole in range(holes)] for pigeon in range(holes + 1)
+    ]
+    solver.add(*map(z3.Or, sits))
+    for hole in zip(*sits, strict=True):
         solver.add(*(z3.Not(z3.And(*pair)) for pair in combinations(hole, 2)))
     return solver
 

@@ -49,13 +49,13 @@ LOOSE: list[tuple[type[Primitive], tuple[int, ...]]] = [
     (SummaRectangular, (2, 1, 2)),
     (FetchesMore, (3,)),
 ]
-"""Where more is counted than is alive: a home counts before its sum comes, and what is kept of
+"""Where more is counted than is live: a home counts before its sum comes, and what is kept of
 several steps counts apart from what a step reads."""
 SCALES = ((1, 1, 1), (16, 1, 1), (1, 16, 1), (1, 1, 16))
 
 
-def alive(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Most elements alive on a device, as the proof counts them and in the program."""
+def live_elements(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Most live elements on a device, as the proof counts them and in the program."""
     sequence = Sequence.of(primitive, *sides)
     operators = [
         Linear(**{dim: count * dict(zip("MNK", scale, strict=True)).get(dim, 1)
@@ -68,22 +68,22 @@ def alive(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[int], list
 
 
 @pytest.mark.parametrize(("kind", "sides"), MESHES)
-def test_what_is_counted_for_every_side_is_alive_in_the_lowered_program(
+def test_what_is_counted_for_every_side_is_live_in_the_lowered_program(
     kind: type[Primitive], sides: tuple[int, ...]
 ) -> None:
-    told, most = alive(kind(), sides)
-    assert told == most
+    counted, most = live_elements(kind(), sides)
+    assert counted == most
 
 
 @pytest.mark.parametrize(("kind", "sides"), LOOSE)
-def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[int, ...]) -> None:
-    told, most = alive(kind(), sides)
-    assert all(a >= b for a, b in zip(told, most, strict=True))
-    assert told != most
+def test_no_less_is_counted_than_is_live(kind: type[Primitive], sides: tuple[int, ...]) -> None:
+    counted, most = live_elements(kind(), sides)
+    assert all(a >= b for a, b in zip(counted, most, strict=True))
+    assert counted != most
 
 
 def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
-    """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
+    """Most live elements on any device at any moment on one mesh, as the proof counts them."""
     blocks = BlockSets(primitive, slices_of(primitive), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
@@ -109,13 +109,13 @@ def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear
 REFUTED = {
     "no buffers": (
         with_held(PrimePar, lambda self, M, N, K, s: 2 * (M * N + N * K + M * K) / s**2),
-        "s=2 (2x2 devices): M=4 N=4 K=4: expected at most 24 elements alive on each device, as "
-        "held says, got 32 on device 0 (r=0, c=0): mend the formula",
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected at most 24 live elements on each device, as "
+        "held states, got 32 on device 0 (r=0, c=0): fix the formula",
     ),
     "one panel": (
         with_held(Summa, lambda self, M, N, K, s: (3 * M * N + 3 * N * K + 2 * M * K) / s**2),
-        "s=3 (3x3 devices): M=6 N=6 K=6: expected at most 32 elements alive on each device, as "
-        "held says, got 36 on device 0 (r=0, c=0): mend the formula",
+        "s=3 (3x3 devices): M=6 N=6 K=6: expected at most 32 live elements on each device, as "
+        "held states, got 36 on device 0 (r=0, c=0): fix the formula",
     ),
 }
 
@@ -124,7 +124,7 @@ REFUTED = {
 def test_a_formula_that_is_too_small_is_refuted_at_the_smallest_mesh(name: str) -> None:
     primitive, sentence = REFUTED[name]
     report = verify_primitive(primitive)
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["memory"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == ["memory"]
     assert report["memory"].counterexample == sentence
 
 
@@ -134,15 +134,15 @@ TIGHT = (Summa, ThreeD, InputStays)
 @pytest.mark.parametrize("kind", TIGHT)
 def test_no_formula_can_be_a_tenth_smaller(kind: type[Primitive]) -> None:
     def less(self: Primitive, *sizes: Value) -> Value:
-        told = kind.held(self, *sizes)
-        return None if told is None else told * 9 / 10
+        stated = kind.held(self, *sizes)
+        return None if stated is None else stated * 9 / 10
 
     assert verify_primitive(with_held(kind, less))["memory"].verdict == "refuted"
 
 
 def test_without_a_formula_memory_is_not_asked() -> None:
     nothing = with_held(Summa, Primitive.held)
-    assert [each.name for each in verify_primitive(nothing).properties][-1] == "races"
+    assert [result.name for result in verify_primitive(nothing).properties][-1] == "races"
 
 
 def right_but_for_one_side(self: Summa, M: Value, N: Value, K: Value, s: Value) -> Value:
@@ -155,10 +155,10 @@ def test_every_case_of_a_moment_is_asked_about(
     backwards: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the case that is wrong at s = 5 alone comes first or last."""
-    found = BlockSets.cases
+    cases = BlockSets.cases
 
     def in_order(*given: Any) -> Iterator[tuple[bool, ...]]:
-        every = list(found(*given))
+        every = list(cases(*given))
         return iter(every[::-1] if backwards else every)
 
     monkeypatch.setattr(BlockSets, "cases", in_order)
@@ -167,7 +167,7 @@ def test_every_case_of_a_moment_is_asked_about(
     traced = formula(primitive, "held")
     assert traced is not None
     moments = Life(blocks).moments()
-    (between,) = (each for each in moments if each.text.endswith("gradient, a step between"))
+    (between,) = (moment for moment in moments if moment.text.endswith("gradient, a step between"))
     solver = z3.Solver()
     solver.add(Count(blocks, between).beyond(blocks.amount(traced)))
     assert solver.check() == z3.sat
@@ -189,4 +189,4 @@ def test_a_formula_of_what_is_kept_without_homes_is_unknown() -> None:
     report = verify_primitive(plenty)
     assert report["memory"].verdict == "unknown"
     assert report["memory"].reason == "what is kept is counted only where tensors have homes"
-    assert {each.verdict for each in report.properties[:6]} == {"proved"}
+    assert {result.verdict for result in report.properties[:6]} == {"proved"}

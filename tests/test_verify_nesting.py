@@ -48,9 +48,9 @@ class Panels(Primitive):
 
 
 def named(text: str) -> Nesting:
-    found = without_lengths(text)
-    assert found is not None
-    return found
+    nesting = without_lengths(text)
+    assert nesting is not None
+    return nesting
 
 
 def of(*members: Primitive) -> Nesting:
@@ -73,12 +73,12 @@ def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
     solver.add(*lemma.given)
     assert solver.check() == z3.sat
     assert answer(lemma, lemma.given) == z3.unsat
-    for each in lemma.given:
-        left = tuple(given for given in lemma.given if given is not each)
+    for premise in lemma.given:
+        left = tuple(given for given in lemma.given if given is not premise)
         assert answer(lemma, left) == z3.sat
 
 
-# What it says of sequences
+# Verdicts on sequences
 
 
 @pytest.mark.parametrize(("outer", "inner"), [*product(NAMES, NAMES)])
@@ -165,10 +165,10 @@ def test_a_member_without_homes_is_read_as_its_sequence_reads_it(text: str) -> N
     nesting = named(text)
     sequence = nesting.of((2, 2))
     for read, element in zip(nesting.read, sequence.elements, strict=True):
-        (own,) = Sequence.of(read, *element.sides).elements
+        (element_,) = Sequence.of(read, *element.sides).elements
         for tensor, device in product(("I", "W", "O"), element.devices):
             for dim in ("M", "N", "K"):
-                assert own.home(tensor, device, dim) == element.home(tensor, device, dim)
+                assert element_.home(tensor, device, dim) == element.home(tensor, device, dim)
 
 
 # What members ask of one another
@@ -184,7 +184,7 @@ def test_a_member_that_cannot_begin_its_phase_again_is_refuted() -> None:
     report = verify_nesting(of(PrimePar(), Panels()))
     assert report.verdict == "refuted"
     assert report.certificate is None
-    failed = next(each for each in report.properties if each.verdict == "refuted")
+    failed = next(result for result in report.properties if result.verdict == "refuted")
     assert failed.name == "placement"
 
 
@@ -192,8 +192,8 @@ def again(primitive: Primitive) -> dict[str, Claim]:
     """What is claimed of a member inside of several steps only."""
     slices = slices_of(primitive)
     stated = {claim.name for claim in claims(Subject(primitive, slices))}
-    turned = claims(Subject(primitive, slices, turns=True))
-    return {claim.name: claim for claim in turned if claim.name not in stated}
+    repeated = claims(Subject(primitive, slices, repeats=True))
+    return {claim.name: claim for claim in repeated if claim.name not in stated}
 
 
 def test_what_the_first_step_needs_is_claimed_of_the_last() -> None:
@@ -205,7 +205,7 @@ def test_what_the_first_step_needs_is_claimed_of_the_last() -> None:
 
 
 def test_members_that_both_move_from_devices_that_stay_are_right() -> None:
-    """Each device is brought blocks of several others: once this was no realignment."""
+    """Each device receives blocks of several others: once this was no realignment."""
     both = of(RowThenColumn(), RowThenColumn())
     hops = Movement(both.of((2, 2))).moved("forward").operands[-1]
     assert any(hop.tensor == "W" for hop in hops)
@@ -223,8 +223,8 @@ def test_the_certificate_of_a_sequence_is_that_of_its_members() -> None:
     report = verify_nesting(nesting)
     given = report.certificate
     assert isinstance(given, SequenceCertificate)
-    assert {each.certified for each in report.properties} == {True}
-    assert [each.turns for each in given.members] == [False, True, True]
+    assert {result.certified for result in report.properties} == {True}
+    assert [member.repeats for member in given.members] == [False, True, True]
     assert certify_sequence(given, nesting) > 0
 
 
@@ -250,7 +250,7 @@ def test_a_certificate_of_members_in_another_order_is_refused() -> None:
     )
 
 
-def test_a_certificate_without_turns_is_refused() -> None:
+def test_a_certificate_without_claims_about_repeated_steps_is_refused() -> None:
     nesting = named("P,P")
     first = verify_nesting(nesting).certificate
     assert isinstance(first, SequenceCertificate)
@@ -259,20 +259,18 @@ def test_a_certificate_without_turns_is_refused() -> None:
     with pytest.raises(ClaimError) as error:
         certify_sequence(given, nesting)
     assert str(error.value) == (
-        "expected claims about turns of every member inside of several steps"
+        "expected claims about repeated steps of every member inside of several steps"
     )
     with pytest.raises(ClaimError) as error:
-        certify_sequence(replace(given, members=(alone, replace(alone, turns=True))), nesting)
+        certify_sequence(replace(given, members=(alone, replace(alone, repeats=True))), nesting)
     assert str(error.value).startswith("answers: expected those of every claim")
 
 
 def test_without_time_all_is_unknown() -> None:
     report = verify_nesting(named("M,P"), timeout=1e-9)
     assert report.verdict == "unknown"
-    assert "proved" not in {each.verdict for each in report.properties}
-    assert report["placement"].reason == (
-        "M: steps: Z3 did not decide it in the time that it was given"
-    )
+    assert "proved" not in {result.verdict for result in report.properties}
+    assert report["placement"].reason == ("M: steps: Z3 did not decide it within its time limit")
 
 
 # The command
@@ -289,7 +287,7 @@ def test_the_command_proves_every_length() -> None:
     assert "as it stands" in run("verify", "M2,K2").out
 
 
-def test_a_refuted_sequence_says_how_to_meet_it(tmp_path: Path) -> None:
+def test_a_refuted_sequence_reports_how_to_replay_it(tmp_path: Path) -> None:
     target = f"M,{WRONG}/late.py:Late"
     smallest = tmp_path / "wrong.json"
     done = run("verify", target, "--minimal", str(smallest), "-o", str(tmp_path / "wrong.svg"))

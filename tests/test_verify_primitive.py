@@ -1,4 +1,4 @@
-"""Primitives are proved for every side, by what their own maps say; the rest is honest."""
+"""Primitives are proved for every side, by their own maps; what is not decided is unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from primepar.verify.primitive.claims_on_mesh import limits
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
-from primepar.verify.primitive.witness import Found, Points
+from primepar.verify.primitive.witness import Points, Witnesses
 from primepar.verify.primitive.z3_question import Questions
 from primepar.verify.report import Report
 
@@ -29,7 +29,7 @@ WRONG = Path(__file__).parent / "wrong"
 
 
 class RowThenColumn(Primitive):
-    """Rows of W forward, columns backward: each device is brought blocks of all others."""
+    """Rows of W forward, columns backward: each device receives blocks of all others."""
 
     axes = ("d",)
 
@@ -61,17 +61,20 @@ COPIES = {
     "by-output": "I s, W 1, O 1",
     "tesseract": "I 1, W d, O 1",
 }
-"""Copies at rest, where there are several."""
+"""Resident copies, where there are several."""
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> None:
     report = verify_primitive(RIGHT[name](), name)
-    right = [(each.name, each.verdict, each.certified, each.reason) for each in report.properties]
-    assert right[: len(PROPERTIES)] == [(each, "proved", True, None) for each in PROPERTIES]
+    right = [
+        (result.name, result.verdict, result.certified, result.reason)
+        for result in report.properties
+    ]
+    assert right[: len(PROPERTIES)] == [(result, "proved", True, None) for result in PROPERTIES]
     for _, verdict, _, note in right[len(PROPERTIES) :]:
         assert verdict == "proved"
-        assert note in (None, "copies at rest: " + COPIES.get(name, "I 1, W 1, O 1"))
+        assert note in (None, "resident copies: " + COPIES.get(name, "I 1, W 1, O 1"))
     assert (report.target, report.verdict) == (name, "proved")
     assert isinstance(report.certificate, PrimitiveCertificate)
     assert certify_primitive(report.certificate, RIGHT[name]()) > 0
@@ -90,33 +93,33 @@ def test_every_property_stands_on_claims_that_are_not_empty(name: str) -> None:
     subject = Subject(RIGHT[name](), slices_of(RIGHT[name]()))
     along = dict.fromkeys(subject.primitive.side_names, 3)
     stated = list(claims(subject))
-    own = {each for claim in stated for each in claim.properties}
+    named = {name for claim in stated for name in claim.properties}
     # Without homes a sum is whole by coverage and by the order of the lowering.
-    assert {*PROPERTIES} - own == (set() if subject.maps.homes else {"completion"})
+    assert {*PROPERTIES} - named == (set() if subject.maps.homes else {"completion"})
     one_step = evaluate(subject.maps.steps, along) == 1
     for claim in stated:
-        given, found = limits(claim, along)
+        given, witnesses = limits(claim, along)
         goes_on = claim.properties == ("placement",) and not subject.maps.homes
-        assert min((*given.values(), *found.values()), default=1) > 0 or (one_step and goes_on)
+        assert min((*given.values(), *witnesses.values()), default=1) > 0 or (one_step and goes_on)
 
 
 def test_a_wrong_expression_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Z3 finds a point where it is wrong and something else is right, again and again."""
     monkeypatch.setattr(decide, "find", nothing_but_0)
     report = verify_primitive(PrimePar())
-    assert {each.name: each.verdict for each in report.properties} == {
+    assert {result.name: result.verdict for result in report.properties} == {
         "coverage": "unknown",
         "placement": "unknown",
         "completion": "not asked",
         "alignment": "unknown",
         "deadlock-freedom": "proved",
     }
-    assert report["placement"].reason == "forward I: no expression was found for what is wanted"
+    assert report["placement"].reason == "forward I: no expressions were found for the witnesses"
     assert report.certificate is None
 
 
-def nothing_but_0(points: Points) -> Found:
-    return {name: 0 for name, _ in points.claim.found}
+def nothing_but_0(points: Points) -> Witnesses:
+    return {name: 0 for name, _ in points.claim.witnesses}
 
 
 def test_what_z3_proves_wrongly_is_not_certified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +127,7 @@ def test_what_z3_proves_wrongly_is_not_certified(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(decide, "find", nothing_but_0)
     monkeypatch.setattr(Questions, "counterexample", lambda *_: None)
     report = verify_primitive(PrimePar())
-    assert {each.name: each.certified for each in report.properties[:6]} == {
+    assert {result.name: result.certified for result in report.properties[:6]} == {
         "coverage": False,
         "placement": False,
         "completion": False,

@@ -71,8 +71,8 @@ class EndsAtHome(InputStays):
     """The way of O ends at its home, and does not begin there."""
 
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
-        own = super().home(tensor, r, c, s)
-        return dict(M=r, K=(r + c - 1) % s) if tensor == "O" else own
+        home_ = super().home(tensor, r, c, s)
+        return dict(M=r, K=(r + c - 1) % s) if tensor == "O" else home_
 
 
 class LayersShareWeight(Tesseract):
@@ -95,8 +95,8 @@ def test_homes_that_are_not_the_nearest_are_proved_all_the_same(
     monkeypatch.setattr(kind, "sent", Primitive.sent)
     monkeypatch.setattr(kind, "held", Primitive.held)
     report = verify_primitive(kind())
-    assert [each.name for each in report.properties][:6] == [*PROPERTIES]
-    assert {each.verdict for each in report.properties} == {"proved"}
+    assert [result.name for result in report.properties][:6] == [*PROPERTIES]
+    assert {result.verdict for result in report.properties} == {"proved"}
     assert report.certificate is not None
     for sides in product((1, 2, 3), repeat=len(kind().side_names)):
         if all(side < 3 for side in sides[1:]):
@@ -115,7 +115,7 @@ def test_no_property_stands_on_slices_beyond_the_grid() -> None:
             return dict(M=r, N=c) if tensor == "I" else super().home(tensor, r, c, e, q, d)
 
     report = verify_primitive(ForgetsLayers())
-    assert {each.name: each.verdict for each in report.properties} == {
+    assert {result.name: result.verdict for result in report.properties} == {
         "coverage": "refuted",
         "placement": "refuted",
         "completion": "refuted",
@@ -128,7 +128,7 @@ def test_no_property_stands_on_slices_beyond_the_grid() -> None:
 
 
 class SwapsTheFirstTwo(Summa):
-    """Right, though no single affine form says where the blocks of I rest."""
+    """Right, though no single affine form gives the homes of the blocks of I."""
 
     def home(self, tensor: str, r: Value, c: Value, s: Value) -> Slices:
         swapped = where((c < 2) & (s > 1), 1 - c, c)
@@ -138,9 +138,9 @@ class SwapsTheFirstTwo(Summa):
 def test_a_home_in_cases_is_proved_and_certified() -> None:
     report = verify_primitive(SwapsTheFirstTwo())
     assert report.certificate is not None
-    assert {each.name: each.verdict for each in report.properties if each.verdict != "proved"} == {
-        "traffic": "unknown"
-    }
+    assert {
+        result.name: result.verdict for result in report.properties if result.verdict != "proved"
+    } == {"traffic": "unknown"}
     assert {verify_side(SwapsTheFirstTwo(), (side,)).verdict for side in (1, 2, 3)} == {"proved"}
 
 

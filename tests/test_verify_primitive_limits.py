@@ -1,4 +1,4 @@
-"""What cannot be proved is unknown and says why; what is no map of slices is bad input."""
+"""What cannot be proved is unknown, with the reason; what is no map of slices is bad input."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_wrong_on_large_meshes_alone_is_refuted_with_the_smallest(
     assert (report["coverage"].counterexample or "").startswith(
         f"s={side} ({mesh} devices): forward"
     )
-    assert sum(each.seconds for each in report.properties) < 10
+    assert sum(result.seconds for result in report.properties) < 10
     wrong = [length for length in range(1, side + 1) if is_wrong(kind(), length)]
     assert wrong == [side]
 
@@ -96,7 +96,7 @@ def is_wrong(primitive: Primitive, side: int) -> bool:
 
 
 class OddAndEven(Primitive):
-    """Right; dI passes over half the mesh where the side is odd, and rests where it is even."""
+    """Right; dI passes over half the mesh where the side is odd, and stays where it is even."""
 
     axes = ("r", "c")
 
@@ -169,9 +169,9 @@ class Flat(Primitive):
         return dict(M=r * s + c)
 
 
-def test_a_right_map_that_no_rule_explains_is_unknown_and_says_why() -> None:
+def test_a_right_map_that_no_rule_explains_is_unknown_with_the_reason() -> None:
     report = verify_primitive(Flat())
-    assert {(each.verdict, each.reason) for each in report.properties} == {
+    assert {(result.verdict, result.reason) for result in report.properties} == {
         ("unknown", "the number of slices of M follows no rule that is affine in the sides")
     }
     assert verify_side(Flat(), (3,)).verdict == "proved"
@@ -194,7 +194,7 @@ def test_without_time_nothing_is_known() -> None:
     report = verify_primitive(PrimePar(), timeout=0.0)
     assert report.verdict == "unknown"
     assert report["alignment"].reason == (
-        "forward I to gradient: Z3 did not decide it in the time that it was given"
+        "forward I to gradient: Z3 did not decide it within its time limit"
     )
 
 

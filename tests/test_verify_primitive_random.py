@@ -61,7 +61,7 @@ def nearly_right(draw: st.DrawFn) -> Maps:
 
 
 def changed(draw: st.DrawFn, maps: Maps, times: int, last_place: int) -> Maps:
-    """The maps with so many coefficients drawn anew."""
+    """The maps with this many coefficients drawn anew."""
     new = {name: dict(forms) for name, forms in maps.items()}
     for _ in range(times):
         forms = new[draw(st.sampled_from(sorted(new)))]
@@ -117,8 +117,8 @@ def primitive_of(maps: Maps, homes: Maps | None = None) -> Primitive:
 def faults(primitive: Primitive, side: int) -> dict[str, str]:
     """Property -> its first fault on one mesh."""
     movement = Movement(Sequence.of(primitive, side))
-    found = {name: next(search(movement), None) for name, search in FAULTS.items()}
-    return {name: fault for name, fault in found.items() if fault is not None}
+    sentences = {name: next(search(movement), None) for name, search in FAULTS.items()}
+    return {name: fault for name, fault in sentences.items() if fault is not None}
 
 
 @settings(max_examples=settings().max_examples // 2)
@@ -136,15 +136,15 @@ def test_so_does_the_verdict_on_primitives_with_homes(drawn: tuple[Maps, Maps]) 
 def agrees_with_every_small_side(primitive: Primitive) -> None:
     report = verify_primitive(primitive)
     wrong = {side: faults(primitive, side) for side in range(1, 6)}
-    for each in report.properties:
-        first = next((side for side in wrong if each.name in wrong[side]), None)
+    for result in report.properties:
+        first = next((side for side in wrong if result.name in wrong[side]), None)
         if first is None:
-            assert each.verdict != "refuted"
+            assert result.verdict != "refuted"
         elif first * first <= MOST_DEVICES_AFTER:
             mesh = f"s={first} ({first}x{first} device{'s' * (first > 1)})"
-            assert each.counterexample == f"{mesh}: {wrong[first][each.name]}"
+            assert result.counterexample == f"{mesh}: {wrong[first][result.name]}"
         else:
-            assert each.verdict != "proved"
+            assert result.verdict != "proved"
     assert (report.verdict == "refuted") == any(wrong.values())
 
 

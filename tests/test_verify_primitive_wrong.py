@@ -51,12 +51,12 @@ def homeless(
 ) -> dict[str, str]:
     """All that is refuted where `missing` has no home, nor have the blocks that come first."""
     return {
-        "placement": f"{mesh}: {need}: expected {block} to rest on some device, got it on none: "
-        f"let the home of {tensor} give it to one",
+        "placement": f"{mesh}: {need}: expected {block} to be resident on some device, got it on "
+        f"none: let the home of {tensor} assign it to one",
         "completion": f"{mesh}: {add} to have a home, got none: "
-        f"let the home of {tensor} give it to some device",
-        "alignment": f"{mesh}: home of {tensor}: expected {missing} to rest on some device, got it "
-        f"on none: only {rest} blocks rest",
+        f"let the home of {tensor} assign it to some device",
+        "alignment": f"{mesh}: home of {tensor}: expected {missing} to be resident on some device, "
+        f"got it on none: only {rest} blocks are resident",
     }
 
 
@@ -177,8 +177,8 @@ WITH_HOMES = [
         "device to compute it, got none: only 2 of 4 are computed",
         **homeless("p=2, q=1 (2x1 devices)", "I", "I[0,1]", f"forward, {FIRST} at t=1",
                    f"backward, {FIRST} at t=1: expected the sum dI[0,1]", "", ""),
-        "alignment": "p=1, q=2 (1x2 devices): home of W: expected W[1,0] to rest on some device, "
-        "got it on none: only 2 of 4 blocks rest",
+        "alignment": "p=1, q=2 (1x2 devices): home of W: expected W[1,0] to be resident on some "
+        "device, got it on none: only 2 of 4 blocks are resident",
     }, unknown="deadlock-freedom"),
     Wrong("last_digit_open.py:LastDigitOpen", (1, 1, 2), homeless(
         WIDE, "W", "W[1,0]", f"forward, {CORNER} at t=0",
@@ -224,9 +224,9 @@ def test_every_wrong_primitive_is_in_the_table() -> None:
 @pytest.mark.parametrize("wrong", ALL, ids=NAMES)
 def test_a_wrong_primitive_is_refuted_with_the_smallest_counterexample(wrong: Wrong) -> None:
     report = verify_primitive(load(wrong), wrong.name)
-    counterexamples = {each.name: each.counterexample for each in report.properties}
+    counterexamples = {result.name: result.counterexample for result in report.properties}
     assert {name: text for name, text in counterexamples.items() if text} == wrong.refuted
-    left = {verdict: [each.name for each in report.properties if each.verdict == verdict]
+    left = {verdict: [result.name for result in report.properties if result.verdict == verdict]
             for verdict in ("unknown", "not asked")}  # fmt: skip
     assert left["unknown"] == wrong.unknown.split()
     has_no_sums = (
@@ -262,7 +262,9 @@ def test_a_sum_without_a_home_is_refuted_where_no_later_phase_misses_it(
     sequence = Sequence.of(load_primitive(f"{FOLDER}/{name}"), 2)
     program = lower(sequence, phases=("forward",))
     report = verify_program(program)
-    refuted = {each.name: each.counterexample for each in report.properties if each.counterexample}
+    refuted = {
+        result.name: result.counterexample for result in report.properties if result.counterexample
+    }
     message = f"{block}: expected it in final on some rank, or read, got neither"
     assert refuted == {"completion": f"{message}: list it where it ends, or give it a home"}
     assert explore(program).failed == {"completion"}

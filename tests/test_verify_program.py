@@ -1,7 +1,8 @@
-"""Properties of a program: what is asked, what is proved, and what a report says."""
+"""Properties of a program: what is asked, what is proved, and what a report states."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_one_phase_alone_is_proved(phase: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [(1, 2), (3, 1), (3, 2)])
-def test_a_redistribution_is_proved_to_bring_every_block_where_it_is_due(
+def test_a_redistribution_is_proved_to_send_every_block_where_it_is_needed(
     columns: tuple[int, int],
 ) -> None:
     halves, blocks = (list(product(*map(range, grid))) for grid in ((2, 1), columns))
@@ -135,7 +136,7 @@ def test_without_final_every_output_must_be_finished_on_some_rank() -> None:
     report = verify_program(msgspec.structs.replace(right, programs=cut))
     assert report["completion"].counterexample == (
         "rank 0, O[0,0] at the end: expected forward product (M=0, N=1, K=0) once, got it never: "
-        "bring it here from rank 1, instruction 0 (forward O[0,0] += I[0,1] * W[1,0])"
+        "send it here from rank 1, instruction 0 (forward O[0,0] += I[0,1] * W[1,0])"
     )
 
 
@@ -283,7 +284,7 @@ def test_a_block_goes_to_the_host_and_comes_back() -> None:
 
     assert offload("evict", "fetch").verdict == "proved"
     assert only_counterexample(offload("evict")) == (
-        "rank 0, final I[0]: expected it at the end, got it on no rank: bring it here"
+        "rank 0, final I[0]: expected it at the end, got it on no rank: send it here"
     )
     assert only_counterexample(offload("fetch")) == (
         "rank 0, instruction 0 (fetch I[0]): expected I[0] in this rank's host memory, "
@@ -316,7 +317,7 @@ def test_the_smallest_sub_operator_is_named() -> None:
     )
 
 
-def test_what_z3_cannot_tell_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_z3_cannot_decide_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def smallest(self: Solver, name: str, limit: int, text: str) -> None:
         raise UnansweredError("Z3 gave no answer in its time (canceled)")
 
@@ -373,3 +374,8 @@ def test_a_long_circle_is_named_by_its_first_ranks_and_drawn_whole() -> None:
         "directions of an exchange together, in a group or by isend and irecv before the waits"
     )
     assert len(lines) == 1 + 12 + 1
+
+
+def test_every_name_of_the_package_is_loaded_when_it_is_used() -> None:
+    package = import_module("primepar.verify")
+    assert [getattr(package, name).__name__ for name in package.__all__] == package.__all__

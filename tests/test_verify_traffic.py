@@ -26,8 +26,10 @@ def with_sent(kind: type[Primitive], sent: Any) -> Primitive:
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_every_formula_of_the_library_is_asked(name: str) -> None:
-    found = {each.name: each.verdict for each in verify_primitive(PRIMITIVES[name]()).properties}
-    assert (found["memory"], found["traffic"]) == ("proved", "proved")
+    verdicts = {
+        result.name: result.verdict for result in verify_primitive(PRIMITIVES[name]()).properties
+    }
+    assert (verdicts["memory"], verdicts["traffic"]) == ("proved", "proved")
 
 
 RIGHT: dict[type[Primitive], Any] = {
@@ -53,27 +55,27 @@ REFUTED = {
     "forgets the layers": (
         with_sent(SummaRectangular, lambda self, M, N, K, q, u, v: Summa.sent(self, M, N, K, q)),
         "q=1, u=1, v=2 (1x1x1x2 devices): M=2 N=4 K=4: expected 0 elements to leave each device, "
-        "as sent says, got 24 that leave all 2, 12 each: mend the formula",
+        "as sent states, got 24 that leave all 2, 12 each: fix the formula",
     ),
     "no step too few": (
         with_sent(PrimePar, lambda self, M, N, K, s: 2 * (s - 1) * (M * N + N * K + M * K) / s**2),
-        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent says, "
-        "got 128 that leave all 4, 32 each: mend the formula",
+        "s=2 (2x2 devices): M=4 N=4 K=4: expected 24 elements to leave each device, as sent "
+        "states, got 128 that leave all 4, 32 each: fix the formula",
     ),
     "exchanges two dims": (
         with_sent(Summa, lambda self, M, N, K, s: Summa.sent(self, M, K, N, s)),
         "s=2 (2x2 devices): M=4 N=64 K=4: expected 204 elements to leave each device, as sent "
-        "says, got 1536 that leave all 4, 384 each: mend the formula",
+        "states, got 1536 that leave all 4, 384 each: fix the formula",
     ),
     "right on small sides": (
         with_sent(Summa, twice_at_five),
         "s=5 (5x5 devices): M=10 N=10 K=10: expected 192 elements to leave each device, as sent "
-        "says, got 2400 that leave all 25, 96 each: mend the formula",
+        "states, got 2400 that leave all 25, 96 each: fix the formula",
     ),
     "gathers once": (
         with_sent(ThreeD, lambda self, M, N, K, s: (s - 1) * (M * N + N * K + M * K) / s**3),
         "s=2 (2x2x2 devices): M=8 N=4 K=8: expected 16 elements to leave each device, as sent "
-        "says, got 256 that leave all 8, 32 each: mend the formula",
+        "states, got 256 that leave all 8, 32 each: fix the formula",
     ),
 }
 
@@ -101,7 +103,9 @@ def test_a_formula_that_is_wrong_on_long_sides_only_is_refuted_there() -> None:
 def test_a_wrong_formula_is_refuted_at_the_smallest_mesh(name: str) -> None:
     primitive, sentence = REFUTED[name]
     report = verify_primitive(primitive)
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == [
+        "traffic"
+    ]
     assert report["traffic"].counterexample == sentence
 
 
@@ -110,7 +114,9 @@ def test_a_formula_with_if_is_unknown_where_it_is_right() -> None:
         return 0 if s == 1 else Summa.sent(self, M, N, K, s)
 
     report = verify_primitive(with_sent(Summa, sent))
-    assert [each.name for each in report.properties if each.verdict != "proved"] == ["traffic"]
+    assert [result.name for result in report.properties if result.verdict != "proved"] == [
+        "traffic"
+    ]
     assert report["traffic"].verdict == "unknown"
     assert str(report["traffic"].reason).endswith(
         "Summa.sent: expected +, -, *, //, %, comparisons, &, |, ~ and where, got `if`, `and`, "
@@ -146,5 +152,5 @@ class Late(PrimePar):
 
 def test_without_a_formula_or_with_something_wrong_traffic_is_not_asked() -> None:
     nothing = with_sent(Summa, lambda self, *sizes: None)
-    assert [each.name for each in verify_primitive(nothing).properties][-1] == "memory"
-    assert [each.name for each in verify_primitive(Late()).properties][-1] == "deadlock-freedom"
+    assert [result.name for result in verify_primitive(nothing).properties][-1] == "memory"
+    assert [result.name for result in verify_primitive(Late()).properties][-1] == "deadlock-freedom"

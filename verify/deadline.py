@@ -1,4 +1,4 @@
-"""A limit on the time of a proof, which every search in it keeps to."""
+"""A time limit for a proof, which every search in it observes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class UnansweredError(Exception):
 
 @dataclass(frozen=True)
 class Deadline:
-    """`seconds` from when it was set, which is until `end` on `perf_counter`'s clock."""
+    """A limit of `seconds`, which ends at time `end` of `perf_counter`."""
 
     seconds: float = inf
     end: float = inf
 
 
-_FOREVER = Deadline()
-_CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=_FOREVER)
+_NO_LIMIT = Deadline()
+_CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=_NO_LIMIT)
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Let what runs inside raise `UnansweredError` once it has taken so many seconds."""
+    """Limit the time of the `with` block: searches in it then raise `UnansweredError`."""
     token = _CURRENT.set(Deadline(seconds, perf_counter() + seconds))
     try:
         yield
@@ -40,7 +40,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """Seconds until the deadline, more than 0. Raises `UnansweredError` behind it."""
+    """Seconds until the deadline, more than 0. Raises `UnansweredError` after it."""
     current = _CURRENT.get()
     left = current.end - perf_counter()
     if left <= 0:
@@ -49,7 +49,7 @@ def seconds_left() -> float:
 
 
 def in_time(items: Iterable[T]) -> Iterator[T]:
-    """The items, one by one; raises `UnansweredError` once the deadline is over."""
+    """Yield the items; raises `UnansweredError` after the deadline."""
     end = _CURRENT.get().end
     for item in items:
         if perf_counter() > end:

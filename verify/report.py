@@ -1,4 +1,4 @@
-"""What a proof ends with: a verdict per property, with the counterexample or the reason."""
+"""The result of a proof: a verdict per property, with the counterexample or the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.schedule.counterexample import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]
-"""A property that has no meaning until another one holds is not asked; a report always is."""
+"""A property is not asked if it has no meaning until another one holds; a report always is."""
 
 PROPERTIES = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
@@ -32,15 +32,15 @@ def plain(text: str, verdict: str) -> str:
 
 
 class PropertyResult(Struct, frozen=True):
-    """How one property ended."""
+    """The result of one property."""
 
     name: str
     verdict: Verdict
     seconds: float
     counterexample: str | None = None
-    """If refuted: one sentence with the place and the mend, then lines of detail if any."""
+    """If refuted: one sentence with the place and the fix, then lines of detail if any."""
     reason: str | None = None
-    """If unknown, why; if proved, what the proof leans on where that is worth saying."""
+    """If unknown, why; if proved, a note: what the proof relies on, or the amounts it found."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
     certified: bool | None = None
@@ -63,15 +63,15 @@ class PropertyResult(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """How all properties of one target ended."""
+    """The results of all properties of one target."""
 
     target: str
     verdict: Verdict
     properties: tuple[PropertyResult, ...]
     scope: str | None = None
-    """Of a primitive what the verdict is about, `every s >= 1 (axes r, c)`."""
+    """If a primitive: the sides of the verdict, `every s >= 1 (axes r, c)`."""
     certificate: PrimitiveCertificate | SequenceCertificate | None = None
-    """Of a proof for all sides: what it rests on, if all of it is certified."""
+    """If a proof for all sides: its certificate, if every claim is certified."""
 
     @classmethod
     def of(
@@ -81,7 +81,7 @@ class Report(Struct, frozen=True):
         scope: str | None = None,
         certificate: PrimitiveCertificate | SequenceCertificate | None = None,
     ) -> Report:
-        """Sum up: refuted if any property is, else unknown if any is, else proved."""
+        """Combine the results: refuted if any property is, else unknown if any is, else proved."""
         results = tuple(properties)
         verdicts = {result.verdict for result in results}
         overall: Verdict = "proved"
@@ -107,7 +107,7 @@ class Report(Struct, frozen=True):
     __repr__ = __str__
 
     def __getitem__(self, name: str) -> PropertyResult:
-        """Give one property by name. Raises `KeyError` if it was not asked."""
+        """Return the result of a property. Raises `KeyError` if it was not asked."""
         for result in self.properties:
             if result.name == name:
                 return result

@@ -1,8 +1,8 @@
-"""A small checker of certificates, without Z3 and without anything that made them.
+"""A small checker of certificates. It imports neither Z3 nor the prover that wrote them.
 
-Of a program (`program`, `flow`, `run`, `data`); of a primitive or sequence for all sides what is
-claimed (`claims`), how cases are followed (`cases`), and its certificate (`primitive`). It imports
-the grammar of programs and the definition of a primitive, nothing else.
+Of a program: `program`, with `matching`, `replay` and `block_contents`. Of a primitive or sequence
+for all sides: the claims (`claims`), how their cases are followed (`cases`), and the certificate
+(`primitive`). It imports the grammar of programs and the definition of a primitive, nothing else.
 """
 
 from primepar.certify.certificate_file import Certificate, load_certificate, save_certificate

@@ -1,9 +1,11 @@
-"""Follows an expression for all values of its names at once, case by case, as a certificate says.
+"""Evaluates a claim for all values of its names at once, case by case, as a certificate directs.
 
-Names stand for any whole numbers within their ranges. An expression is evaluated to a `Form`, a
-polynomial in the names. Wherever two forms are compared, the certificate has an answer: only one
-outcome is possible, with factors that add what is known up to a contradiction (Farkas' lemma), or
-both are, and both are followed. A claim that holds at the end of every case holds for all values.
+Names are whole numbers within their ranges. An expression is evaluated to a `Form`, a polynomial in
+the names. Wherever two forms are compared, the certificate has an answer. Either both outcomes are
+possible, and both are followed. Or only one is, and the answer has factors with which the facts of
+the case and the opposite add up to a contradiction (Farkas' lemma). A claim that holds at the end
+of every case holds for all values. For example `(r + 1) % s < s`, where `r < s`, has two cases: `r
++ 1 < s`, where the remainder is `r + 1`, and `r + 1 == s`, where it is 0.
 """
 
 from __future__ import annotations
@@ -17,53 +19,54 @@ from primepar.errors import ClaimError
 from primepar.schedule.expression import Condition, Expression
 from primepar.schedule.polynomial_form import Form, Term
 
-MOST_QUOTIENTS = 16
-"""Multiples of a divisor that are tried for the quotient."""
-MOST_CASES = 20_000
-"""Cases of one claim that are followed."""
+MAX_QUOTIENTS = 16
+"""Number of quotients that are tried for a division by a form."""
+MAX_CASES = 20_000
+"""Largest number of cases of one claim."""
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Whether a form is 0 or more: both, or only one, as the opposite contradicts what is known.
+    """Whether a form is 0 or more: "yes", "no", or "both" where either is possible.
 
-    `factors` has (place, factor), in order: each times what is known at that place, -1 being the
-    opposite, is added up.
+    For "yes" and "no" the opposite contradicts the facts of the case. `factors` has pairs (index of
+    a fact, factor), with -1 as the index of the opposite. The facts, times their factors, add up to
+    less than 0.
     """
 
     outcome: Literal["both", "yes", "no"]
     factors: tuple[tuple[int, int], ...] = ()
 
 
-Taken = tuple[bool, bool]
-"""Whether a form was taken to be 0 or more, and whether it could be otherwise."""
+Decision = tuple[bool, bool]
+"""Whether a form is 0 or more in a case, and whether another case decides the opposite."""
 
 
 class Case:
-    """One way through a claim: what is known in it, and what was decided.
+    """One case of a claim: its facts, and the decisions that lead to it.
 
-    `known` are forms that are 0 or more. Equations are not listed there: each is solved for one of
+    `facts` are forms that are 0 or more. Equations are not listed there: each is solved for one of
     its names, which is then replaced wherever it occurs.
     """
 
-    def __init__(self, taken: Sequence[Taken], answers: Answers) -> None:
-        self.known: list[Form] = []
+    def __init__(self, decisions: Sequence[Decision], answers: Answers) -> None:
+        self.facts: list[Form] = []
         self.solved: dict[str, Form] = {}
-        self.taken, self.answers = list(taken), answers
-        self._ready = list(taken)
+        self.decisions, self.answers = list(decisions), answers
+        self._prescribed = list(decisions)
         self._decided: dict[frozenset[tuple[Term, int]], bool] = {}
         self._values: dict[int, tuple[Any, Form]] = {}
         self._quotients = 0
 
     def variable(self, name: str, first: int, limit: Form | None = None) -> Form:
-        """A name for any whole number from `first` on, below a limit."""
-        one = Form.named(name)
-        self.known.append(one.plus(Form.of(-first)))
+        """A new name for any whole number from `first` to below `limit`."""
+        variable = Form.named(name)
+        self.facts.append(variable.plus(Form.of(-first)))
         if limit is not None:
-            self.known.append(limit.plus(one, -1).plus(Form.of(-1)))
-        return one
+            self.facts.append(limit.plus(variable, -1).plus(Form.of(-1)))
+        return variable
 
     def reduced(self, form: Form) -> Form:
-        """The form without the names that are solved for."""
+        """The form with every solved name replaced by its value."""
         for name, value in self.solved.items():
             if any(name in term for term in form.terms):
                 form = form.replaced(name, value)
@@ -77,29 +80,29 @@ class Case:
         if form.constant is not None:
             return form.constant >= 0
         opposite = form.opposite()
-        for one, outcome in ((form, True), (opposite, False)):
-            if one.key in self._decided:
-                return self._decided[one.key] == outcome
-        if self._ready:
-            outcome, is_open = self._ready.pop(0)
+        for comparison, outcome in ((form, True), (opposite, False)):
+            if comparison.key in self._decided:
+                return self._decided[comparison.key] == outcome
+        if self._prescribed:
+            outcome, is_open = self._prescribed.pop(0)
         else:
             outcome, is_open = self.answers(self, form)
-            self.taken.append((outcome, is_open))
+            self.decisions.append((outcome, is_open))
         self._decided[form.key] = outcome
         if is_open:
-            self.known.append(form if outcome else opposite)
+            self.facts.append(form if outcome else opposite)
         return outcome
 
-    def equal(self, one: Form, other: Form) -> bool:
-        """Whether two forms are equal; if so one name is solved for."""
-        form = self.reduced(one.plus(other, -1))
+    def equal(self, left: Form, right: Form) -> bool:
+        """Whether two forms are equal; if so, one name is solved for."""
+        form = self.reduced(left.plus(right, -1))
         if not (self.decide(form) and self.decide(Form({}).plus(form, -1))):
             return False
         self._solve(form)
         return True
 
     def _solve(self, form: Form) -> None:
-        """Solve an equation of names for the last that has the factor 1 or -1."""
+        """Solve `form == 0`, if it is linear, for the last name that has the factor 1 or -1."""
         linear = all(len(term) < 2 for term in form.terms)
         units = sorted(term[0] for term, factor in form.terms.items() if term and abs(factor) == 1)
         if linear and units:
@@ -107,13 +110,13 @@ class Case:
             factor = form.terms[name,]
             rest = form.plus(Form({(name,): -factor}))
             value = Form({}).plus(rest, -factor)
-            self.solved = {each: old.replaced(name, value) for each, old in self.solved.items()}
+            self.solved = {key: old.replaced(name, value) for key, old in self.solved.items()}
             self.solved[name] = value
 
     # Expressions
 
     def value(self, node: Any, names: Mapping[str, Form]) -> Form:
-        """The form of an expression. Raises `ClaimError` for what has none."""
+        """Evaluate an expression to a form. Raises `ClaimError` if it has none."""
         if isinstance(node, int):
             return Form.of(node)
         if not isinstance(node, Expression):
@@ -128,20 +131,20 @@ class Case:
         if node.operator == "where":
             condition, then, otherwise = node.parts
             return self.value(then if self.holds(condition, names) else otherwise, names)
-        one, *others = (self.value(part, names) for part in node.parts)
+        first, *rest = (self.value(part, names) for part in node.parts)
         match node.operator:
             case "+" | "-":
-                return one.plus(others[0], 1 if node.operator == "+" else -1)
+                return first.plus(rest[0], 1 if node.operator == "+" else -1)
             case "neg":
-                return Form({}).plus(one, -1)
+                return Form({}).plus(first, -1)
             case "*":
-                return one.times(others[0])
+                return first.times(rest[0])
             case "//" | "%":
-                return self.divided(one, others[0])[node.operator == "%"]
+                return self.divided(first, rest[0])[node.operator == "%"]
         raise ClaimError(f"expected +, -, *, // and % in a map, got {node.operator}")
 
     def holds(self, node: Any, names: Mapping[str, Form]) -> bool:
-        """Whether a condition holds; of `&` and `|` no more is asked than is needed."""
+        """Whether a condition holds; `&` and `|` evaluate no more parts than they need."""
         if isinstance(node, bool):
             return node
         assert isinstance(node, Condition)
@@ -150,30 +153,30 @@ class Case:
         if node.operator in ("&", "|"):
             parts = (self.holds(part, names) for part in node.parts)
             return all(parts) if node.operator == "&" else any(parts)
-        one, other = (self.value(part, names) for part in node.parts)
+        left, right = (self.value(part, names) for part in node.parts)
         if node.operator in ("==", "!="):
-            return self.equal(one, other) == (node.operator == "==")
+            return self.equal(left, right) == (node.operator == "==")
         if node.operator in ("<=", ">"):
-            one, other = other, one
-        return self.decide(one.plus(other, -1)) == (node.operator in (">=", "<="))
+            left, right = right, left
+        return self.decide(left.plus(right, -1)) == (node.operator in (">=", "<="))
 
     def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
-        """Quotient and remainder: case by case the quotient or the remainder is a plain number."""
+        """Quotient and remainder. In each case, one of them is a plain number."""
         form, divisor = self.reduced(form), self.reduced(divisor)
         if divisor.constant is not None:
             return self._divided_by_number(form, divisor.constant)
         if not self.decide(divisor.plus(Form.of(-1))):
             raise ClaimError("expected % and // by 1 or more in a map")
         rest, quotient, step = form, 0, 1 if self.decide(form) else -1
-        for _ in range(MOST_QUOTIENTS):
+        for _ in range(MAX_QUOTIENTS):
             below = not self.decide(rest.plus(divisor, -1)) if step > 0 else self.decide(rest)
             if below:
                 return Form.of(quotient), rest
             quotient, rest = quotient + step, rest.plus(divisor, -step)
-        raise ClaimError(f"expected an index below {MOST_QUOTIENTS} sides left of % or //")
+        raise ClaimError(f"expected an index below {MAX_QUOTIENTS} sides left of % or //")
 
     def _divided_by_number(self, form: Form, divisor: int) -> tuple[Form, Form]:
-        """A new name for the quotient; the remainder is one of the numbers below the divisor."""
+        """Introduce a name for the quotient; the remainder is a number below `divisor`."""
         if divisor < 1:
             raise ClaimError("expected % and // by 1 or more in a map")
         rest = form.terms.get((), 0) % divisor
@@ -181,9 +184,9 @@ class Case:
             self._quotients += 1
             quotient = Form.named(f"quotient {self._quotients}")
             left = form.plus(quotient, -divisor)
-            self.known += [left, Form.of(divisor - 1).plus(left, -1)]
+            self.facts += [left, Form.of(divisor - 1).plus(left, -1)]
             self.quotient(quotient, form, divisor)
-            rest = next((at for at in range(divisor) if self.equal(left, Form.of(at))), -1)
+            rest = next((n for n in range(divisor) if self.equal(left, Form.of(n))), -1)
             if rest < 0:
                 raise ClaimError("expected a remainder below the divisor, got none")
             return quotient, Form.of(rest)
@@ -191,45 +194,50 @@ class Case:
         return Form({**whole, (): (form.terms.get((), 0) - rest) // divisor}), Form.of(rest)
 
     def quotient(self, name: Form, form: Form, divisor: int) -> None:
-        """Called for every new name of a quotient."""
+        """Called for every new name of a quotient; the prover overrides it."""
 
 
-Answers = Callable[[Case, Form], Taken]
+Answers = Callable[[Case, Form], Decision]
 
 
 def contradicts(case: Case, opposite: Form, answer: Answer) -> bool:
-    """Whether forms that are 0 or more, times factors of 1 or more, add up to less than 0."""
-    total, before = Form({}), -2
-    for place, factor in answer.factors:
-        if factor < 1 or not before < place < len(case.known):
+    """Whether facts and `opposite`, times factors of 1 or more, add up to less than 0."""
+    total, previous = Form({}), -2
+    for index, factor in answer.factors:
+        if factor < 1 or not previous < index < len(case.facts):
             return False
-        before = place
-        known = case.known[place] if place >= 0 else opposite
-        total = total.plus(case.reduced(known).tightened(), factor)
+        previous = index
+        fact = case.facts[index] if index >= 0 else opposite
+        total = total.plus(case.reduced(fact).tightened(), factor)
     return total.constant is not None and total.constant < 0
 
 
 def cases(given: Sequence[Answer]) -> Iterator[Case]:
-    """All cases that the answers of a claim lead to. Raises `ClaimError` if an answer is wrong."""
-    left, ready = iter(given), list[list[Taken]]([[]])
+    """Yield every case of a claim, given its answers. Raises `ClaimError` if an answer is wrong.
 
-    def answers(case: Case, form: Form) -> Taken:
-        answer = next(left, None)
+    The reader of a case makes comparisons, and each takes the next answer. After "both" the case
+    goes on with "yes", and its decisions up to there, with "no", are kept as the start of a later
+    case.
+    """
+    unused, starts = iter(given), list[list[Decision]]([[]])
+
+    def next_answer(case: Case, form: Form) -> Decision:
+        answer = next(unused, None)
         if answer is None:
             raise ClaimError("expected an answer for every comparison, got too few")
         if answer.outcome == "both":
-            ready.append([*case.taken, (False, True)])
+            starts.append([*case.decisions, (False, True)])
             return True, True
         opposite = form.opposite() if answer.outcome == "yes" else form
         if not contradicts(case, opposite, answer):
-            raise ClaimError("expected factors that contradict what is known, got others")
+            raise ClaimError("expected factors that contradict the facts, got others")
         return answer.outcome == "yes", False
 
-    for _ in range(MOST_CASES):
-        if not ready:
+    for _ in range(MAX_CASES):
+        if not starts:
             break
-        yield Case(ready.pop(), answers)
+        yield Case(starts.pop(), next_answer)
     else:
-        raise ClaimError(f"expected at most {MOST_CASES} cases")
-    if next(left, None) is not None:
+        raise ClaimError(f"expected at most {MAX_CASES} cases")
+    if next(unused, None) is not None:
         raise ClaimError("expected no more answers than comparisons")

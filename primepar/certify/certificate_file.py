@@ -1,4 +1,4 @@
-"""Certificates as files."""
+"""Writes and reads certificates as JSON files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Certificate = ProgramCertificate | PrimitiveCertificate | SequenceCertificate
 
 
 def save_certificate(certificate: Certificate, path: Path) -> None:
-    """Write a certificate, replacing an old one in one go."""
+    """Write a certificate as JSON; a file at `path` is replaced atomically."""
     write_text(path, msgspec.json.encode(certificate).decode() + "\n", CertificateError)
 
 
 def load_certificate(path: Path) -> Certificate:
-    """Read a certificate. Raises `CertificateError`, in one line, if a file is none."""
+    """Read a certificate. Raises `CertificateError`, in one line, if the file holds none."""
     try:
-        found: Certificate = msgspec.json.decode(read_bytes(path), type=Certificate)
+        certificate: Certificate = msgspec.json.decode(read_bytes(path), type=Certificate)
     except OSError as error:
         raise CertificateError(f"{path}: expected a certificate, got {error.strerror}") from None
     except RecursionError:
@@ -35,4 +35,4 @@ def load_certificate(path: Path) -> Certificate:
             f"{path}: expected a certificate that `primepar verify --certificate` wrote, "
             f"got {message}"
         ) from None
-    return found
+    return certificate

@@ -1,4 +1,4 @@
-"""What certificates of primitives and sequences are made of."""
+"""The format of certificates of primitives and sequences."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import maps_of
 
 
-class PrimitiveCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="primitive"):
-    """What the proof of a primitive for all sides rests on. Expressions are texts."""
+class PrimitiveCertificate(
+    Struct, frozen=True, forbid_unknown_fields=True, tag="primitive",
+    rename={"witnesses": "found", "repeats": "turns"},
+):  # fmt: skip
+    """Everything that the proof of a primitive for all sides needs. Expressions are texts."""
 
     format: Literal["primepar-certificate"]
     version: Literal[2]
     maps: dict[str, dict[str, tuple[str, ...]]]
-    """Phase, or tensor that rests -> dim -> digits: what the certificate is about."""
+    """Phase, or tensor with a resident layout -> dim -> digits: the primitive that is proved."""
     slices: dict[str, tuple[str, ...]]
-    """Dim -> how many slices each of its digits has."""
-    found: dict[str, dict[str, str]]
-    """Claim -> an expression for each name that is to be found."""
+    """Dim -> the number of slices of each of its digits."""
+    witnesses: dict[str, dict[str, str]]
+    """Claim -> an expression for each of its witnesses; the key `found` in the file."""
     answers: dict[str, tuple[Answer, ...]]
-    """Claim -> what to answer at each of its comparisons."""
-    turns: bool = False
-    """Whether it is nested in one of several steps."""
+    """Claim -> the answer to each of its comparisons, in order."""
+    repeats: bool = False
+    """Whether an outer member of several steps repeats its steps; `turns` in the file."""
 
 
 class SequenceCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="sequence"):
-    """What the proof of a sequence for all lengths rests on: certificates of its members.
+    """Everything that the proof of a sequence for all lengths needs: certificates of its members.
 
     Each member is read as the sequence reads it: with a resident layout if any member has one.
     """

@@ -1,8 +1,8 @@
 """Checks the certificate of a primitive, for all lengths of the sides of its mesh.
 
-A certificate has the number of slices of every digit, an expression for everything that a claim
-wants found, and for each claim what to answer at each comparison. The claims are not in it: they
-are made anew from the primitive.
+A certificate has the number of slices of every digit, an expression for each witness of a claim,
+and for each claim the answers to its comparisons. The claims are not in it: they are derived again
+from the primitive.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from primepar.schedule.primitive import Primitive
 
 
 def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
-    """Check a certificate and count its cases.
+    """Check a certificate and return the number of its cases.
 
-    Raises `CertificateError` if it is about another primitive, `ClaimError` for what does not hold.
+    Raises `CertificateError` if it is about another primitive, `ClaimError` for a claim that does
+    not hold.
     """
     if given.maps != map_texts(primitive):
         raise CertificateError(
             f"expected a certificate of {type(primitive).__name__}, got one of another primitive: "
             "its maps are not the same"
         )
-    subject = Subject(primitive, _slices(given, primitive), given.turns)
-    wanted = {claim.name: claim for claim in claims(subject)}
-    found, sought = given.found, {name for name, claim in wanted.items() if claim.found}
-    if given.answers.keys() != wanted.keys() or found.keys() != sought:
+    subject = Subject(primitive, _slices(given, primitive), given.repeats)
+    required = {claim.name: claim for claim in claims(subject)}
+    existential = {name for name, claim in required.items() if claim.witnesses}
+    if given.answers.keys() != required.keys() or given.witnesses.keys() != existential:
         raise ClaimError("answers: expected those of every claim about this primitive, got others")
     return sum(
-        certify_claim(claim, found.get(name, {}), given.answers[name])
-        for name, claim in wanted.items()
+        certify_claim(claim, given.witnesses.get(name, {}), given.answers[name])
+        for name, claim in required.items()
     )
 
 
-def certify_claim(claim: Claim, found: Mapping[str, str], answers: Sequence[Answer]) -> int:
-    """Follow all cases of one claim and count them. Raises `ClaimError` where it does not hold."""
+def certify_claim(claim: Claim, witnesses: Mapping[str, str], answers: Sequence[Answer]) -> int:
+    """Follow all cases of one claim and return their number. Raises `ClaimError` if one fails."""
     followed = 0
-    if found.keys() != {name for name, _ in claim.found}:
-        raise ClaimError(
-            f"{claim.name}: expected an expression for what is to be found, got others"
-        )
+    if witnesses.keys() != {name for name, _ in claim.witnesses}:
+        raise ClaimError(f"{claim.name}: expected an expression for each witness, got others")
     try:
-        nodes = {name: _number(text) for name, text in found.items()}
+        nodes = {name: _number(text) for name, text in witnesses.items()}
         for case in cases(answers):
             followed += 1
             if not holds(claim, nodes, case):
@@ -60,42 +59,46 @@ def certify_claim(claim: Claim, found: Mapping[str, str], answers: Sequence[Answ
     return followed
 
 
-def holds(claim: Claim, found: Mapping[str, Number], case: Case) -> bool:
-    """Whether a claim holds in a case, with these expressions for what is to be found."""
+def holds(claim: Claim, witnesses: Mapping[str, Number], case: Case) -> bool:
+    """Whether a claim holds in a case, with these expressions for its witnesses."""
     names: dict[str, Form] = {}
     for name, limit in claim.given:
         below = None if limit is None else case.value(limit, names)
         names[name] = case.variable(name, 1 if limit is None else 0, below)
-    taken = {name: case.value(found[name], names) for name, _ in claim.found}
-    for name, limit in claim.found:
-        room = case.value(limit, names).plus(taken[name], -1).plus(Form.of(-1))
-        if not (case.decide(taken[name]) and case.decide(room)):
+    values = {name: case.value(witnesses[name], names) for name, _ in claim.witnesses}
+    for name, limit in claim.witnesses:
+        room = case.value(limit, names).plus(values[name], -1).plus(Form.of(-1))
+        if not (case.decide(values[name]) and case.decide(room)):
             return False
-    return case.holds(claim.body, {**names, **taken})
+    return case.holds(claim.body, {**names, **values})
 
 
 def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
-    """Check the certificate of a sequence, count its cases, and raise as `certify_primitive` does.
+    """Check the certificate of a sequence and return the number of its cases.
 
-    What a step needs when an outer member goes on is claimed of the members inside it (`turns`).
+    A member inside of one with several steps starts again at each of them; what it then needs is
+    an additional claim (`repeats`). Raises as `certify_primitive` does.
     """
     if len(given.members) != len(nesting.members):
         raise CertificateError(
             f"expected a certificate of {len(nesting.members)} members, got {len(given.members)}"
         )
     followed = 0
-    for member, turns, own in zip(nesting.read, nesting.turns, given.members, strict=True):
-        if turns and not own.turns:
-            raise ClaimError("expected claims about turns of every member inside of several steps")
-        followed += certify_primitive(own, member)
+    for member, repeats, part in zip(nesting.read, nesting.turns, given.members, strict=True):
+        if repeats and not part.repeats:
+            expected = (
+                "expected claims about repeated steps of every member inside of several steps"
+            )
+            raise ClaimError(expected)
+        followed += certify_primitive(part, member)
     return followed
 
 
 def _slices(given: PrimitiveCertificate, primitive: Primitive) -> dict[str, tuple[Number, ...]]:
-    """The number of slices of every digit that the maps name: of no more, and of no fewer."""
+    """The number of slices of exactly the digits that the maps name. Raises `ClaimError`."""
     slices = {dim: tuple(map(_number, texts)) for dim, texts in given.slices.items()}
     digits: dict[str, int] = {}
-    for dim, index in (item for named in given.maps.values() for item in named.items()):
+    for dim, index in (item for slices_of in given.maps.values() for item in slices_of.items()):
         digits[dim] = max(digits.get(dim, 0), len(index))
     digits.pop("t")
     if {dim: len(counts) for dim, counts in slices.items()} != digits or not all(

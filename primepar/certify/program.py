@@ -1,7 +1,7 @@
-"""Checks the certificate of a program: an order of all that waits, or the places that are wrong.
+"""Checks the certificate of a program: an order of the blocking instructions, or wrong places.
 
-What can be read off a program is not in a certificate: messages meet in order, sub-operators are
-counted, and what blocks hold is followed once, in the order that the certificate gives.
+What follows from the program is not in a certificate: messages match in order, sub-operators are
+counted, and the contents of blocks are computed once, in the order that the certificate gives.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from primepar.schedule.program_file import program_json
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a property is wrong.
 
-    Deadlock-freedom: instructions none of which ever returns, as each waits for what comes after
-    another of them or for what never comes, or a message that meets none. Coverage: all that
-    compute one sub-operator. Races: what races with `block`. Data, which is placement, completion
-    and alignment: what reads a wrong block; one past the last instruction where a block is wrong
-    at the end. Memory and traffic are sums that need no witness.
+    Deadlock-freedom: instructions of which none ever returns. Each is unmatched, waits for a side
+    that never starts, or waits for one that comes after another of them. Coverage: all instructions
+    that compute one sub-operator. Races: the instructions that race with `block`. Data, which is
+    placement, completion and alignment: the instructions that read a wrong block; one past the last
+    instruction where a block is wrong at the end. Memory and traffic are sums and need no evidence.
     """
 
     property: Literal["coverage", "data", "deadlock-freedom", "races"]
@@ -37,19 +37,21 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class ProgramCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="program"):
-    """What the proof or the refutation of a program rests on."""
+    """Everything that the proof or the refutation of a program needs."""
 
     format: Literal["primepar-certificate"]
     version: Literal[1]
     side: str | None
-    """Of a primitive the mesh that it is about, as `--side` takes it."""
+    """If a primitive was lowered: its mesh, as `--side` takes it."""
     buffered: bool
     program: str
     """SHA-256 of the program's JSON text."""
     levels: tuple[tuple[int, ...], ...]
-    """For each rank when its instructions that wait return, in order; as many as do return."""
+    """For each rank the levels at which its blocking instructions return, in order.
+
+    Those that never return are left out."""
     coverage: dict[str, tuple[Place, ...]]
-    """Phase -> where each sub-operator is computed, in order of the grid."""
+    """Phase -> (rank, instruction) of each sub-operator, in order of the grid."""
     refuted: tuple[Evidence, ...] = ()
     """Empty for a proof."""
 
@@ -60,7 +62,7 @@ def digest(program: Program) -> str:
 
 
 def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
-    """The properties that a certificate is about."""
+    """The properties that a certificate proves or refutes."""
     coverage = ("coverage",) if program.grid else ()
     proved = (*coverage, "placement", "completion", "alignment", "deadlock-freedom", "races")
     return tuple(evidence.property for evidence in given.refuted) or proved
@@ -68,9 +70,9 @@ def certified(given: ProgramCertificate, program: Program) -> tuple[str, ...]:
 
 def certify_program(given: ProgramCertificate, program: Program) -> None:
     """Check a certificate. Raises `ClaimError` for the first claim that does not hold."""
-    own, ranks = digest(program), program.ranks
-    if given.program != own:
-        expected = f"the certificate of this program, {own[:12]}"
+    expected_digest, ranks = digest(program), program.ranks
+    if given.program != expected_digest:
+        expected = f"the certificate of this program, {expected_digest[:12]}"
         _refuse("program", expected, f"that of another, {given.program[:12]}")
     if len(given.levels) != ranks:
         _refuse("levels", f"one list for each of {ranks} ranks", f"{len(given.levels)}")
@@ -96,29 +98,31 @@ def _at(place: Place | Side) -> str:
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
         self.given, self.program, self.names = given, program, ProgramNames(program)
-        self.flow = Matches(program, self.names, given.buffered)
+        self.matches = Matches(program, self.names, given.buffered)
         self.unfinished: list[int] = []
         self.starts: dict[Place, int] = {}
         self.returns: dict[Place, int] = {}
-        """Levels of what starts, and of what waits and returns: the next one starts there."""
+        """The level at which each instruction starts, and at which each blocking one returns.
+
+        What follows on that rank starts at the level of the return."""
         for rank, nodes in enumerate(program.programs):
             levels, level = list(reversed(given.levels[rank])), 0
             for index in range(len(nodes)):
                 self.starts[rank, index] = level
-                if (rank, index) in self.flow.wants and not levels:
+                if (rank, index) in self.matches.awaited and not levels:
                     self.unfinished.append(rank)
                     break
-                if (rank, index) in self.flow.wants:
+                if (rank, index) in self.matches.awaited:
                     level = self.returns[rank, index] = levels.pop()
             if levels:
                 _refuse("levels", f"those of rank {rank} only", "more")
 
     def check_levels(self) -> None:
-        """Whatever returns does so after it and all that it waits for have started."""
+        """Each instruction returns after it and everything that it waits for have started."""
         for place, level in self.returns.items():
-            for want in (place, *self.flow.wants[place]):
-                if want is None or self.starts.get(want[:2], level) >= level:
-                    when = "never, as nothing meets it" if want is None else f"after {_at(want)}"
+            for side in (place, *self.matches.awaited[place]):
+                if side is None or self.starts.get(side[:2], level) >= level:
+                    when = "never, as nothing matches it" if side is None else f"after {_at(side)}"
                     _refuse("levels", f"{_at(place)} to return {when}", f"{level}")
 
     def is_wrong(self, evidence: Evidence) -> bool:
@@ -126,30 +130,33 @@ class _Checker:
         places, names = set(evidence.places), self.names
         if evidence.property == "coverage":
             phase, cell = evidence.phase or "", evidence.sub_operator
-            found = tuple(place for place, own in names.products.get(phase, ()) if own == cell)
-            due = cell in names.grid.get(phase, ())
-            return phase in names.grid and found == evidence.places and len(found) != due
+            products = names.products.get(phase, ())
+            computing = tuple(place for place, computed in products if computed == cell)
+            required = cell in names.grid.get(phase, ())
+            return (
+                phase in names.grid and computing == evidence.places and len(computing) != required
+            )
         if evidence.property == "deadlock-freedom":
             return bool(places) and all(self._hangs(place, places) for place in places)
-        races = self.flow.races()
+        races = self.matches.races()
         wrong = races if evidence.property == "races" else self._wrong() - races
         named = {tuple(place) for *place, block in wrong if evidence.block in (None, block)}
         return bool(places) and places <= named
 
     def _hangs(self, place: Place, places: set[Place]) -> bool:
-        """Whether an instruction meets nothing, or waits for what comes after one of the others."""
-        return place in self.flow.lonely or any(
-            want is None or any(want[0] == rank and want[1] > index for rank, index in places)
-            for want in self.flow.wants.get(place, ())
+        """Whether it is unmatched, or waits for what follows one of the places or never starts."""
+        return place in self.matches.unmatched or any(
+            side is None or any(side[0] == rank and side[1] > index for rank, index in places)
+            for side in self.matches.awaited.get(place, ())
         )
 
     def check_proof(self) -> None:
-        """All properties, one after the other."""
-        for place in sorted(self.flow.lonely):
+        """Check every property. Raises `ClaimError` for the first that does not hold."""
+        for place in sorted(self.matches.unmatched):
             _refuse("matching", f"a partner of {_at(place)}", "none")
         for rank in self.unfinished:
-            _refuse("levels", f"rank {rank} to come to its end", "too few")
-        for rank, index, block in sorted(self.flow.races()):
+            _refuse("levels", f"rank {rank} to finish", "too few")
+        for rank, index, block in sorted(self.matches.races()):
             _refuse("races", "none", f"{block} at {_at((rank, index))}")
         if self.given.coverage.keys() != self.names.grid.keys():
             _refuse("coverage", "the phases of the grid", "others")
@@ -163,12 +170,12 @@ class _Checker:
             _refuse("data", "the right data", f"{block} at {_at((rank, index))}")
 
     def _wrong(self) -> set[tuple[int, int, str]]:
-        """Where data is wrong, in the order of the levels; at the end, if all ranks come there."""
-        run = Run(self.flow, self.names)
+        """Where data is wrong in a run by levels; at the end only if all ranks finish."""
+        run = Run(self.matches, self.names)
         events = [(level, place, run.start) for place, level in self.starts.items()]
         events += [(level, place, run.finish) for place, level in self.returns.items()]
         for _, place, step in sorted(events, key=lambda event: event[:2]):
-            step(place if step == run.start else self.flow.posted.get(place, place))
+            step(place if step == run.start else self.matches.posted.get(place, place))
         if not self.unfinished:
             run.end()
         return run.wrong

@@ -1,4 +1,4 @@
-"""A program, run once in the order of its certificate: what do its blocks hold?"""
+"""Computes the contents of all blocks, by one run in the order of a certificate."""
 
 from __future__ import annotations
 
@@ -13,48 +13,53 @@ from primepar.schedule.program_uses import frees, uses, writes
 
 
 class Run:
-    """`wrong` collects (rank, instruction, block) of every read of what is not there, or wrong."""
+    """The state of a run: the contents on every device and host, and of what is in flight.
 
-    def __init__(self, flow: Matches, names: ProgramNames) -> None:
-        self.flow, self.names, self.program = flow, names, flow.program
+    `wrong` collects (rank, instruction, block) of every read of a missing or wrong block.
+    """
+
+    def __init__(self, matches: Matches, names: ProgramNames) -> None:
+        self.matches, self.names, self.program = matches, names, matches.program
         ranks = range(self.program.ranks)
         self.wrong: set[tuple[int, int, str]] = set()
         self._device: list[dict[str, Content]] = [{} for _ in ranks]
         self._host: list[dict[str, Content]] = [{} for _ in ranks]
-        self._gone: list[set[str]] = [set() for _ in ranks]
-        self._given: dict[Side, list[Content]] = {}
+        self._freed: list[set[str]] = [set() for _ in ranks]
+        self._sent: dict[Side, list[Content]] = {}
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
-                self._device[rank][block] = names.bring(block)
+                self._device[rank][block] = names.initial(block)
 
     def start(self, place: Place) -> None:
-        """Read all that an instruction takes; what is local makes its blocks at once."""
-        rank, node = place[0], self.flow.node(place)
+        """Read the blocks that an instruction uses; a local one writes its blocks at once."""
+        rank, node = place[0], self.matches.node(place)
         for part, post in enumerate(posts(node) or (node,)):
-            self._given[*place, part] = [self._read(place, block) for block in uses(post, rank)]
+            self._sent[*place, part] = [self._read(place, block) for block in uses(post, rank)]
         for block in frees(node):
             content = self._device[rank].pop(block, ZERO)
-            self._gone[rank].add(block)
+            self._freed[rank].add(block)
             if isinstance(node, op.Evict):
                 self._host[rank][block] = content
         if not posts(node):
             self.finish(place)
 
     def finish(self, place: Place) -> None:
-        """Write all that an instruction makes of what is given to it."""
-        node = self.flow.node(place)
+        """Write the blocks of an instruction, computed from what its partners sent."""
+        node = self.matches.node(place)
         for part, post in enumerate(posts(node) or (node,)):
             side, blocks = (*place, part), writes(post, place[0])
-            met = self.flow.met.get(side, (side,)) if blocks else ()
-            given = {each[0]: self._given[each] for each in reversed(met)}  # a sender comes first
-            made = self._made(post, place, given) if blocks else ()
-            for block, content in zip(blocks, made, strict=False):
+            partners = self.matches.partners.get(side, (side,)) if blocks else ()
+            # The sender is the first of the partners: where both are one rank, its content is kept.
+            sent = {partner[0]: self._sent[partner] for partner in reversed(partners)}
+            results = self._results(post, place, sent) if blocks else ()
+            for block, content in zip(blocks, results, strict=False):
                 self._device[place[0]][block] = content
 
     def end(self) -> None:
-        """Check the blocks of `final`, and that no block that the grid makes is lost."""
+        """Check the blocks of `final`, and that no output of the grid is lost."""
         names, programs, place = self.names, self.program.programs, self.names.meaning.place
-        final = [(rank, b) for rank, own in enumerate(self.program.final or ()) for b in own]
+        finals = enumerate(self.program.final or ())
+        final = [(rank, block) for rank, blocks in finals for block in blocks]
         for rank, block in final:
             held = self._device[rank].get(block)
             if held is None or (place(block) is not None and not names.is_right(held, block)):
@@ -63,24 +68,26 @@ class Run:
         for node in chain(*programs):
             if isinstance(node, op.Compute | op.Cut | op.Join):
                 taken |= set(map(place, uses(node, 0)))
-        for block in names.made():
-            there = [held[block] for held in self._device if block in held]
-            arrives = any(names.is_right(held, block) for held in there)
+        for block in names.outputs():
+            contents = [device[block] for device in self._device if block in device]
+            arrives = any(names.is_right(content, block) for content in contents)
             if not (arrives if self.program.final is None else place(block) in taken):
                 self.wrong.add((0, len(programs[0]), block))
 
     def _read(self, place: Place, block: str) -> Content:
         rank = place[0]
         if block not in self._device[rank]:
-            gone = self.program.initial is not None or block in self._gone[rank]
-            self.wrong |= {(*place, block)} if gone else set()
-            self._device[rank][block] = (self.names.of if gone else self.names.bring)(block)
+            missing = self.program.initial is not None or block in self._freed[rank]
+            self.wrong |= {(*place, block)} if missing else set()
+            self._device[rank][block] = (self.names.content if missing else self.names.initial)(
+                block
+            )
         return self._device[rank][block]
 
-    def _made(
+    def _results(
         self, node: op.Instruction, place: Place, given: dict[int, list[Content]]
     ) -> Sequence[Content]:
-        """What a rank gets of what each gives, in the order of the blocks that it writes."""
+        """The contents of the blocks that an instruction writes, in order; `given` is by rank."""
         rank = place[0]
         match node:
             case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
@@ -90,8 +97,10 @@ class Run:
             case op.AllGather(group=group):
                 return [given[member][0] for member in group]
             case op.ReduceScatter(group=group) | op.AllToAll(group=group):
-                own = [given[member][group.index(rank)] for member in group]
-                return own if isinstance(node, op.AllToAll) else [reduced(node.reduction, own)]
+                parts = [given[member][group.index(rank)] for member in group]
+                if isinstance(node, op.AllToAll):
+                    return parts
+                return [reduced(node.reduction, parts)]
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
@@ -109,31 +118,33 @@ class Run:
             phase = self.names.meaning.maker(node.accumulates.rstrip("'"))
         else:
             phase, cell = self.names.meaning.phases[node.phase], node.sub_operator
-            wanted = [template.block(cell) for template in phase.reads]
-            if len(wanted) != len(given):
+            expected = [template.block(cell) for template in phase.reads]
+            if len(expected) != len(given):
                 self.wrong.add((*place, node.accumulates))
-            for block, content, want in zip(node.reads, given, wanted, strict=False):
-                if not self.names.is_right(content, want):
+            for block, content, name in zip(node.reads, given, expected, strict=False):
+                if not self.names.is_right(content, name):
                     self.wrong.add((*place, block))
-            added = [self.names.of(phase.writes.block(cell), self.names.token(phase, cell))]
+            added = [self.names.content(phase.writes.block(cell), self.names.token(phase, cell))]
         held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
         return reduced(phase.reduction if phase else "sum", contents)
 
     def _fetched(self, block: str, place: Place) -> Content:
         rank, held = place[0], self._host[place[0]].pop(block, None)
-        known = block in self._device[rank] or block in self._gone[rank]
+        known = block in self._device[rank] or block in self._freed[rank]
         if held is None and (self.program.initial is not None or known):
             self.wrong.add((*place, block))
-        return self.names.of(block) if held is None else held
+        return self.names.content(block) if held is None else held
 
     def _parted(self, node: op.Cut | op.Join, place: Place, given: list[Content]) -> list[Content]:
-        """The parts have the cells of the whole, each once, and a join is of one kind."""
+        """Cut or join: the parts have the cells of the whole, each once; a join is uniform."""
         cells, held = self.names.cells, ChainMap(*given)
         pairs = zip(given, uses(node, place[0]), strict=True)
-        fitting = all(not each or each.keys() == set(cells(block)) for each, block in pairs)
+        fitting = all(
+            not content or content.keys() == set(cells(block)) for content, block in pairs
+        )
         filled = Counter(chain(*map(cells, node.blocks))) == Counter(cells(node.block))
-        alike = len(set(map(bool, given))) == 1 and self.names.is_one_kind(held)
+        alike = len(set(map(bool, given))) == 1 and self.names.is_uniform(held)
         if not (fitting and filled and (alike or isinstance(node, op.Cut))):
             self.wrong.add((*place, node.block))
         blocks = writes(node, place[0]) if fitting and filled else ()

@@ -149,11 +149,11 @@ class _Late:
         """Do all that an instruction must find done."""
         if not self.held:
             return
-        for name in used.reads:
+        for name in own.reads:
             for held in list(self.by_block.get(name) or ()):
                 if held in self.held and name in held.touches.changes:
                     self._let_go(held)
-        for name in used.changes:
+        for name in own.changes:
             for held in list(self.by_block.get(name) or ()):
                 self._let_go(held)
 

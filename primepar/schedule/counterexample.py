@@ -1,8 +1,8 @@
-"""A counterexample as data: who is involved, in which order, and what is wrong about it.
+"""A counterexample as data: the instructions or devices involved, their order, and the error.
 
-The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`). By these
-places the instructions are looked up in the program. So pictures and smaller programs need no
-words.
+The sentence of a property names its places in a fixed format (`rank 0, instruction 3 (...)`). The
+instructions are looked up in the program from these, so that pictures and smaller programs need no
+text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS: tuple[tuple[str, str, Kind], ...] = (
     ("memory", "", "over-memory"),
     ("traffic", "", "wrong-traffic"),
     ("", "on some device at t=", "nowhere"),
-    ("", " to rest on some device", "homeless"),
+    ("", " to be resident on some device", "homeless"),
     ("", "in this rank's", "absent-block"),
     ("", " here, got ", "wrong-place"),
     ("", "expected it at the end, got it on", "wrong-place"),
@@ -44,19 +44,19 @@ _KINDS: tuple[tuple[str, str, Kind], ...] = (
 
 
 class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
-    """An instruction that is involved; without an index it is before the first or at the end."""
+    """An involved instruction; without an index it is before the first or at the end."""
 
     rank: int
     text: str
     index: int | None = None
     role: str = ""
-    """What it does in the story: hangs, never reached, reads, ..."""
+    """Its part in the counterexample: hangs, never reached, reads, ..."""
     wrong: bool = False
-    """Whether this is the instruction that the sentence names as wrong."""
+    """Whether the sentence reports the error here."""
 
 
 class Arrow(Struct, frozen=True):
-    """From one event to another, by their places in `Counterexample.events`."""
+    """An arrow from one event to another, by their indices in `Counterexample.events`."""
 
     source: int
     target: int
@@ -64,7 +64,7 @@ class Arrow(Struct, frozen=True):
 
 
 class Plane(Struct, frozen=True):
-    """How often the sub-operators around one are computed, over two dims of the grid."""
+    """How often each sub-operator near one is computed, over two dims of the grid."""
 
     rows: str
     columns: str
@@ -74,7 +74,7 @@ class Plane(Struct, frozen=True):
 
 
 class InvolvedDevice(Struct, frozen=True, omit_defaults=True):
-    """A device of a mesh, and the step at which it is involved."""
+    """An involved device of a mesh, and the step."""
 
     rank: int
     coordinates: dict[str, int]
@@ -82,7 +82,7 @@ class InvolvedDevice(Struct, frozen=True, omit_defaults=True):
 
 
 class Counterexample(Struct, frozen=True, omit_defaults=True):
-    """What breaks a property: of a program by `events`, of a primitive by `devices`."""
+    """What refutes a property: of a program in `events`, of a primitive in `devices`."""
 
     kind: Kind
     ranks: tuple[int, ...] = ()
@@ -101,18 +101,18 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
 
 
 def kind_of(name: str, sentence: str) -> Kind:
-    """The kind of counterexample that the sentence of a property reports."""
+    """The kind of counterexample that the sentence of a property describes."""
     return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
 
 
 WINDOW = 8
-"""Rows and columns of a plane that are shown at most."""
+"""Largest number of rows and of columns of a plane."""
 
 
 def plane_around(
     grid: dict[str, int], cell: dict[str, int], counts: dict[tuple[int, ...], int]
 ) -> Plane | None:
-    """The plane of the last two dims through a cell; `counts` has the computed cells only."""
+    """The plane of the last two dims through a cell; `counts` has only the computed cells."""
     dims = tuple(grid)
     if not dims or dims != tuple(cell) or any(cell[dim] >= grid[dim] for dim in dims):
         return None
@@ -130,5 +130,5 @@ def plane_around(
     ))  # fmt: skip
 
 
-def _first(cell: int, slices: int) -> int:
-    return max(0, min(cell - WINDOW // 2, slices - WINDOW))
+def _first(index: int, slices: int) -> int:
+    return max(0, min(index - WINDOW // 2, slices - WINDOW))

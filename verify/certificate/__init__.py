@@ -1,1 +1,1 @@
-"""Writes down what a verdict rests on, for `primepar.certify` to check."""
+"""Writes certificates of verdicts, which `primepar.certify` checks."""

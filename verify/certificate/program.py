@@ -1,6 +1,6 @@
-"""Certificates of programs: the order or the wrong places that a proof found, written down.
+"""Writes certificates of programs: the order, or the wrong places, that a proof found.
 
-`primepar.certify` checks them and shares nothing with the prover.
+`primepar.certify` checks them and shares no code with the prover.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _PLACE = re.compile(r"rank (\d+), (?:instruction (\d+)|final )")
 def certificate(
     program: Program, report: Report, buffered: bool = False, side: str | None = None
 ) -> ProgramCertificate:
-    """What the report of a program rests on.
+    """The certificate of a program's report.
 
-    Raises `CertificateError` if something is unknown, if nothing is refuted but memory and traffic,
-    which are sums that need no witness, or if the checker refuses it: it asks for finished sums of
-    programs that do not say so themselves.
+    Raises `CertificateError` if a property is unknown, or if only memory or traffic is refuted,
+    which are sums that need no evidence. It is also raised if the checker refuses the certificate:
+    of a program with a grid the checker requires finished sums even where the program does not.
     """
-    made = _Made(program, buffered)
-    found = list(made.evidence(report))
-    refuted = tuple(each for place, each in enumerate(found) if each not in found[:place])
+    writer = _CertificateWriter(program, buffered)
+    evidence = list(writer.evidence(report))
+    refuted = tuple(item for place, item in enumerate(evidence) if item not in evidence[:place])
     if report.verdict == "unknown":
         raise CertificateError("no certificate, as the verdict is unknown")
     if report.verdict == "refuted" and not refuted:
@@ -50,8 +50,8 @@ def certificate(
         side=side,
         buffered=buffered,
         program=digest(program),
-        levels=made.levels(),
-        coverage={} if refuted else made.coverage(),
+        levels=writer.levels(),
+        coverage={} if refuted else writer.coverage(),
         refuted=refuted,
     )
     try:
@@ -61,7 +61,7 @@ def certificate(
     return given
 
 
-class _Made:
+class _CertificateWriter:
     def __init__(self, program: Program, buffered: bool) -> None:
         self.program = program
         self.flow = Matching.of(program)
@@ -70,33 +70,33 @@ class _Made:
         self.order = self.waits.order()
 
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """When each waiting instruction returns: its rank's next stretch begins then."""
+        """For each rank the levels at which waiting instructions return."""
         levels: list[list[int]] = [[] for _ in range(self.program.ranks)]
         for before, stretch, level in zip(
             [None, *self.waits.stretches], self.waits.stretches, self.waits.level, strict=False
         ):
             if before is not None and before.rank == stretch.rank and level is not None:
                 levels[stretch.rank].append(level)
-        waiting = [sum(map(self._is_real, own)) for own in self.flow.operations]
-        return tuple(tuple(own[:count]) for own, count in zip(levels, waiting, strict=True))
+        waiting = [sum(map(self._is_real, operations)) for operations in self.flow.operations]
+        return tuple(tuple(returns[:count]) for returns, count in zip(levels, waiting, strict=True))
 
     def _is_real(self, operation: Operation) -> bool:
-        """Whether it waits, and is no wait that was added for a request without one."""
+        """Whether it waits and is in the program: no wait that was added for a leaked request."""
         return operation.blocks and operation.index < len(self.program.programs[operation.rank])
 
     def coverage(self) -> dict[str, tuple[Place, ...]]:
-        """Where each sub-operator of the grid is computed, in order of the grid."""
-        found: dict[str, tuple[Place, ...]] = {}
+        """The place of each sub-operator of the grid, in order of the grid."""
+        by_phase: dict[str, tuple[Place, ...]] = {}
         for phase, grid in (self.program.grid or {}).items():
-            at = {
+            place_of = {
                 tuple(cell[dim] for dim in grid): place
                 for place, cell in self.products.get(phase, ())
             }
-            found[phase] = tuple(at[cell] for cell in sorted(at))
-        return found
+            by_phase[phase] = tuple(place_of[cell] for cell in sorted(place_of))
+        return by_phase
 
     def evidence(self, report: Report) -> Iterator[Evidence]:
-        """The places of every property that is refuted."""
+        """Yield the places of every property that is refuted."""
         for result in report.properties:
             if result.verdict != "refuted":
                 continue
@@ -109,10 +109,10 @@ class _Made:
                     race = races(self.flow, Meaning(self.program))[0]
                     yield Evidence("races", ((race.rank, race.index),), race.block)
                 case "placement" | "completion" | "alignment":
-                    yield Evidence("data", (self._blamed(result),))
+                    yield Evidence("data", (self._place_in(result),))
 
     def _hanging(self) -> set[Place]:
-        """What meets nothing; or all that hangs, each waiting for what comes after another."""
+        """An unmatched instruction; or all that hang, each waiting for what follows another."""
         if self.flow.faults:
             return {(self.flow.faults[0].rank, self.flow.faults[0].index)}
         last = {stretch.rank: stretch for stretch in self.order}
@@ -124,26 +124,26 @@ class _Made:
         }
 
     def _uncovered(self) -> Evidence:
-        """The first sub-operator that is not computed once, with all places that compute it."""
+        """The first sub-operator that is not computed exactly once, with all of its places."""
         for phase, grid in (self.program.grid or {}).items():
             cells = product(*map(range, grid.values()))
-            found: dict[frozenset[tuple[str, int]], list[Place]] = {
+            computed: dict[frozenset[tuple[str, int]], list[Place]] = {
                 frozenset(zip(grid, cell, strict=True)): [] for cell in cells
             }
-            due = set(found)
-            for place, own in self.products.get(phase, ()):
-                found.setdefault(frozenset(own.items()), []).append(place)
-            for cell, places in found.items():
-                if len(places) != (cell in due):
+            required = set(computed)
+            for place, sub_operator in self.products.get(phase, ()):
+                computed.setdefault(frozenset(sub_operator.items()), []).append(place)
+            for cell, places in computed.items():
+                if len(places) != (cell in required):
                     return Evidence("coverage", tuple(places), None, phase, dict(cell))
         raise AssertionError("coverage is refuted")
 
-    def _blamed(self, result: PropertyResult) -> Place:
-        """Where a sentence begins; one past the last instruction of a rank for its end.
+    def _place_in(self, result: PropertyResult) -> Place:
+        """The place at which a sentence begins; one past the last instruction for a rank's end.
 
-        What ends on no rank is said of rank 0.
+        A block that ends on no rank counts for rank 0.
         """
-        found = _PLACE.match(result.counterexample or "")
-        rank = int(found[1]) if found else 0
-        index = found[2] if found else None
+        match = _PLACE.match(result.counterexample or "")
+        rank = int(match[1]) if match else 0
+        index = match[2] if match else None
         return rank, len(self.program.programs[rank]) if index is None else int(index)

@@ -1,1 +1,1 @@
-"""What is wrong, as data, and the smallest program in which it is."""
+"""Counterexamples as data, and the smallest program that has one."""

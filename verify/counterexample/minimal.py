@@ -1,8 +1,9 @@
-"""The smallest program that is wrong in the same way: what cannot be left out is the reason.
+"""Reduces a wrong program to the smallest one that is wrong in the same way.
 
-Delta debugging (Zeller and Hildebrandt, 2002) in linear passes, the verifier itself as the judge:
-halves, then quarters and so on down to single instructions with their partners are left out, and
+Delta debugging (Zeller and Hildebrandt, 2002) in linear passes, with the verifier as the test.
+Halves, then quarters and so on down to single instructions with their partners are left out. They
 stay out if the program is still refuted for the same property by the same kind of counterexample.
+For example, of a step of 40 instructions that deadlocks, two sends and two receives may remain.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ class Minimal(Struct, frozen=True):
 
     program: Program
     sentence: str
-    found: Counterexample
+    counterexample: Counterexample
     is_smallest: bool
-    """Whether nothing more can be left out; False where the time was up before."""
+    """Whether nothing more can be left out; False where the time ran out before."""
 
 
 def minimal(
     program: Program, name: str, buffered: bool = False, seconds: float = 60.0
 ) -> Minimal | None:
-    """Leave out of a program what does not matter for a refuted property.
+    """Leave out of a program everything that a refuted property does not need, in `seconds`.
 
-    Ranks are numbered anew where some are left out. Returns None if the property is not refuted.
+    Ranks are renumbered where some are left out. Returns None if the property is not refuted.
     """
     return _Search(program, name, buffered, perf_counter() + seconds).smallest()
 
@@ -57,7 +58,7 @@ def minimal(
 def smaller(program: Program) -> Iterator[Program]:
     """Every program that is one step smaller.
 
-    It has one instruction and its partners less, or one rank, one block of `initial` or `final`,
+    One instruction with its partners is left out, or one rank, one block of `initial` or `final`,
     one field, or one slice of the grid.
     """
     yield from (without_items(program, unit) for unit in units(program))
@@ -69,10 +70,10 @@ def smaller(program: Program) -> Iterator[Program]:
 
 
 def way_of(name: str, result: PropertyResult | None) -> str | None:
-    """In which way a property is broken; None if it is not refuted.
+    """The kind of a counterexample, as a text to compare; None if the property is not refuted.
 
-    These are the words of its sentence without numbers and what is in brackets; of a circle of
-    waiting ranks, memory and traffic only that they are wrong.
+    It is the sentence without numbers and brackets. For a circle of waiting ranks, memory and
+    traffic it is only the kind.
     """
     if result is None or result.details is None or result.counterexample is None:
         return None
@@ -83,31 +84,31 @@ def way_of(name: str, result: PropertyResult | None) -> str | None:
 
 
 FIRST = 10.0
-"""Seconds that the question whether it is refuted at all may take, whatever the limit is."""
+"""Seconds for the first question, whether the program is refuted at all, whatever the limit is."""
 
 
 class _TimeIsUpError(Exception):
-    """No more questions may be asked."""
+    """The time limit is reached."""
 
 
 class _Search:
     def __init__(self, program: Program, name: str, buffered: bool, deadline: float) -> None:
         self.program, self.name, self.buffered = program, name, buffered
         self.deadline = deadline
-        self.result = self._judged(program, FIRST)
+        self.result = self._verified(program, FIRST)
         self.way = way_of(name, self.result)
 
-    def _judged(self, program: Program, least: float = 0.1) -> PropertyResult | None:
+    def _verified(self, program: Program, least: float = 0.1) -> PropertyResult | None:
         timeout = max(least, self.deadline - perf_counter())
         report = verify_program(program, "", self.buffered, timeout, only=self.name)
         return next(iter(report.properties), None)
 
     @property
-    def found(self) -> Counterexample | None:
+    def counterexample(self) -> Counterexample | None:
         return self.result.details if self.result is not None else None
 
     def smallest(self) -> Minimal | None:
-        """The smallest program that the passes lead to, as far as the time goes."""
+        """The smallest program that the passes find in time."""
         done = False
         if self.way is not None:
             try:
@@ -117,19 +118,19 @@ class _Search:
                 done = True
             except _TimeIsUpError:
                 pass
-        if self.result is None or self.found is None:
+        if self.result is None or self.counterexample is None:
             return None
-        return Minimal(self.program, self.result.counterexample or "", self.found, done)
+        return Minimal(self.program, self.result.counterexample or "", self.counterexample, done)
 
     def _focus(self) -> None:
-        """At one go: all ranks that the counterexample does not name, and what comes after it."""
-        found = self.found
-        named = {*found.ranks} if found else set()
+        """Leave out all ranks that the counterexample does not name, and what comes after it."""
+        counterexample = self.counterexample
+        named = {*counterexample.ranks} if counterexample else set()
         others = [rank for rank in range(self.program.ranks) if rank not in named]
         if named and others:
             self._try(lambda: without_ranks(self.program, others))
         last: dict[int, int] = {}
-        for event in self.found.events if self.found else ():
+        for event in self.counterexample.events if self.counterexample else ():
             end = len(self.program.programs[event.rank]) if event.index is None else event.index
             last[event.rank] = max(last.get(event.rank, 0), end)
         late = [
@@ -141,7 +142,7 @@ class _Search:
             self._try(lambda: self._without_units(late))
 
     def _passes(self) -> bool:
-        """One round of all passes; whether something could be left out."""
+        """One round of all passes; returns whether something was left out."""
         before = self.program
         self._shrink(self._ranks, lambda ranks: without_ranks(self.program, ranks))
         self._shrink(lambda: units(self.program), self._without_units)
@@ -176,14 +177,14 @@ class _Search:
             size //= 2
 
     def _try(self, make: Callable[[], Program]) -> bool:
-        """Take a smaller program if it is wrong in the same way."""
+        """Continue with a smaller program if it is wrong in the same way."""
         if perf_counter() > self.deadline:
             raise _TimeIsUpError
         try:
             program = make()
         except ValueError:
             return False
-        result = self._judged(program)
+        result = self._verified(program)
         if way_of(self.name, result) != self.way:
             return False
         self.program, self.result = program, result

@@ -1,4 +1,4 @@
-"""The counterexample of a primitive: the mesh, devices and blocks that its sentence names."""
+"""Counterexamples of primitives as data: the mesh, devices and blocks that a sentence names."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _CELL = re.compile(r"(\w+) sub-operator \(([^()]*)\)")
 def of_primitive(
     primitive: Primitive, sides: tuple[int, ...], name: str, sentence: str
 ) -> Counterexample:
-    """Look up what the sentence of a refuted property names, on the mesh of these sides."""
+    """Return what the sentence of a refuted property names, on the mesh of these sides."""
     sequence = Sequence.of(primitive, *sides)
     return of_mesh(sequence, dict(zip(primitive.side_names, sides, strict=True)), name, sentence)
 
 
 def of_mesh(sequence: Sequence, sides: dict[str, int], name: str, sentence: str) -> Counterexample:
-    """The same of a sequence, with the names that its sides have."""
+    """The same for a sequence; `sides` are by name."""
     axes, places = sequence.axes, sequence.coordinates
-    told = sentence.partition(": ")[2]
+    text = sentence.partition(": ")[2]
     devices = tuple(
         InvolvedDevice(int(rank), dict(zip(axes, places[int(rank)], strict=True)),
                int(step) if step else None)
-        for rank, step in dict.fromkeys(_DEVICE.findall(told))
+        for rank, step in dict.fromkeys(_DEVICE.findall(text))
     )  # fmt: skip
-    phase, cell, plane = _cell(sequence, told)
+    phase, cell, plane = _cell(sequence, text)
     return Counterexample(
         kind_of(name, sentence),
         tuple(sorted({device.rank for device in devices})),
-        tuple(dict.fromkeys(_BLOCK.findall(told))),
+        tuple(dict.fromkeys(_BLOCK.findall(text))),
         phase,
         cell,
         plane,
@@ -54,10 +54,10 @@ def of_mesh(sequence: Sequence, sides: dict[str, int], name: str, sentence: str)
     )
 
 
-def _cell(sequence: Sequence, told: str) -> tuple[str | None, dict[str, int] | None, Plane | None]:
-    match = _CELL.search(told)
+def _cell(sequence: Sequence, text: str) -> tuple[str | None, dict[str, int] | None, Plane | None]:
+    match = _CELL.search(text)
     if match is None:
-        return next((phase for phase in PHASES if told.startswith(phase)), None), None, None
+        return next((phase for phase in PHASES if text.startswith(phase)), None), None, None
     cell = {dim: int(index) for dim, index in re.findall(r"(\w+)=(\d+)", match[2])}
     phase = next(phase for phase in PHASES if phase == match[1])
     grid = {str(dim): sequence.grid[dim] for dim in DIMS if dim in sequence.grid}

@@ -1,4 +1,4 @@
-"""The counterexample of a program: the instructions that its sentence names, and their causes."""
+"""Counterexamples of programs as data: the instructions that a sentence names, and their causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from primepar.verify.program.matching import Matching, MessageEnd, Operation
 from primepar.verify.program.races import touched
 
 MOST_HOPS = 4
-"""Messages that the way of a block is followed back through."""
+"""Messages through which the origin of a block is traced back."""
 
 _WAIT = re.compile(
     r"^  rank (\d+) waits in instruction (\d+) .* for rank (\d+) to reach instruction (\d+) ", re.M
@@ -45,16 +45,16 @@ _FLIGHT = re.compile(r"while instruction (\d+) ")
 _ROLES: dict[Kind, str] = {
     "no-partner": "never matched", "no-request": "nothing is in flight",
     "never-awaited": "never waited for", "over-memory": "over the bound",
-    "unfinished-sum": "to mend", "done-twice": "again",
+    "unfinished-sum": "to fix", "done-twice": "again",
 }  # fmt: skip
 
 
 def of_program(program: Program, flow: Matching, name: str, sentence: str) -> Counterexample:
-    """Look up what the sentence of a refuted property names.
+    """Return what the sentence of a refuted property names.
 
-    `flow` is the program's own; `name` the property.
+    `flow` is the matching of the program; `name` is the property.
     """
-    return _Lookup(program, flow, name, sentence).found()
+    return _Lookup(program, flow, name, sentence).counterexample()
 
 
 class _Lookup:
@@ -65,11 +65,11 @@ class _Lookup:
         self.arrows: list[Arrow] = []
         self.blocks = self._blocks()
 
-    def found(self) -> Counterexample:
+    def counterexample(self) -> Counterexample:
         if self.kind == "waiting-circle":
             self._circle()
         else:
-            self._story()
+            self._add_places()
         named = {int(rank) for rank in _RANK.findall(self.sentence.split(": ", 1)[0])}
         ranks = sorted({event.rank for event in self.events} | named)
         phase, cell = self._cell()
@@ -130,8 +130,8 @@ class _Lookup:
     def _arrow(self, source: int, target: int, means: Meaning) -> None:
         self.arrows.append(Arrow(source, target, means))
 
-    def _story(self) -> None:
-        """The places that the sentence names, with the way of the block that is wrong."""
+    def _add_places(self) -> None:
+        """Add the places that the sentence names, with the path of the wrong block."""
         places = [(int(rank), int(index)) for rank, index in _PLACE.findall(self.sentence)]
         final = _FINAL.match(self.sentence)
         if self.kind == "race":
@@ -155,18 +155,18 @@ class _Lookup:
             self._end(int(final[1]), final[2] or final[3])
 
     def _lost(self, block: str) -> None:
-        """Where a block is summed that no rank keeps."""
+        """Add where a block is summed that no rank keeps."""
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
                 if isinstance(node, Compute) and node.accumulates == block:
                     self._arrow(self._add(rank, index, "sums it"), 1, "never reaches")
                     self.events.append(
-                        InvolvedInstruction(rank, "the end", role="nobody keeps it", wrong=True)
+                        InvolvedInstruction(rank, "the end", role="no rank keeps it", wrong=True)
                     )
                     return
 
     def _sent(self) -> None:
-        """What most of the elements leave a rank by."""
+        """Add the instructions by which most elements are sent."""
         rank = re.match(r"rank (\d+):", self.sentence)
         if rank is None:
             return
@@ -174,7 +174,7 @@ class _Lookup:
             self._add(int(rank[1]), int(index), "leaves here", wrong=True)
 
     def _absent(self) -> None:
-        """The other end that is nowhere."""
+        """Add the missing other end."""
         message = re.search(r"expected a (\w+ \w+ rank \d+) on rank (\d+) ", self.sentence)
         call = re.search(r"expected rank (\d+) to make the matching call", self.sentence)
         if message:
@@ -197,10 +197,10 @@ class _Lookup:
         if touches:
             self._arrow(0, touches, "in flight")
         if ends is not None:
-            self._add(rank, ends, "only here it is done")
+            self._add(rank, ends, "done only here")
 
     def _wait_of(self, rank: int, posted: int) -> int | None:
-        """The index of the wait that finishes what an instruction posts."""
+        """The index of the wait that completes what an instruction posts."""
         for operation in self.flow.operations[rank]:
             awaited = [post.index for post in operation.awaits]
             if operation.posted is not None:
@@ -216,25 +216,25 @@ class _Lookup:
             gone = event.text.startswith(("free ", "evict "))
             means: Meaning = "frees" if gone else "moves to"
             self._arrow(len(self.events) - 1, len(self.events), means)
-        wanted = f"wants the data of {self.blocks[-1]}" if self.blocks else ""
-        reads = self.kind == "absent-block" or not wanted
-        self._add(rank, index, "reads it" if reads else wanted, wrong=True)
+        needed = f"needs the data of {self.blocks[-1]}" if self.blocks else ""
+        reads = self.kind == "absent-block" or not needed
+        self._add(rank, index, "reads it" if reads else needed, wrong=True)
 
     def _end(self, rank: int, block: str) -> None:
-        """What a block at the end should have been, after the places where it is elsewhere."""
-        there = re.search(r"got it on rank (\d+)", self.sentence)
-        if there:
+        """Add the end of a block that is wrong there, after the places where it is elsewhere."""
+        elsewhere = re.search(r"got it on rank (\d+)", self.sentence)
+        if elsewhere:
             self.events.append(
-                InvolvedInstruction(int(there[1]), f"at the end {block}", role="it is here")
+                InvolvedInstruction(int(elsewhere[1]), f"at the end {block}", role="it is here")
             )
         elif "got it never" in self.sentence:
             self.events = [replace(event, role="has it", wrong=False) for event in self.events]
         if self.events:
-            lost = there is not None or "got it never" in self.sentence
+            lost = elsewhere is not None or "got it never" in self.sentence
             self._arrow(0, len(self.events), "never reaches" if lost else "moves to")
         wrong = not any(event.wrong for event in self.events)
         self.events.append(
-            InvolvedInstruction(rank, f"at the end {block}", role="wanted here", wrong=wrong)
+            InvolvedInstruction(rank, f"at the end {block}", role="needed here", wrong=wrong)
         )
 
     def _way(self, rank: int, before: int, block: str) -> list[InvolvedInstruction]:
@@ -263,20 +263,20 @@ class _Lookup:
         return InvolvedInstruction(rank, instruction_line(nodes[index]), index)
 
     def _writer(self, rank: int, before: int, block: str) -> Operation | MessageEnd | None:
-        """What last wrote a block before an instruction: a receive, a call, or an own product."""
-        found: Operation | MessageEnd | None = None
+        """What last wrote a block before an instruction: a receive, collective or product."""
+        writer: Operation | MessageEnd | None = None
         for operation in self.flow.operations[rank]:
             if operation.index >= before:
                 break
             for post in operation.awaits:
                 if not post.sends and post.message.block == block:
-                    found = post
+                    writer = post
             call = operation.call
             if call is not None and block in touched(call.instruction, rank).writes:
-                found = call
+                writer = call
             elif not operation.posts and block in touched(operation.instruction, rank).writes:
-                found = operation
-        return found
+                writer = operation
+        return writer
 
     def _source(self, writer: Operation | MessageEnd) -> Operation | MessageEnd | None:
         """The other end of a message, or the root of a broadcast."""
@@ -284,6 +284,6 @@ class _Lookup:
             return writer.partner
         node = writer.instruction
         if isinstance(node, Broadcast):
-            met = self.flow.meeting.get(writer, ())
-            return next((call for call in met if call.rank == node.root != writer.rank), None)
+            calls = self.flow.matched_calls.get(writer, ())
+            return next((call for call in calls if call.rank == node.root != writer.rank), None)
         return None

@@ -1,7 +1,7 @@
-"""What can be left out of a program so that it stays one: the steps of `minimal`.
+"""Removals that leave a valid program: the steps of `minimal`.
 
-An instruction goes with its partners: a message with its other end and both waits, a collective
-with the calls of all members, a rank with all that it takes part in.
+An instruction is removed with its partners: a message with its other end and both waits, a
+collective with the calls of all members, a rank with all messages that it takes part in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Entry = tuple[str, int, str]
 
 
 def units(program: Program) -> list[frozenset[Item]]:
-    """Sets of instructions that can only go together, in the order of their first ones."""
+    """Sets of instructions that can only be removed together, in order of their first ones."""
     flow = Matching.of(program)
     group: dict[Item, set[Item]] = {}
     items = {
@@ -51,14 +51,14 @@ def units(program: Program) -> list[frozenset[Item]]:
                 for item in list(together):
                     together |= group.get(item, {item})
                 group.update(dict.fromkeys(together, together))
-    found = {id(together): frozenset(together) for together in group.values()}
-    return sorted(found.values(), key=min)
+    sets = {id(together): frozenset(together) for together in group.values()}
+    return sorted(sets.values(), key=min)
 
 
 def _together(
     operation: Operation, flow: Matching, items: dict[MessageEnd, Item]
 ) -> Iterator[Item]:
-    """An instruction and what it goes with; a group is only as much as one of its messages."""
+    """Yield an instruction and its partners; a group counts as each of its messages."""
     for post in (*operation.starts, *operation.awaits):
         yield items[post]
         if post.partner is not None:
@@ -70,48 +70,55 @@ def _together(
     calls = [operation] if isinstance(operation.instruction, Collective) else []
     calls += [operation.posted] if operation.posted is not None else []
     for call in calls:
-        yield from ((met.rank, met.index, 0) for met in (call, *flow.meeting.get(call, ())))
+        yield from (
+            (matched.rank, matched.index, 0)
+            for matched in (call, *flow.matched_calls.get(call, ()))
+        )
 
 
-def without_items(program: Program, gone: Collection[Item]) -> Program:
-    """Leave out instructions, and messages of groups; a group without any is left out too."""
+def without_items(program: Program, removed: Collection[Item]) -> Program:
+    """Remove instructions, and messages of groups; an empty group is removed too."""
     lists = tuple(
         tuple(
             kept
             for index, node in enumerate(nodes)
-            if (kept := _rest(node, rank, index, gone)) is not None
+            if (kept := _rest(node, rank, index, removed)) is not None
         )
         for rank, nodes in enumerate(program.programs)
     )
     return replace(program, programs=lists)
 
 
-def _rest(node: Instruction, rank: int, index: int, gone: Collection[Item]) -> Instruction | None:
+def _rest(
+    node: Instruction, rank: int, index: int, removed: Collection[Item]
+) -> Instruction | None:
     if not isinstance(node, Group):
-        return None if (rank, index, 0) in gone else node
+        return None if (rank, index, 0) in removed else node
     body = tuple(
-        message for place, message in enumerate(node.body) if (rank, index, place) not in gone
+        message for place, message in enumerate(node.body) if (rank, index, place) not in removed
     )
     return replace(node, body=body) if body else None
 
 
-def without_ranks(program: Program, gone: Collection[int]) -> Program:
-    """Leave out ranks with their messages; collectives go on without them, the others move up.
+def without_ranks(program: Program, removed: Collection[int]) -> Program:
+    """Remove ranks with their messages, and from groups of collectives; renumber the others.
 
-    Raises `ValueError` where nobody is left, in the program or in a group of a collective.
+    Raises `ValueError` if no rank is left in the program or in a group of a collective.
     """
-    if len(set(gone)) == program.ranks:
+    if len(set(removed)) == program.ranks:
         raise ValueError("a program needs a rank")
-    dropped = {item for unit in units(program) if _hurt(program, unit, gone) for item in unit}
+    dropped = {
+        item for unit in units(program) if _is_affected(program, unit, removed) for item in unit
+    }
     program = without_items(program, dropped)
-    kept = [rank for rank in range(program.ranks) if rank not in gone]
+    kept = [rank for rank in range(program.ranks) if rank not in removed]
     new = {rank: place for place, rank in enumerate(kept)}
     fields: dict[str, Any] = {
         name: None if getattr(program, name) is None
         else tuple(getattr(program, name)[rank] for rank in kept)
         for name in ("initial", "final", "traffic")
     }  # fmt: skip
-    lists = tuple(tuple(_moved(node, new) for node in program.programs[rank]) for rank in kept)
+    lists = tuple(tuple(_renumbered(node, new) for node in program.programs[rank]) for rank in kept)
     return replace(program, ranks=len(kept), programs=lists, **fields)
 
 
@@ -121,22 +128,24 @@ def _node(program: Program, item: Item) -> Instruction:
     return node.body[place] if isinstance(node, Group) else node
 
 
-def _hurt(program: Program, unit: Collection[Item], gone: Collection[int]) -> bool:
-    """Whether a message loses an end, or a collective its root, where these ranks go."""
+def _is_affected(program: Program, unit: Collection[Item], removed: Collection[int]) -> bool:
+    """Whether a message loses an end, or a collective its root, without these ranks."""
     nodes = [_node(program, item) for item in unit]
     calls = [node for node in nodes if isinstance(node, Collective)]
     if calls:
-        return any(getattr(call, "root", None) in gone for call in calls)
+        return any(getattr(call, "root", None) in removed for call in calls)
     ends = {rank for rank, _, _ in unit}.union(*(named_ranks(node) for node in nodes))
-    return not ends.isdisjoint(gone)
+    return not ends.isdisjoint(removed)
 
 
-def _moved(node: Instruction, new: dict[int, int]) -> Instruction:
-    """An instruction with the new numbers of its ranks."""
+def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
+    """An instruction with its ranks renumbered."""
     if isinstance(node, Send | Recv | ISend | IRecv):
         return replace(node, peer=new[node.peer])
     if isinstance(node, Group):
-        return replace(node, body=tuple(cast(Any, _moved(message, new)) for message in node.body))
+        return replace(
+            node, body=tuple(cast(Any, _renumbered(message, new)) for message in node.body)
+        )
     if not isinstance(node, Collective):
         return node
     places = [place for place, rank in enumerate(node.group) if rank in new]
@@ -156,7 +165,7 @@ def _picked(blocks: tuple[str, ...], places: Iterable[int]) -> tuple[str, ...]:
 
 
 def entries(program: Program) -> list[Entry]:
-    """Blocks that `initial` and `final` list."""
+    """All entries of `initial` and `final`."""
     return [
         (name, rank, block)
         for name in ("initial", "final")
@@ -165,11 +174,11 @@ def entries(program: Program) -> list[Entry]:
     ]
 
 
-def without_entries(program: Program, gone: Collection[Entry]) -> Program:
-    """Leave out blocks of `initial` and `final`."""
+def without_entries(program: Program, removed: Collection[Entry]) -> Program:
+    """Remove entries of `initial` and `final`."""
     fields: dict[str, Any] = {
         name: tuple(
-            tuple(block for block in blocks if (name, rank, block) not in gone)
+            tuple(block for block in blocks if (name, rank, block) not in removed)
             for rank, blocks in enumerate(getattr(program, name))
         )
         for name in ("initial", "final")
@@ -179,7 +188,7 @@ def without_entries(program: Program, gone: Collection[Entry]) -> Program:
 
 
 def without_fields(program: Program) -> Iterator[Program]:
-    """Leave out one field, one phase of the grid, or the last slice of a dim with its products."""
+    """Remove one field, one phase of the grid, or the last slice of a dim with its products."""
     for base, fields in _changes(program):
         try:
             rest = replace(base, **fields)
@@ -207,6 +216,6 @@ def _changes(program: Program) -> Iterator[tuple[Program, dict[str, Any]]]:
 def _of_slice(program: Program, phase: str, dim: str, last: int) -> Iterator[Item]:
     for rank, nodes in enumerate(program.programs):
         for index, node in enumerate(nodes):
-            own = isinstance(node, Compute) and node.phase == phase and node.sub_operator
-            if own and own.get(dim) == last:
+            cell = isinstance(node, Compute) and node.phase == phase and node.sub_operator
+            if cell and cell.get(dim) == last:
                 yield rank, index, 0

@@ -1,1 +1,1 @@
-"""Programs run state by state, without Z3: a second opinion."""
+"""Runs programs state by state, without Z3: an independent check of the proofs."""

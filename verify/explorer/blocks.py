@@ -1,4 +1,4 @@
-"""The ranks of the explorer's machine: their memories, and what local instructions do to them."""
+"""The memories of the explorer's ranks, and the effect of local instructions on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from primepar.verify.explorer.state import RankState
 
 @dataclass
 class RankMemories:
-    """The ranks, the cells that were there before the program, and what has failed."""
+    """The ranks, the cells with data from before the program, and the properties that failed."""
 
     names: BlockNames
     buffered: bool
@@ -36,8 +36,8 @@ class RankMemories:
         self.failed |= set(properties)
 
     def _races(self, rank: int, block: str, write: bool) -> bool:
-        flying = self.ranks[rank].flying.values()
-        return any(block in each.writes or (write and block in each.reads) for each in flying)
+        in_flight = self.ranks[rank].in_flight.values()
+        return any(block in post.writes or (write and block in post.reads) for post in in_flight)
 
     def _touch(self, rank: int, reads: Iterable[str], writes: Iterable[str]) -> None:
         wrong = any(self._races(rank, block, False) for block in reads)
@@ -48,24 +48,24 @@ class RankMemories:
         self.ranks[rank].memory[block] = content
         self.ranks[rank].known.add(block)
 
-    def _bring(self, rank: int, block: str) -> None:
-        """Put a block's own data there, as it was before the program."""
+    def _load_initial(self, rank: int, block: str) -> None:
+        """Write a block's own data, as it was before the program."""
         if self.names.maker(block) is not None:
-            found = self.names.meaning.place(block)
-            assert found is not None
+            place = self.names.meaning.place(block)
+            assert place is not None
             _, corners = self.names.cells(block)
-            self.before |= {(found.tensor, corner) for corner in corners}
+            self.before |= {(place.tensor, corner) for corner in corners}
         self._write(rank, block, self.names.datum(block))
 
     def _read(self, rank: int, block: str, kind: str, excused: bool) -> CellSums:
-        own = self.ranks[rank]
-        if block not in own.memory:
-            if self.names.program.initial is None and block not in own.known:
-                self._bring(rank, block)
+        state = self.ranks[rank]
+        if block not in state.memory:
+            if self.names.program.initial is None and block not in state.known:
+                self._load_initial(rank, block)
             else:
                 self._fail(*(() if excused else (kind,)))
                 self._write(rank, block, self.names.datum(block))
-        return own.memory[block]
+        return state.memory[block]
 
     def _take(self, rank: int, block: str) -> CellSums:
         """Read a block where nothing special is asked of it."""
@@ -93,17 +93,17 @@ class RankMemories:
                 self._join(rank, node)
 
     def _fetch(self, rank: int, block: str) -> None:
-        own = self.ranks[rank]
-        if block not in own.host:
-            if self.names.program.initial is not None or block in own.known:
+        state = self.ranks[rank]
+        if block not in state.host:
+            if self.names.program.initial is not None or block in state.known:
                 self._fail("placement")
-            own.host[block] = self.names.datum(block)
-        self._write(rank, block, own.host.pop(block))
+            state.host[block] = self.names.datum(block)
+        self._write(rank, block, state.host.pop(block))
 
     # Products and sums
 
     def _compute(self, rank: int, node: Compute) -> None:
-        own = self.ranks[rank]
+        state = self.ranks[rank]
         self._touch(rank, (*node.reads, node.accumulates), (node.accumulates,))
         if node.phase is None or node.sub_operator is None:
             added = [self._take(rank, block) for block in node.reads]
@@ -113,38 +113,38 @@ class RankMemories:
             self._operands(rank, node)
             added = [self.names.product(phase, cell_of(node.sub_operator))]
             reduction = phase.reduction
-        held = own.memory.get(node.accumulates)
+        held = state.memory.get(node.accumulates)
         total = combined(reduction, added if held is None else [held, *added])
         self._write(rank, node.accumulates, total)
 
     def _operands(self, rank: int, node: Compute) -> None:
-        """Compare what a product reads with what its sub-operator asks for."""
+        """Compare the blocks that a product reads with those that its sub-operator requires."""
         assert node.phase is not None
         assert node.sub_operator is not None
         kind = self._kind(self.ranks[rank], node.phase)
-        wanted = [
+        names = [
             template.block(node.sub_operator)
             for template in self.names.meaning.phases[node.phase].reads
         ]
-        for block, want in zip(node.reads, wanted, strict=False):
+        for block, name in zip(node.reads, names, strict=False):
             excused = self._races(rank, block, False)
-            got, due = self._read(rank, block, kind, excused), self.due(want)
-            if not excused and not same(got, due):
-                unfinished = self.names.maker(want) and self.names.is_part(got, due)
+            got, required = self._read(rank, block, kind, excused), self.required(name)
+            if not excused and not same(got, required):
+                unfinished = self.names.maker(name) and self.names.is_part(got, required)
                 self._fail("completion" if unfinished else kind)
-        if len(node.reads) != len(wanted):
+        if len(node.reads) != len(names):
             self._fail(kind)
 
-    def due(self, block: str) -> CellSums:
-        """What a block must hold."""
-        return self.names.due(block, self.before)
+    def required(self, block: str) -> CellSums:
+        """The content that a block must hold."""
+        return self.names.required(block, self.before)
 
     @staticmethod
-    def _kind(own: RankState, phase: str) -> str:
+    def _kind(state: RankState, phase: str) -> str:
         """What a wrong operand breaks: alignment in the first step of a later phase."""
-        if phase != own.phase:
-            own.aligning, own.phase = own.phase is not None, phase
-        return "alignment" if own.aligning else "placement"
+        if phase != state.phase:
+            state.aligning, state.phase = state.phase is not None, phase
+        return "alignment" if state.aligning else "placement"
 
     # Cutting and joining
 
@@ -156,9 +156,9 @@ class RankMemories:
         if boxes is None or not _fits(content, boxes[0]):
             self._fail("placement")
             return
-        own, *parts = boxes
+        whole_box, *parts = boxes
         for block, box in zip(node.blocks, parts, strict=True):
-            within = [(a - c, b - c) for (a, b), (c, _) in zip(box, own, strict=True)]
+            within = [(a - c, b - c) for (a, b), (c, _) in zip(box, whole_box, strict=True)]
             self._write(rank, block, ZERO if is_zero(content) else piece(content, within))
 
     def _join(self, rank: int, node: Join) -> None:
@@ -169,44 +169,46 @@ class RankMemories:
         if boxes is None or not all(map(_fits, contents, boxes[1:])):
             self._fail("placement")
             return
-        own, *parts = boxes
+        whole_box, *parts = boxes
         placed = []
         for block, box, content in zip(node.blocks, parts, contents, strict=True):
-            at = tuple(first - start for (first, _), (start, _) in zip(box, own, strict=True))
-            placed.append((at, self.names.blank(block) if is_zero(content) else content))
+            corner = tuple(
+                first - start for (first, _), (start, _) in zip(box, whole_box, strict=True)
+            )
+            placed.append((corner, self.names.blank(block) if is_zero(content) else content))
         joined = whole(placed)
-        if not self.names.is_one_kind(joined, own):
+        if not self.names.is_uniform(joined, whole_box):
             self._fail("placement")
             joined = self.names.datum(node.block)
         self._write(rank, node.block, joined)
 
     def _forget(self, rank: int, blocks: Iterable[str]) -> None:
-        """Their memory is another block's now."""
+        """Remove blocks whose memory another block now uses."""
         for block in blocks:
             self.ranks[rank].memory.pop(block, None)
 
     def _boxes(self, node: Cut | Join) -> list[Box] | None:
         """The box of the whole block, then those of its parts; None unless they fill it."""
         places = [self.names.meaning.place(block) for block in (node.block, *node.blocks)]
-        boxes = [found.box for found in places if found is not None]
+        boxes = [place.box for place in places if place is not None]
         if len(boxes) < len(places) or len({len(box) for box in boxes}) > 1:
             return None
-        own, *parts = boxes
-        lines = [sorted({end for box in parts for end in box[dim]}) for dim in range(len(own))]
-        filled = [corner for box in parts for corner in _corners(lines, box)]
+        whole_box, *parts = boxes
+        ends = [sorted({end for box in parts for end in box[dim]}) for dim in range(len(whole_box))]
+        filled = [corner for box in parts for corner in _corners(ends, box)]
         once = len(set(filled)) == len(filled)
-        return boxes if once and set(filled) == set(_corners(lines, own)) else None
+        return boxes if once and set(filled) == set(_corners(ends, whole_box)) else None
 
 
-def _corners(lines: list[list[int]], box: Box) -> list[Corner]:
-    """The cells of a box, between the lines at which boxes begin or end."""
+def _corners(cuts: list[list[int]], box: Box) -> list[Corner]:
+    """The first elements of the cells of a box, which is cut where any box begins or ends."""
     inside = [
-        [box[dim][0], *(at for at in line if box[dim][0] < at < box[dim][1])]
-        for dim, line in enumerate(lines)
+        [box[dim][0], *(cut for cut in positions if box[dim][0] < cut < box[dim][1])]
+        for dim, positions in enumerate(cuts)
     ]
     return list(product(*inside))
 
 
 def _fits(content: CellSums, box: Box) -> bool:
-    """Whether what a block holds is as large as the block."""
+    """Whether the content of a block has the size of the block."""
     return is_zero(content) or sizes(content) == tuple(end - first for first, end in box)

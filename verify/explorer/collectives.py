@@ -1,4 +1,4 @@
-"""What collectives make in the explorer, and which calls are one."""
+"""Results of collectives in the explorer, and which calls match."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from primepar.schedule.program import (
 from primepar.verify.explorer.contents import CellSums, combined
 
 Call = tuple[Collective, list[CellSums]]
-"""A collective with the contents that one member brings to it."""
+"""A collective with the contents of one member's inputs."""
 
 
-def gives(node: Collective, rank: int) -> tuple[str, ...]:
-    """Blocks that a member brings."""
+def inputs(node: Collective, rank: int) -> tuple[str, ...]:
+    """Blocks that a member sends."""
     match node:
         case Barrier():
             return ()
@@ -37,8 +37,8 @@ def gives(node: Collective, rank: int) -> tuple[str, ...]:
             return (node.block,)
 
 
-def gets(node: Collective, rank: int) -> tuple[str, ...]:
-    """Blocks that a member ends with."""
+def outputs(node: Collective, rank: int) -> tuple[str, ...]:
+    """Blocks that a member receives."""
     match node:
         case Barrier():
             return ()
@@ -55,29 +55,29 @@ def gets(node: Collective, rank: int) -> tuple[str, ...]:
 
 
 def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> list[CellSums]:
-    """What `rank` gets, in the order of `gets`."""
-    brought = [given[member] for member in node.group]
-    own = node.group.index(rank)
+    """The contents that `rank` receives, in the order of `outputs`."""
+    sent = [given[member] for member in node.group]
+    member_index = node.group.index(rank)
     match node:
         case AllReduce():
-            return [combined(node.reduction, [contents[0] for contents in brought])]
+            return [combined(node.reduction, [contents[0] for contents in sent])]
         case Reduce(root=root):
-            reduced = combined(node.reduction, [contents[0] for contents in brought])
+            reduced = combined(node.reduction, [contents[0] for contents in sent])
             return [reduced] if root == rank else []
         case Broadcast(root=root):
             return [] if root == rank else [given[root][0]]
         case AllGather():
-            return [contents[0] for contents in brought]
+            return [contents[0] for contents in sent]
         case ReduceScatter():
-            return [combined(node.reduction, [contents[own] for contents in brought])]
+            return [combined(node.reduction, [contents[member_index] for contents in sent])]
         case AllToAll():
-            return [contents[own] for contents in brought]
+            return [contents[member_index] for contents in sent]
         case _:
             return []
 
 
 def agree(nodes: Sequence[Collective]) -> bool:
-    """Whether calls of several members are one collective."""
+    """Whether calls of several members match."""
     claims = {
         (type(node), node.group, getattr(node, "root", None), getattr(node, "reduction", None))
         for node in nodes
@@ -99,5 +99,5 @@ def body(node: Instruction) -> tuple[Send | Recv, ...]:
 
 
 def members(node: Collective) -> tuple[str, tuple[int, ...]]:
-    """Communicator and ranks within which collectives meet in order."""
+    """Communicator and ranks within which collectives match in order."""
     return node.communicator, tuple(sorted(node.group))

@@ -1,7 +1,7 @@
-"""What blocks hold in the explorer: for every cell of a block, a sum of terms.
+"""The contents of blocks in the explorer: for every cell of a block, a sum of terms.
 
-Cells are the boxes into which all the cuts of a tensor cut it together. A term is one sub-operator,
-or data from before the program, at one cell; a choice by max or min is among sums.
+Cells are the boxes into which all cuts of a tensor together divide it. A term is one sub-operator,
+or data from before the program, at one cell. A maximum or minimum is a term with a set of sums.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 Atom = tuple[Any, ...]
-"""(source, tensor, first element along each dim), or a choice among sums."""
+"""(source, tensor, first element along each dim), or ("max" or "min", a set of sums)."""
 Sum = frozenset[tuple[Atom, int]]
 Lengths = tuple[tuple[int, ...], ...]
-"""For each dim how many elements each of its intervals has."""
+"""For each dim the number of elements of each of its intervals."""
 EMPTY: Sum = frozenset()
 
 
@@ -51,26 +51,26 @@ def starts(lengths: Lengths) -> Iterator[tuple[int, ...]]:
 
 
 def finer(content: CellSums, cuts: Iterable[frozenset[int]]) -> CellSums:
-    """The same, cut at more elements of each dim."""
+    """The same content, cut at more elements of each dim."""
     dims = []
-    for line, more in zip(content.lengths, cuts, strict=True):
+    for line, added in zip(content.lengths, cuts, strict=True):
         ends = {0, *accumulate(line)}
-        dims.append(sorted(ends | {at for at in more if at < max(ends)}))
+        dims.append(sorted(ends | {position for position in added if position < max(ends)}))
     old = dict(zip(starts(content.lengths), content.cells, strict=True))
     olds = [sorted(accumulate(line[:-1], initial=0)) for line in content.lengths]
     cells = []
     for corner in product(*(line[:-1] for line in dims)):
         around = tuple(
-            max(start for start in line if start <= at)
-            for line, at in zip(olds, corner, strict=True)
+            max(start for start in line if start <= position)
+            for line, position in zip(olds, corner, strict=True)
         )
-        away = tuple(at - start for at, start in zip(corner, around, strict=True))
+        away = tuple(position - start for position, start in zip(corner, around, strict=True))
         cells.append(moved(old[around], away) if any(away) else old[around])
     return CellSums(tuple(tuple(b - a for a, b in pairwise(line)) for line in dims), tuple(cells))
 
 
 def moved(cell: Sum, away: tuple[int, ...]) -> Sum:
-    """What lies that far into a cell, as a cell of its own."""
+    """The part of a cell that begins at an offset, as a cell of its own."""
     return frozenset((_moved(atom, away), times) for atom, times in cell)
 
 
@@ -84,13 +84,13 @@ def _moved(atom: Atom, away: tuple[int, ...]) -> Atom:
 
 
 def alike(contents: list[CellSums]) -> list[CellSums] | None:
-    """The same contents with the same cells; None if they have other sizes."""
+    """The same contents, cut into the same cells; None if their sizes differ."""
     formed = [content for content in contents if not is_zero(content)]
     if len({sizes(content) for content in formed}) > 1:
         return None
     if len({content.lengths for content in formed}) > 1:
         dims = zip(*(content.lengths for content in formed), strict=True)
-        cuts = [frozenset(at for line in lines for at in accumulate(line)) for lines in dims]
+        cuts = [frozenset(end for line in lines for end in accumulate(line)) for lines in dims]
         formed = [finer(content, cuts) for content in formed]
     if not formed:
         return contents
@@ -100,7 +100,7 @@ def alike(contents: list[CellSums]) -> list[CellSums] | None:
 
 
 def same(one: CellSums, other: CellSums) -> bool:
-    """Whether two blocks hold the same."""
+    """Whether two contents are equal, however they are cut."""
     if is_zero(one) or is_zero(other):
         return is_zero(one) and is_zero(other)
     both = alike([one, other])
@@ -108,7 +108,7 @@ def same(one: CellSums, other: CellSums) -> bool:
 
 
 def combined(reduction: str, contents: Iterable[CellSums]) -> CellSums:
-    """Their sum, or the largest or smallest, cell by cell; blocks of other sizes make no sense."""
+    """The reduction of contents, cell by cell; a content that equals no other if sizes differ."""
     given = list(contents)
     if reduction == "sum":
         given = [content for content in given if not is_zero(content)]
@@ -123,7 +123,7 @@ def combined(reduction: str, contents: Iterable[CellSums]) -> CellSums:
 
 
 def reduced(reduction: str, cells: Iterable[Sum]) -> Sum:
-    """The reduction of what several blocks hold in one cell."""
+    """The reduction of several blocks in one cell."""
     if reduction == "sum":
         total = Counter[Atom]()
         for cell in cells:
@@ -136,7 +136,7 @@ def reduced(reduction: str, cells: Iterable[Sum]) -> Sum:
 
 
 def _among(reduction: str, cell: Sum) -> frozenset[Sum]:
-    """A largest of largest ones is the largest of all of them."""
+    """The operands of a maximum or minimum; any other sum is itself the only operand."""
     if len(cell) == 1:
         ((atom, times),) = cell
         if times == 1 and atom[0] == reduction:
@@ -146,7 +146,7 @@ def _among(reduction: str, cell: Sum) -> frozenset[Sum]:
 
 
 def atoms(cell: Sum) -> Iterator[Atom]:
-    """All terms of a sum, those of its choices too."""
+    """Yield all terms of a sum, also those inside of maxima and minima."""
     for atom, _ in cell:
         if atom[0] in ("max", "min"):
             for one in atom[1]:
@@ -156,13 +156,15 @@ def atoms(cell: Sum) -> Iterator[Atom]:
 
 
 def piece(content: CellSums, box: Iterable[tuple[int, int]]) -> CellSums:
-    """The part of a block that lies in a box, counted from the block's first element."""
+    """The part of a block in a box, counted from the block's first element."""
     sides = list(box)
     cut = finer(content, [frozenset(side) for side in sides])
     cells = tuple(
         cell
         for corner, cell in zip(starts(cut.lengths), cut.cells, strict=True)
-        if all(first <= at < end for at, (first, end) in zip(corner, sides, strict=True))
+        if all(
+            first <= position < end for position, (first, end) in zip(corner, sides, strict=True)
+        )
     )
     return CellSums(
         tuple(
@@ -178,14 +180,14 @@ def _ends(line: tuple[int, ...]) -> list[int]:
 
 
 def whole(parts: list[tuple[tuple[int, ...], CellSums]]) -> CellSums:
-    """Blocks put together, each with its place; they fill a box."""
+    """The content of adjacent blocks, each with its first element; they fill a box."""
     ends: list[set[int]] = [{0} for _ in parts[0][0]]
     for place, content in parts:
         for dim, (start, line) in enumerate(zip(place, content.lengths, strict=True)):
             ends[dim] |= {start + end for end in _ends(line)}
     cells: dict[tuple[int, ...], Sum] = {}
     for place, content in parts:
-        cuts = [frozenset(at - start for at in dim if at > start)
+        cuts = [frozenset(stop - start for stop in dim if stop > start)
                 for dim, start in zip(ends, place, strict=True)]  # fmt: skip
         fine = finer(content, cuts)
         for corner, cell in zip(starts(fine.lengths), fine.cells, strict=True):

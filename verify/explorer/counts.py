@@ -1,7 +1,7 @@
-"""What the explorer counts: elements alive on a rank at once, and elements that leave it.
+"""Counts of the explorer: live elements of a rank, and elements that it sends.
 
-Both are matters of one rank's own instructions. A block is alive from where it appears, a received
-one from its post on; it goes where it is freed, evicted, or cut or joined in place.
+Both depend on the instructions of one rank only. A block is live from its first appearance, a
+received one from its post on. It is live until it is freed, evicted, or cut or joined in place.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.verify.explorer.collectives import gets, gives, members
+from primepar.verify.explorer.collectives import inputs, members, outputs
 from primepar.verify.explorer.names import BlockNames
 
 
 class UnknownError(Exception):
-    """The program does not tell how many elements a block has."""
+    """The program does not define how many elements a block has."""
 
 
-def judge_counts(names: BlockNames) -> tuple[set[str], set[str]]:
-    """Those of memory and traffic that fail, and those that nobody can tell."""
+def wrong_counts(names: BlockNames) -> tuple[set[str], set[str]]:
+    """Those of memory and traffic that fail, and those that need a size that is not defined."""
     failed, unknown = set(), set()
     for name, wrong in (("memory", _is_over), ("traffic", _is_unequal)):
         try:
@@ -65,12 +65,12 @@ def _is_over(names: BlockNames) -> bool:
     return any(
         limit is not None and sum(_elements(names, block) for block in held) > limit
         for rank in range(names.program.ranks)
-        for alive in _alive(names, rank)
-        for held, limit in zip(alive, limits, strict=True)
+        for live in _live_blocks(names, rank)
+        for held, limit in zip(live, limits, strict=True)
     )
 
 
-def _alive(names: BlockNames, rank: int) -> Iterator[tuple[set[str], set[str]]]:
+def _live_blocks(names: BlockNames, rank: int) -> Iterator[tuple[set[str], set[str]]]:
     """Blocks on the device and on the host, at the start and after every instruction."""
     device, host = _start(names, rank)
     yield device, host
@@ -88,7 +88,7 @@ def _alive(names: BlockNames, rank: int) -> Iterator[tuple[set[str], set[str]]]:
 
 
 def _start(names: BlockNames, rank: int) -> tuple[set[str], set[str]]:
-    """What is there at first; without `initial`, what is used and not brought before."""
+    """The initial blocks; without `initial`, those that are used before they are written."""
     if names.program.initial is not None:
         return set(names.program.initial[rank]), set()
     device, host, seen = set[str](), set[str](), set[str]()
@@ -102,7 +102,7 @@ def _start(names: BlockNames, rank: int) -> tuple[set[str], set[str]]:
 
 
 def _appearing(node: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that are there once an instruction has started."""
+    """Blocks that are live once an instruction has started."""
     match node:
         case Compute(accumulates=block) | Alloc(block=block) | Fetch(block=block):
             return (block,)
@@ -113,13 +113,13 @@ def _appearing(node: Instruction, rank: int) -> tuple[str, ...]:
         case Cut(blocks=blocks):
             return blocks
         case _ if isinstance(node, Collective):
-            return gets(node, rank)
+            return outputs(node, rank)
         case _:
             return ()
 
 
 def _used(node: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that must be there before an instruction."""
+    """Blocks that must be live before an instruction."""
     match node:
         case Compute(reads=reads):
             return reads
@@ -132,7 +132,7 @@ def _used(node: Instruction, rank: int) -> tuple[str, ...]:
         case Join(blocks=blocks):
             return blocks
         case _ if isinstance(node, Collective):
-            return gives(node, rank)
+            return inputs(node, rank)
         case _:
             return ()
 
@@ -140,8 +140,8 @@ def _used(node: Instruction, rank: int) -> tuple[str, ...]:
 def _is_unequal(names: BlockNames) -> bool:
     roots = _roots(names)
     return any(
-        Fraction(told) != sum(_leaving(names, rank, roots), Fraction(0))
-        for rank, told in enumerate(names.program.traffic or ())
+        Fraction(stated) != sum(_leaving(names, rank, roots), Fraction(0))
+        for rank, stated in enumerate(names.program.traffic or ())
     )
 
 
@@ -185,7 +185,7 @@ def _leaving(
 
 def _by_collective(names: BlockNames, rank: int, node: Collective, passed: str | None) -> Fraction:
     """What one member of a ring, of a chain or of direct messages sends."""
-    count, own = len(node.group), node.group.index(rank)
+    count, member_index = len(node.group), node.group.index(rank)
     match node:
         case AllReduce(block=block):
             return Fraction(2 * (count - 1), count) * _elements(names, block)
@@ -194,7 +194,7 @@ def _by_collective(names: BlockNames, rank: int, node: Collective, passed: str |
         case AllGather(block=block):
             return Fraction((count - 1) * _elements(names, block))
         case AllToAll(blocks=blocks):
-            sent = (block for place, block in enumerate(blocks) if place != own)
+            sent = (block for place, block in enumerate(blocks) if place != member_index)
             return Fraction(sum(_elements(names, block) for block in sent))
         case Reduce(block=block, root=root):
             return Fraction(_elements(names, block) if rank != root else 0)

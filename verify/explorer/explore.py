@@ -1,11 +1,11 @@
-"""An explorer of programs that runs them: the second opinion beside the proofs, without Z3.
+"""Explores the states of a program without Z3: an independent check of the proofs.
 
-It plays the semantics step by step on sets of terms. Its moves are: one rank goes on by one
-instruction (or stops in one that waits), or one message whose two sides are posted is carried
-over. There are no wildcards, so no move takes another one's place, and two moves of different
-ranks or messages meet in the same state whichever comes first, unless a block in flight is
-touched: then a message may carry the block from before or from after. Hence one run answers for
-all where there is no race, and `every=True` looks at all of them to show it.
+The explorer runs the semantics step by step on sets of terms. A move is one instruction of a rank
+(or its start, if it waits), or the delivery of one message whose two sides are posted. There are no
+wildcards, so no move disables another. Two moves of different ranks or messages lead to the same
+state in either order, unless a block in flight is accessed: then a message may carry the block from
+before or from after. Hence one run decides for all if there is no race. `every=True` explores all
+of them to confirm it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from primepar.schedule.program import Program
-from primepar.verify.explorer.counts import judge_counts
+from primepar.verify.explorer.counts import wrong_counts
 from primepar.verify.explorer.machine import Machine
-from primepar.verify.explorer.properties import ORDER, STATIC, asked, judge_coverage, judge_end
+from primepar.verify.explorer.properties import ORDER, STATIC, asked, wrong_coverage, wrong_end
 
 MOST_STATES = 200_000
 Verdict = Literal["proved", "refuted", "unknown"]
@@ -25,25 +25,25 @@ Verdict = Literal["proved", "refuted", "unknown"]
 
 @dataclass(frozen=True)
 class Exploration:
-    """What the runs of a program showed."""
+    """The results of the runs of a program."""
 
     asked: frozenset[str]
     """Properties that the program asks."""
     failed: frozenset[str]
     """Those of them that fail."""
     uncounted: frozenset[str]
-    """Those of them for which the program does not tell how many elements its blocks have."""
+    """Those of them that need sizes of blocks which the program does not define."""
     stuck: tuple[tuple[int, int], ...]
-    """(rank, instruction index) where ranks hang for ever."""
+    """(rank, instruction index) where ranks hang."""
     states: int
-    """States that were looked at."""
+    """Number of explored states."""
     ends: int
-    """Different last states: more than one only where a block in flight is touched."""
+    """Number of different last states: more than one only if a block in flight is accessed."""
     finished: bool
-    """Whether all states were looked at within the limit."""
+    """Whether all states were explored within the limit."""
 
     def verdict(self, name: str) -> Verdict:
-        """Whether a property holds in every state; behind a deadlock nobody knows."""
+        """The verdict on a property in every state; after a deadlock it is unknown."""
         if name in self.failed:
             return "refuted"
         seen = name in STATIC or (self.finished and not self.stuck)
@@ -69,9 +69,9 @@ def explore(
     """Run a program: once, or with `every` in all interleavings, up to `limit` states."""
     start = Machine.of(program, buffered)
     ends, states, finished = _all_ends(start, limit) if every else _one_end(start)
-    failed = {name for end in ends for name in end.failed | judge_end(end)}
-    counted, uncounted = judge_counts(start.names)
-    failed |= counted | judge_coverage(program)
+    failed = {name for end in ends for name in end.failed | wrong_end(end)}
+    counted, uncounted = wrong_counts(start.names)
+    failed |= counted | wrong_coverage(program)
     questions = asked(start.names)
     stuck = sorted({place for end in ends for place in end.stuck()})
     return Exploration(
@@ -81,23 +81,23 @@ def explore(
 
 
 def _one_end(machine: Machine) -> tuple[list[Machine], int, bool]:
-    """One run: messages as soon as they can, then every rank as far as it goes."""
+    """One run: every rank as far as it goes, and messages as soon as possible."""
     states = 1
     moved = True
     while moved:
         moved = False
         for rank in range(machine.program.ranks):
-            while machine.go(rank):
+            while machine.advance(rank):
                 states += 1
                 moved = True
-                _carry_all(machine)
+                _deliver_all(machine)
     return [machine], states, True
 
 
-def _carry_all(machine: Machine) -> None:
+def _deliver_all(machine: Machine) -> None:
     while ready := machine.ready():
         for channel in ready:
-            machine.carry(channel)
+            machine.deliver(channel)
 
 
 def _all_ends(start: Machine, limit: int) -> tuple[list[Machine], int, bool]:
@@ -118,9 +118,9 @@ def _all_ends(start: Machine, limit: int) -> tuple[list[Machine], int, bool]:
 def _moves(machine: Machine) -> Iterator[Machine]:
     for channel in machine.ready():
         later = machine.copy()
-        later.carry(channel)
+        later.deliver(channel)
         yield later
     for rank in range(machine.program.ranks):
         later = machine.copy()
-        if later.go(rank):
+        if later.advance(rank):
             yield later

@@ -1,4 +1,4 @@
-"""What the names of a program ask for in the explorer: the data that a block should hold."""
+"""The data that the names of a program require in the explorer."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def cells_of(grid: Mapping[str, int]) -> Iterator[Cell]:
 
 
 class BlockNames:
-    """The names of one program: where blocks lie, and what should be in them."""
+    """The names of one program: the places of blocks, and the contents that they must have."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.meaning = program, Meaning(program)
-        self._lines: dict[str, list[list[int]]] = {}
+        self._cuts: dict[str, list[list[int]]] = {}
         for name, tensor in (program.tensors or {}).items():
-            cuts = self._lines.setdefault(tensor.of or name, [])
-            cuts += [[] for _ in range(len(tensor.cuts) - len(cuts))]
-            for line, more in zip(cuts, tensor.cuts, strict=False):
-                line[:] = sorted({*line, *more})
+            tensor_cuts = self._cuts.setdefault(tensor.of or name, [])
+            tensor_cuts += [[] for _ in range(len(tensor.cuts) - len(tensor_cuts))]
+            for positions, added in zip(tensor_cuts, tensor.cuts, strict=False):
+                positions[:] = sorted({*positions, *added})
         self._blocks: dict[str, tuple[Lengths, tuple[Corner, ...]]] = {}
 
     def maker(self, block: str) -> Phase | None:
         """The phase that makes a block; None for data from outside and for scratch."""
-        found = self.meaning.place(block)
-        return None if found is None else self.meaning.makers.get(found.tensor)
+        place = self.meaning.place(block)
+        return None if place is None else self.meaning.makers.get(place.tensor)
 
     def summed_by(self, block: str) -> str:
         """The reduction that joins what is added to a block, or to the block of a scratch."""
@@ -61,40 +61,40 @@ class BlockNames:
         return phase.reduction if phase else "sum"
 
     def cells(self, block: str) -> tuple[Lengths, tuple[Corner, ...]]:
-        """How long the intervals of a block are, and where its cells begin in its tensor."""
+        """Lengths of a block's intervals, and the first elements of its cells in the tensor."""
         if block not in self._blocks:
-            found = self.meaning.place(block)
-            self._blocks[block] = ((), ((),)) if found is None else self._cells(found)
+            place = self.meaning.place(block)
+            self._blocks[block] = ((), ((),)) if place is None else self._cells(place)
         return self._blocks[block]
 
-    def _cells(self, found: Place) -> tuple[Lengths, tuple[Corner, ...]]:
-        lines = self._lines.get(found.tensor) or [list(range(a, b + 1)) for a, b in found.box]
-        own = [
-            [first, *(at for at in line if first < at < end), end]
-            for (first, end), line in zip(found.box, lines, strict=True)
+    def _cells(self, place: Place) -> tuple[Lengths, tuple[Corner, ...]]:
+        cuts = self._cuts.get(place.tensor) or [list(range(a, b + 1)) for a, b in place.box]
+        bounds = [
+            [first, *(cut for cut in positions if first < cut < end), end]
+            for (first, end), positions in zip(place.box, cuts, strict=True)
         ]
-        lengths = tuple(tuple(b - a for a, b in pairwise(line)) for line in own)
-        corner = tuple(first for first, _ in found.box)
+        lengths = tuple(tuple(b - a for a, b in pairwise(ends)) for ends in bounds)
+        corner = tuple(first for first, _ in place.box)
         return lengths, tuple(
-            tuple(a + b for a, b in zip(corner, at, strict=True)) for at in starts(lengths)
+            tuple(a + b for a, b in zip(corner, offset, strict=True)) for offset in starts(lengths)
         )
 
     def overlap(self, blocks: tuple[str, ...]) -> bool:
         """Whether two of some blocks have a cell of a tensor in common."""
-        found = [
-            (at.tensor, corner)
+        cells = [
+            (place.tensor, corner)
             for block in blocks
-            if (at := self.meaning.place(block)) is not None
+            if (place := self.meaning.place(block)) is not None
             for corner in self.cells(block)[1]
         ]
-        return len(set(found)) < len(found)
+        return len(set(cells)) < len(cells)
 
     def datum(self, block: str) -> CellSums:
-        """What a block holds that the program did not make."""
-        found, (lengths, corners) = self.meaning.place(block), self.cells(block)
-        tensor = block if found is None else found.tensor
+        """The content of a block that the program did not write."""
+        place, (lengths, corners) = self.meaning.place(block), self.cells(block)
+        tensor = block if place is None else place.tensor
         source = "own" if self.maker(block) is None else "before"
-        source = source if found else "loose"
+        source = source if place else "loose"
         return CellSums(lengths, tuple(single([(source, tensor, corner)]) for corner in corners))
 
     def blank(self, block: str) -> CellSums:
@@ -103,27 +103,27 @@ class BlockNames:
         return CellSums(lengths, (EMPTY,) * len(corners))
 
     def product(self, phase: Phase, cell: Cell) -> CellSums:
-        """What one sub-operator makes."""
-        written, source = phase.writes.block(dict(cell)), (phase.name, _told(phase, cell))
+        """The content that one sub-operator computes."""
+        written, source = phase.writes.block(dict(cell)), (phase.name, _without_copies(phase, cell))
         lengths, corners = self.cells(written)
-        found = self.meaning.place(written)
-        assert found is not None
+        place = self.meaning.place(written)
+        assert place is not None
         return CellSums(
-            lengths, tuple(single([(source, found.tensor, corner)]) for corner in corners)
+            lengths, tuple(single([(source, place.tensor, corner)]) for corner in corners)
         )
 
     @cached_property
-    def _due(self) -> dict[tuple[str, Corner], dict[Atom, None]]:
-        """(tensor, where a cell begins) -> the terms that are due there."""
-        due: dict[tuple[str, Corner], dict[Atom, None]] = {}
+    def _terms(self) -> dict[tuple[str, Corner], dict[Atom, None]]:
+        """(tensor, first element of a cell) -> the terms that it requires."""
+        terms: dict[tuple[str, Corner], dict[Atom, None]] = {}
         for phase in self.meaning.makers.values():
             for cell in self._all_cells(phase):
                 for ((atom, _),) in self.product(phase, cell).cells:
-                    due.setdefault((atom[1], atom[2]), {})[atom] = None
-        return due
+                    terms.setdefault((atom[1], atom[2]), {})[atom] = None
+        return terms
 
     def _all_cells(self, phase: Phase) -> Iterator[Cell]:
-        """Of a phase without a grid the sub-operators that the program has."""
+        """The sub-operators of the grid; without a grid those that the program computes."""
         if phase.grid is not None:
             yield from cells_of(phase.grid)
             return
@@ -131,54 +131,56 @@ class BlockNames:
             if isinstance(node, Compute) and node.phase == phase.name and node.sub_operator:
                 yield cell_of(node.sub_operator)
 
-    def due(self, block: str, before: frozenset[tuple[str, Corner]]) -> CellSums:
-        """What a block must hold: its own data, or every product once and what was there before."""
+    def required(self, block: str, before: frozenset[tuple[str, Corner]]) -> CellSums:
+        """What a block must hold: its own data, or every product once plus earlier data."""
         phase = self.maker(block)
         if phase is None:
             return self.datum(block)
-        found, (lengths, corners) = self.meaning.place(block), self.cells(block)
-        assert found is not None
+        place, (lengths, corners) = self.meaning.place(block), self.cells(block)
+        assert place is not None
         cells = []
         for corner in corners:
-            terms = list(self._due.get((found.tensor, corner), ()))
-            if (found.tensor, corner) in before:
-                terms.append(("before", found.tensor, corner))
+            terms = list(self._terms.get((place.tensor, corner), ()))
+            if (place.tensor, corner) in before:
+                terms.append(("before", place.tensor, corner))
             sums = [single([term]) for term in terms]
             cells.append(reduced(phase.reduction, sums) if sums else EMPTY)
         return CellSums(lengths, tuple(cells))
 
-    def is_part(self, got: CellSums, due: CellSums) -> bool:
-        """Whether these are terms that are due, each in its cell, some missing or too often."""
-        if got.lengths != due.lengths:
+    def is_part(self, got: CellSums, required: CellSums) -> bool:
+        """Whether all terms are required in their cells, with some missing or too often."""
+        if got.lengths != required.lengths:
             return not any(got.cells)
-        pairs = zip(got.cells, due.cells, strict=True)
-        return all(set(atoms(have)) <= set(atoms(want)) for have, want in pairs)
+        pairs = zip(got.cells, required.cells, strict=True)
+        return all(set(atoms(actual)) <= set(atoms(expected)) for actual, expected in pairs)
 
-    def is_one_kind(self, content: CellSums, box: Box) -> bool:
-        """Whether all cells of a block are sums of the same parts of the same tensors."""
+    def is_uniform(self, content: CellSums, box: Box) -> bool:
+        """Whether all cells of a block are sums of the same terms of the same tensors."""
         corner = tuple(first for first, _ in box)
         kinds = {
-            self._kind(cell, tuple(a + b for a, b in zip(corner, at, strict=True)))
-            for cell, at in zip(content.cells, starts(content.lengths), strict=True)
+            self._kind(cell, tuple(a + b for a, b in zip(corner, offset, strict=True)))
+            for cell, offset in zip(content.cells, starts(content.lengths), strict=True)
         }
         return len(kinds) == 1
 
-    def _kind(self, cell: Sum, at: Corner) -> frozenset[Any]:
-        return frozenset((self._kind_of(atom, at), times) for atom, times in cell)
+    def _kind(self, cell: Sum, position: Corner) -> frozenset[Any]:
+        return frozenset((self._kind_of(atom, position), times) for atom, times in cell)
 
-    def _kind_of(self, atom: Atom, at: Corner) -> Any:
+    def _kind_of(self, atom: Atom, position: Corner) -> Any:
         if atom[0] in ("max", "min"):
-            return (atom[0], frozenset(self._kind(cell, at) for cell in atom[1]))
+            return (atom[0], frozenset(self._kind(cell, position) for cell in atom[1]))
         source, tensor, corner = atom
-        away = tuple(a - b for a, b in zip(corner, at, strict=False))
+        away = tuple(a - b for a, b in zip(corner, position, strict=False))
         if isinstance(source, str):
             return (source, tensor, away)
-        name, told = source
+        name, slices = source
         widths = dict(self.meaning.phases[name].writes.entries)
-        open_ = tuple((dim, at % widths[dim] if dim in widths else at) for dim, at in told)
+        open_ = tuple(
+            (dim, index % widths[dim] if dim in widths else index) for dim, index in slices
+        )
         return (name, open_, tensor, away)
 
 
-def _told(phase: Phase, cell: Cell) -> Cell:
-    """A sub-operator without the dims that only count copies of it."""
-    return tuple((dim, at) for dim, at in cell if dim in phase.dims)
+def _without_copies(phase: Phase, cell: Cell) -> Cell:
+    """A sub-operator without the dims that only count copies."""
+    return tuple((dim, index) for dim, index in cell if dim in phase.dims)

@@ -1,4 +1,4 @@
-"""What the explorer asks of a run: which properties, and whether its end is right."""
+"""The properties that the explorer decides of a run, and its checks of the end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ORDER = (
 )  # fmt: skip
 """Names of the properties."""
 STATIC = frozenset({"coverage", "memory", "traffic"})
-"""Properties that are judged without a run."""
+"""Properties that are decided without a run."""
 
 
 def asked(names: BlockNames) -> frozenset[str]:
-    """Properties that a program asks, as `verify_program` says."""
+    """Properties that a program asks, by the rules of `verify_program`."""
     program, finals = names.program, set(chain(*(names.program.final or ())))
     summed = {block for block in finals if names.maker(block) is not None}
     nodes = list(chain.from_iterable(program.programs))
     phases = {node.phase for node in nodes if isinstance(node, Compute) and node.phase}
     local = any(isinstance(node, _LOCAL) for node in nodes)
     kept = len(summed) < len(finals) or any(block.startswith("dW") for block in summed)
-    wanted = {
+    conditions = {
         "coverage": bool(program.grid),
         "placement": program.initial is not None or local,
         "completion": bool(program.grid) or bool(summed),
@@ -40,10 +40,10 @@ def asked(names: BlockNames) -> frozenset[str]:
         "memory": program.memory is not None,
         "traffic": program.traffic is not None,
     }
-    return frozenset(name for name, wants in wanted.items() if wants)
+    return frozenset(name for name, is_asked in conditions.items() if is_asked)
 
 
-def judge_coverage(program: Program) -> set[str]:
+def wrong_coverage(program: Program) -> set[str]:
     """Count every sub-operator of the grid."""
     for phase, grid in (program.grid or {}).items():
         done = Counter(
@@ -56,38 +56,40 @@ def judge_coverage(program: Program) -> set[str]:
     return set()
 
 
-def judge_end(machine: Machine) -> set[str]:
+def wrong_end(machine: Machine) -> set[str]:
     """Properties that fail because of how a run ended."""
     failed = set()
     if machine.stuck() or machine.unmatched():
         failed.add("deadlock-freedom")
-    if any(rank.flying for rank in machine.ranks) and not machine.stuck():
+    if any(rank.in_flight for rank in machine.ranks) and not machine.stuck():
         failed.add("races")
     if machine.stuck():
         return failed
     finals = machine.program.final
     if finals is None:
-        return failed | _judge_anywhere(machine)
+        return failed | _unfinished_anywhere(machine)
     for rank, blocks in enumerate(finals):
         for block in blocks:
-            failed |= _judge_final(machine, rank, block)
-    return failed | _judge_lost(machine.names)
+            failed |= _wrong_final(machine, rank, block)
+    return failed | _lost_outputs(machine.names)
 
 
-def _judge_lost(names: BlockNames) -> set[str]:
-    """A block that a phase of the grid makes is in `final`, or an instruction takes it."""
+def _lost_outputs(names: BlockNames) -> set[str]:
+    """Completion, if some output of the grid is neither in `final` nor read."""
     taken = set(chain(*(names.program.final or ())))
     for node in chain.from_iterable(names.program.programs):
         if isinstance(node, Compute | Join):
             taken |= set(node.reads if isinstance(node, Compute) else node.blocks)
         elif isinstance(node, Cut):
             taken.add(node.block)
-    lost = set(map(names.meaning.place, _made(names))) - set(map(names.meaning.place, taken))
+    lost = set(map(names.meaning.place, _grid_outputs(names))) - set(
+        map(names.meaning.place, taken)
+    )
     return {"completion"} if lost else set()
 
 
-def _made(names: BlockNames) -> set[str]:
-    """Blocks that the phases of the grid make."""
+def _grid_outputs(names: BlockNames) -> set[str]:
+    """Blocks that the phases of the grid write."""
     return {
         phase.writes.block(dict(cell))
         for phase in names.meaning.phases.values()
@@ -96,23 +98,23 @@ def _made(names: BlockNames) -> set[str]:
     }
 
 
-def _judge_anywhere(machine: Machine) -> set[str]:
-    """Without `final` every block that a phase makes must be finished on some rank."""
-    for name in _made(machine.names):
-        held = [rank.memory[name] for rank in machine.ranks if name in rank.memory]
-        if not any(same(content, machine.due(name)) for content in held):
+def _unfinished_anywhere(machine: Machine) -> set[str]:
+    """Completion, if some output of the grid is finished on no rank; used without `final`."""
+    for name in _grid_outputs(machine.names):
+        contents = [rank.memory[name] for rank in machine.ranks if name in rank.memory]
+        if not any(same(content, machine.required(name)) for content in contents):
             return {"completion"}
     return set()
 
 
-def _judge_final(machine: Machine, rank: int, block: str) -> set[str]:
+def _wrong_final(machine: Machine, rank: int, block: str) -> set[str]:
     names, got = machine.names, machine.ranks[rank].memory.get(block)
     if names.maker(block) is None:
         if got is None:
             return {"alignment"}
-        meant = names.meaning.place(block) is not None
-        return {"alignment"} if meant and not same(got, names.datum(block)) else set()
+        has_meaning = names.meaning.place(block) is not None
+        return {"alignment"} if has_meaning and not same(got, names.datum(block)) else set()
     if got is None:
-        elsewhere = any(block in other.memory for other in machine.ranks)
+        elsewhere = any(block in rank_state.memory for rank_state in machine.ranks)
         return {"alignment"} if block.startswith("dW") and elsewhere else {"completion"}
-    return set() if same(got, machine.due(block)) else {"completion"}
+    return set() if same(got, machine.required(block)) else {"completion"}

@@ -14,7 +14,7 @@ Key = tuple[str, tuple[int, ...]]
 
 @dataclass
 class Side:
-    """One side of a message: what it carries is read when it is carried, unless it is buffered."""
+    """One side of a message; what is sent is read at its delivery, unless it is buffered."""
 
     rank: int
     block: str
@@ -23,7 +23,7 @@ class Side:
 
 
 class Flight(NamedTuple):
-    """What a rank has posted: blocks that it gives and gets, and what they wait for."""
+    """A post of a rank: the blocks that it sends and receives, and what they wait for."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -34,18 +34,18 @@ class Flight(NamedTuple):
 
 @dataclass
 class RankState:
-    """One rank: where it is, what it holds, and what it has in flight."""
+    """One rank: its next instruction, its memory, and what it has in flight."""
 
-    at: int = 0
+    index: int = 0
     inside: bool = False
     memory: dict[str, CellSums] = field(default_factory=dict)
     host: dict[str, CellSums] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
-    flying: dict[str | int, Flight] = field(default_factory=dict)
+    in_flight: dict[str | int, Flight] = field(default_factory=dict)
     phase: str | None = None
     aligning: bool = False
 
     def copy(self) -> RankState:
         """Another rank in the same state."""
-        return RankState(self.at, self.inside, dict(self.memory), dict(self.host), set(self.known),
-                     dict(self.flying), self.phase, self.aligning)  # fmt: skip
+        return RankState(self.index, self.inside, dict(self.memory), dict(self.host),
+                     set(self.known), dict(self.in_flight), self.phase, self.aligning)  # fmt: skip

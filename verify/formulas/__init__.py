@@ -1,7 +1,8 @@
-"""Formulas of memory and traffic, proved for every side once a primitive is proved to be right.
+"""Formulas of memory and traffic, proved for every side of a primitive that is proved correct.
 
-Read in this order: `polynomial` and `amount` are what is counted in, and what a formula is
-evaluated on; `blocks` says where blocks are, and how many; `sets` counts sets of (device, step,
-block); `sums` says what becomes of partial sums; `traffic` counts what is sent; `alive` and
-`memory` count what is alive; `proof` asks Z3.
+Read in this order. Amounts are polynomials (`polynomial`), and formulas are evaluated on them
+(`symbolic_amount`). `block_sets` defines which devices have which blocks, and counts them;
+`cardinality` counts sets of (device, step, block). `partial_sums` decides how partial sums are
+reduced. `traffic` counts what is sent, `liveness` and `memory` count live blocks, and `proof` asks
+Z3.
 """

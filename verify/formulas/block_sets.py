@@ -1,7 +1,7 @@
-"""Where the blocks of a primitive are, and how many there are.
+"""The conditions under which a device has a block, and the numbers of blocks.
 
-All conditions are expressions: sets evaluate them on arrays of small meshes, and Z3 is asked about
-the same ones for every side.
+All conditions are expressions. They are evaluated on arrays of small meshes, and Z3 is asked about
+the same expressions for every side.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ Condition = Any
 Point = Mapping[str, Number]
 """Axis -> the coordinate of a device."""
 Block = dict[str, tuple[Any, ...]]
-"""For each dim of a tensor all digits; one that is left open is `ANY`."""
+"""Dim -> all digits of a tensor's index; an open digit is `ANY`."""
 ONE = Polynomial.of(1)
 
 
 def either(conditions: Iterable[Condition]) -> Condition:
-    """Any of them holds."""
+    """The disjunction of conditions."""
     return reduce(or_, conditions, False)
 
 
-def within(at: Number, limit: Number) -> Condition:
-    """It is 0 or more, and below the limit."""
-    return (at >= 0) & (at < limit)
+def within(index: Number, limit: Number) -> Condition:
+    """The index is 0 or more, and below the limit."""
+    return (index >= 0) & (index < limit)
 
 
-def overlap(one: Block, other: Block) -> Condition:
+def overlap(first: Block, second: Block) -> Condition:
     """The two sets have a block in common."""
-    pairs = (pair for dim in one for pair in zip(one[dim], other[dim], strict=True))
+    pairs = (pair for dim in first for pair in zip(first[dim], second[dim], strict=True))
     return every(a == b for a, b in pairs if a is not ANY and b is not ANY)
 
 
 class Values(dict[str, Any]):
-    """What each name is; a digit of a block is named by its text, and evaluated once."""
+    """Name -> value; a digit of a block is named by its text, and evaluated once."""
 
     def __init__(self, digits: Mapping[str, Number], given: Mapping[str, Any]) -> None:
         super().__init__(given)
@@ -66,7 +66,7 @@ class Values(dict[str, Any]):
 
 
 class BlockSets:
-    """What is asked of a primitive over all meshes until `deadline`, a time of `perf_counter`."""
+    """Questions about a primitive on all meshes, until `deadline`, a time of `perf_counter`."""
 
     def __init__(self, primitive: Primitive, slices: Slices, deadline: float) -> None:
         self.primitive, self.slices, self.deadline = primitive, slices, deadline
@@ -77,7 +77,7 @@ class BlockSets:
         self.values = Values(
             self.digits, dict(zip(primitive.side_names, self.space.sides, strict=True))
         )
-        """What every name is for Z3."""
+        """Name -> its Z3 symbol."""
         self.steps, self.last = self.maps.steps, self.maps.steps - 1
         self.lengths = {axis: name(side) for axis, side in primitive.axis_sides.items()}
         self.here, self.now = self.point(""), self.step("t")
@@ -110,20 +110,20 @@ class BlockSets:
         return self._read(self.maps.phases[phase], tensor, {**device, "t": step})
 
     def home(self, tensor: str) -> Block:
-        """The blocks of `tensor`, or of what it is the gradient of, that rest on this device."""
+        """The resident blocks of `tensor` on this device; a gradient has the home of its tensor."""
         return self._read(self.maps.homes[tensor.removeprefix("d")], tensor, self.here)
 
     def _read(self, digits: Mapping[str, Any], tensor: str, values: Mapping[str, Number]) -> Block:
         sides = {side: name(side) for side in self.primitive.side_names}
         given = {**sides, **values}
-        found = {}
+        block = {}
         for dim in tensor_dims(tensor):
-            own = digits.get(dim, ())
-            own = (*own, *(ANY,) * (len(self.slices.get(dim, ())) - len(own)))
-            found[dim] = tuple(
-                each if each is ANY else self._named(evaluate(each, given)) for each in own
+            index = digits.get(dim, ())
+            index = (*index, *(ANY,) * (len(self.slices.get(dim, ())) - len(index)))
+            block[dim] = tuple(
+                digit if digit is ANY else self._named(evaluate(digit, given)) for digit in index
             )
-        return found
+        return block
 
     def _named(self, digit: Number) -> Number:
         if not isinstance(digit, Expression) or digit.operator == "name":
@@ -135,15 +135,15 @@ class BlockSets:
     def works(
         self, phase: Phase, tensor: str, device: Point, step: Number, block: Block
     ) -> Condition:
-        """The device has the block in its product of that step, which is one of the phase."""
-        own = self.block(phase, tensor, device, step)
-        return within(step, self.steps) & overlap(own, block)
+        """The device uses the block in its product of that step of the phase."""
+        used = self.block(phase, tensor, device, step)
+        return within(step, self.steps) & overlap(used, block)
 
     def adds(self, phase: Phase, device: Point, step: Number, block: Block) -> Condition:
         """The device adds to the sum of the block at that step of the phase."""
         return self.works(phase, PRODUCTS[phase].writes, device, step, block)
 
-    def rests(self, tensor: str, device: Point, block: Block) -> Condition:
+    def is_resident(self, tensor: str, device: Point, block: Block) -> Condition:
         """The device is a home of the block."""
         if not self.homes:
             return False
@@ -151,52 +151,55 @@ class BlockSets:
         return overlap(home, block)
 
     def keeps(self, phase: Phase, tensor: str) -> bool:
-        """Whether copies brought in forward are still there in this phase."""
+        """Whether copies that forward received are still live in this phase."""
         return phase != "forward" and tensor in self.primitive.keeps
 
     def in_mesh(self, *devices: Point) -> Condition:
         """The devices are in the mesh."""
         return every(
-            within(at, self.lengths[axis]) for each in devices for axis, at in each.items()
+            within(position, self.lengths[axis])
+            for device in devices
+            for axis, position in device.items()
         )
 
     def inside(self, block: Block, *devices: Point) -> Condition:
         """The block is one of its tensor, and the devices are in the mesh."""
         digits = (within(digit, self.slices[dim][place])
-                  for dim, own in block.items() for place, digit in enumerate(own))  # fmt: skip
+                  for dim, index in block.items() for place, digit in enumerate(index))  # fmt: skip
         return self.in_mesh(*devices) & every(digits)
 
     def contains(self, have: Block, need: Block) -> Condition:
         """All blocks of `need` are among those of `have`."""
-        wide = (self.slices[dim][place] == 1 for dim, own in have.items()
-                for place, digit in enumerate(own)
+        wide = (self.slices[dim][place] == 1 for dim, index in have.items()
+                for place, digit in enumerate(index)
                 if digit is not ANY and need[dim][place] is ANY)  # fmt: skip
         return overlap(have, need) & every(wide)
 
     @cached_property
     def shares_output_gradient(self) -> bool:
-        """Whether backward and gradient run together, as both want the same dO at every step.
+        """Whether backward and gradient run together, as both need the same dO at every step.
 
-        They do not where dO stays at home in one of them. That they want different ones on every
-        mesh where it does not is looked at on the first devices and steps. Raises `UnansweredError`
-        if neither is proved for every side.
+        They do not if dO stays resident in one of them; otherwise on every mesh they need different
+        blocks, which is checked on the first devices and steps. Raises `UnansweredError` if neither
+        is proved for every side.
         """
 
-        def wanted(phase: Phase, device: Point, step: Number) -> tuple[Condition, Block]:
+        def needed(phase: Phase, device: Point, step: Number) -> tuple[Condition, Block]:
             inside = self.in_mesh(device) & within(step, self.steps)
             return inside, self.block(phase, "dO", device, step)
 
         def leaves(phase: Phase) -> Condition:
-            inside, own = wanted(phase, self.here, self.now)
-            return inside & negated(self.contains(self.home("dO"), own))
+            inside, block = needed(phase, self.here, self.now)
+            return inside & negated(self.contains(self.home("dO"), block))
 
         def differ(device: Point, step: Number) -> Condition:
-            (inside, own), (_, other) = (wanted(phase, device, step) for phase in PHASES[1:])
-            return inside & negated(self.contains(own, other) & self.contains(other, own))
+            (inside, first), (_, second) = (needed(phase, device, step) for phase in PHASES[1:])
+            return inside & negated(self.contains(first, second) & self.contains(second, first))
 
-        first = product((0, 1), repeat=len(self.here) + 1)
+        corner = product((0, 1), repeat=len(self.here) + 1)
         alike = every(
-            negated(differ(dict(zip(self.here, at, strict=False)), at[-1])) for at in first
+            negated(differ(dict(zip(self.here, place, strict=False)), place[-1]))
+            for place in corner
         )
         if self.never(leaves("backward") & alike) or self.never(leaves("gradient")):
             return False
@@ -219,25 +222,25 @@ class BlockSets:
         return prod((Polynomial.affine(form, self.space.names) for form in forms), start=ONE)
 
     def size(self, block: Block) -> Polynomial:
-        """How many blocks share these digits."""
+        """The number of blocks with these digits."""
         return self.product(*(self.slices[dim][place] for dim, place in opened(block)))
 
     def number(self, tensor: str) -> Polynomial:
-        """How many blocks a tensor is cut in."""
+        """The number of blocks of a tensor."""
         return self.product(
             *(count for dim in tensor_dims(tensor) for count in self.slices.get(dim, ()))
         )
 
     def elements(self, tensor: str) -> Polynomial:
-        """Elements of one block of a tensor, of so many rows, `size M`, and columns in a slice."""
+        """Elements of one block of a tensor: the product of slice lengths such as `size M`."""
         dims = (dim for dim in tensor_dims(tensor) if dim != "B")
         return prod((Polynomial.variable(f"size {dim}") for dim in dims), start=ONE)
 
     def amount(self, formula: Number) -> list[ConditionalRatio]:
-        """What a formula `sent` or `held` gives, by cases.
+        """The value of a formula `sent` or `held`, by cases.
 
-        The sizes that it is given are those of a slice, as often as there are slices; M counts the
-        rows of all batches. Raises `SymbolicError` if amounts cannot follow it.
+        The sizes that it is given are the length of a slice times the number of slices; M counts
+        the rows of all batches. Raises `SymbolicError` if it cannot be evaluated on amounts.
         """
         if self.primitive.keeps and not self.homes:
             raise UnansweredError("what is kept is counted only where tensors have homes")
@@ -251,42 +254,42 @@ class BlockSets:
     # Questions
 
     def term(self, condition: Condition) -> Term:
-        """A condition for Z3."""
+        """A condition as a Z3 term."""
         return truth(evaluate(condition, self.values))
 
     def never(self, counter: Condition) -> bool:
-        """Whether nothing satisfies it for any side. Raises `UnansweredError` if Z3 is too late."""
+        """Whether nothing satisfies it, for all sides. Raises `UnansweredError` if Z3 is late."""
         return self.is_never(self.term(counter))
 
     def is_never(self, counter: Term) -> bool:
-        """The same of a term."""
+        """The same for a term."""
         return next(self.cases(counter, []), None) is None
 
     def cases(self, condition: Term, choices: list[Term]) -> Iterator[tuple[bool, ...]]:
-        """Which truths the choices have at once, where the condition holds; each once.
+        """Yield each combination of truth values of the choices that the condition allows.
 
-        Raises `UnansweredError` likewise.
+        Raises `UnansweredError` if Z3 does not decide it in time.
         """
         named = [z3.Bool(f"case {place}") for place in range(len(choices))]
         solver = self.solver
         solver.push()
         try:
             pairs = zip(named, choices, strict=True)
-            solver.add(condition, *(name == each for name, each in pairs))
+            solver.add(condition, *(name == choice for name, choice in pairs))
             while (answer := check_by(solver, self.deadline)) == z3.sat:
                 model = solver.model()
                 truths = tuple(z3.is_true(model.eval(name)) for name in named)
                 pairs = zip(named, truths, strict=True)
-                solver.add(terms.Or(*(name != one for name, one in pairs)))
+                solver.add(terms.Or(*(name != value for name, value in pairs)))
                 yield truths
             if answer == z3.unknown:
-                raise UnansweredError("Z3 did not decide it in the time that it was given")
+                raise UnansweredError("Z3 did not decide it within its time limit")
         finally:
             solver.pop()
 
     @cached_property
     def solver(self) -> Any:
-        """A solver that knows of the sides."""
+        """A solver with the fact that all sides are 1 or more."""
         solver = z3.Solver()
         solver.add(*(side.term >= 1 for side in self.space.sides))
         return solver
@@ -294,5 +297,5 @@ class BlockSets:
 
 def opened(block: Block) -> list[tuple[str, int]]:
     """(dim, place) of the digits that a block leaves open."""
-    return [(dim, place) for dim, own in block.items()
-            for place, digit in enumerate(own) if digit is ANY]  # fmt: skip
+    return [(dim, place) for dim, index in block.items()
+            for place, digit in enumerate(index) if digit is ANY]  # fmt: skip

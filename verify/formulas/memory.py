@@ -1,8 +1,10 @@
-"""Memory of a primitive for every side: what is alive at most, counted and compared with `held`.
+"""Memory of a primitive for every side: peaks of live blocks, compared with the formula `held`.
 
-At each moment the blocks of a tensor that are alive are a union of a few sets, each of which is
-given by digits. How many there are depends on which of the sets have a block in common. Without
-asking, all are taken to be apart; only where that is too many Z3 says which cases there are.
+At each moment the live blocks of a tensor are a union of a few sets, each given by digits. Their
+number depends on which of the sets overlap. At first all are assumed to be disjoint, which counts
+too many. Only if that exceeds the formula, Z3 enumerates which overlaps are possible. For example,
+the stationary method has I resident at `N=(r + c) % s` and uses `N=(r + c + t) % s`. These are one
+block at step 0, and two blocks at every other step.
 """
 
 from __future__ import annotations
@@ -22,31 +24,31 @@ from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.z3_symbols import Term
 
 LONGEST_ALONE = 3
-"""A side is looked at on its own below this length."""
+"""Sides below this length are separate cases."""
 Pair = tuple[int, int, int]
-"""Two boxes of a tensor, by their places."""
+"""(index of a tensor, indices of two of its boxes)."""
 
 
 def counters(blocks: BlockSets, held: list[ConditionalRatio]) -> Iterator[tuple[str, Term]]:
-    """Claims, each with what a counterexample satisfies."""
+    """Yield claims, each with the condition that a counterexample satisfies."""
     for moment in Life(blocks).moments():
-        text = f"{moment.text}: at most as much is alive as the formula says"
+        text = f"{moment.text}: the live elements are at most those of the formula"
         yield text, Count(blocks, moment).beyond(held)
 
 
 @dataclass(frozen=True)
 class Count:
-    """How much is alive at one moment."""
+    """The number of live elements at one moment."""
 
     blocks: BlockSets
     moment: Moment
 
     def beyond(self, held: list[ConditionalRatio]) -> Term:
-        """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
+        """The condition of a counterexample to: the formula is at least the live elements."""
         return terms.Or(*self._broken(held, self.moment.known))
 
     def _broken(self, held: list[ConditionalRatio], known: Range) -> list[Term]:
-        """Counterexamples, short sides on their own only where that helps."""
+        """Conditions of counterexamples; short sides are separate cases only if that helps."""
         always = frozenset(pair for pair, term in self.conditions.items() if terms.TRUE.eq(term))
         during = terms.And(self.during, known.term())
         if not doubtful(held, operator.ge, self.total(always), known) or self.blocks.is_never(
@@ -67,8 +69,8 @@ class Count:
     def _cases(self, held: list[ConditionalRatio], known: Range, during: Term) -> Iterator[Term]:
         for truths in self.blocks.cases(during, list(self.conditions.values())):
             case = dict(zip(self.conditions, truths, strict=True))
-            met = frozenset(pair for pair, one in case.items() if one)
-            wrong = doubtful(held, operator.ge, self.total(met), known)
+            overlapping = frozenset(pair for pair, is_true in case.items() if is_true)
+            wrong = doubtful(held, operator.ge, self.total(overlapping), known)
             if wrong:
                 facts = (term if case[pair] else terms.Not(term)
                          for pair, term in self.conditions.items())  # fmt: skip
@@ -76,44 +78,44 @@ class Count:
 
     @cached_property
     def during(self) -> Term:
-        """Which devices and steps it is about."""
+        """The condition on devices and steps of the moment."""
         return self.blocks.term(self.moment.during)
 
     @cached_property
     def conditions(self) -> dict[Pair, Term]:
-        """Two boxes -> the condition under which they have a block in common."""
+        """Two boxes -> the condition under which they share a block."""
         return {
-            (place, one, other): self.blocks.term(overlap(alive.boxes[one], alive.boxes[other]))
-            for place, alive in enumerate(self.moment.alive)
-            for one, other in combinations(range(len(alive.boxes)), 2)
+            (place, first, second): self.blocks.term(overlap(live.boxes[first], live.boxes[second]))
+            for place, live in enumerate(self.moment.live)
+            for first, second in combinations(range(len(live.boxes)), 2)
         }
 
-    def total(self, met: frozenset[Pair]) -> Polynomial:
-        """Elements that are alive where these boxes have blocks in common, and no others."""
+    def total(self, overlapping: frozenset[Pair]) -> Polynomial:
+        """Live elements where exactly these boxes overlap."""
         total = Polynomial.of(0)
-        for place, alive in enumerate(self.moment.alive):
-            pairs = {(one, other) for own, one, other in met if own == place}
-            count, boxes = alive.more, dict(enumerate(alive.boxes))
-            if alive.arrive:
+        for place, live in enumerate(self.moment.live):
+            pairs = {(first, second) for index, first, second in overlapping if index == place}
+            count, boxes = live.more, dict(enumerate(live.boxes))
+            if live.arrive:
                 both = dict(list(boxes.items())[-2:])
-                count += self._union(both, pairs) - self.blocks.size(alive.boxes[-1])
+                count += self._union(both, pairs) - self.blocks.size(live.boxes[-1])
             count += self._union(boxes, pairs)
-            total += count * self.blocks.elements(alive.tensor)
+            total += count * self.blocks.elements(live.tensor)
         return total
 
     def _union(self, boxes: dict[int, Block], pairs: set[tuple[int, int]]) -> Polynomial:
-        """By inclusion and exclusion: boxes of which any two have a common block all have one."""
+        """Size of a union by inclusion and exclusion: boxes that overlap in pairs share a block."""
         count = Polynomial.of(0)
         for several in range(1, len(boxes) + 1):
             for some in combinations(boxes, several):
                 if pairs.issuperset(combinations(some, 2)):
-                    size = self.blocks.size(_common([boxes[at] for at in some]))
+                    size = self.blocks.size(_common([boxes[index] for index in some]))
                     count += size * (1 if several % 2 else -1)
         return count
 
 
 def _common(boxes: Sequence[Block]) -> Block:
-    """The digits of the blocks that all of these have in common."""
+    """The intersection of boxes that overlap."""
     return {
         dim: tuple(next((digit for digit in column if digit is not ANY), ANY)
                    for column in zip(*(box[dim] for box in boxes), strict=True))
@@ -122,12 +124,12 @@ def _common(boxes: Sequence[Block]) -> Block:
 
 
 def copies(blocks: BlockSets) -> str:
-    """How often each of I, W and O is there at rest, `copies at rest: I 1, W d, O 1`."""
+    """Resident copies of each of I, W and O, as text: `resident copies: I 1, W d, O 1`."""
     parts = []
     for tensor, step in (("I", 0), ("W", 0), ("O", blocks.last)):
         box = blocks.block("forward", tensor, blocks.here, step)
         box = blocks.home(tensor) if blocks.homes else box
         every = blocks.product(*blocks.lengths.values()) * blocks.size(box)
-        top, bottom = (each.text() for each in cancelled(every, blocks.number(tensor)))
+        top, bottom = (number.text() for number in cancelled(every, blocks.number(tensor)))
         parts.append(f"{tensor} {top}" + f" / {bottom}" * (bottom != "1"))
-    return "copies at rest: " + ", ".join(parts)
+    return "resident copies: " + ", ".join(parts)

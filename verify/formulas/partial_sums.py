@@ -1,8 +1,9 @@
-"""What becomes of partial sums that a device adds to no more, for every side.
+"""How the partial sums that a device no longer adds to are reduced, for every side.
 
 A device leaves a sum at a step if it adds to it then, does not at the next, and is no home of it.
-The lowering passes a sum that is left on to a device that is new to it, as long as there are both.
-Z3 is asked which of three kinds a phase has; no kind is taken that is not proved.
+The lowering passes such a sum on to a device that begins to add to it, while there are both. Z3
+decides which of three kinds a phase has; only a proved kind is used. For example, at the last step
+of PrimePar's gradient each device passes its dW on to the device that adds to it then.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from primepar.verify.formulas.block_sets import BlockSets, Condition, Point
 
 
 class SumFate(Enum):
-    """What becomes of the sums of a phase that are left."""
+    """How the sums of a phase that devices leave are reduced."""
 
     DONE = auto()
-    """They are finished: they go home, or where no homes are declared no sum is left before."""
+    """They are finished: they are sent home, or without declared homes none is left earlier."""
     MOVES = auto()
     """Every sum that is not finished is passed on, from each device to one that is new to it."""
     WAITS = auto()
-    """None is passed on: those that are left wait until they are finished."""
+    """None is passed on: they wait until they are finished."""
 
 
 class PartialSums:
@@ -39,16 +40,18 @@ class PartialSums:
         self.inside = blocks.inside(self.block, self.here, self.other)
 
     def kind(self) -> SumFate:
-        """What becomes of them. Raises `UnansweredError` if no kind is proved."""
+        """How they are reduced. Raises `UnansweredError` if no kind is proved."""
         never = self.blocks.never
         if never(self._left()):
             return SumFate.DONE
-        if never(self.returns) and any(never(self._not_passed(each)) for each in self._offsets()):
+        if never(self.returns) and any(
+            never(self._not_passed(offset)) for offset in self._offsets()
+        ):
             return SumFate.MOVES
         if never(self._could_pass()):
             return SumFate.WAITS
         text = f"{self.phase}, {self.tensor}"
-        raise UnansweredError(f"{text}: no one rule says which partial sums are passed on")
+        raise UnansweredError(f"{text}: no single rule defines which partial sums are passed on")
 
     @property
     def returns(self) -> Condition:
@@ -67,42 +70,42 @@ class PartialSums:
     def _left(self) -> Condition:
         """This device leaves a sum that is not finished.
 
-        It is not the last step, or with homes, somebody adds to the sum later.
+        It is not the last step; or, with homes, a device adds to the sum later.
         """
-        rests = self.blocks.rests(self.tensor, self.here, self.block)
-        stays = rests | self._adds(self.here, self.now + 1)
+        resident = self.blocks.is_resident(self.tensor, self.here, self.block)
+        stays = resident | self._adds(self.here, self.now + 1)
         goes_on = self.now < self.blocks.last
         if self.blocks.homes:
             goes_on = (self.then > self.now) & self._adds(self.other, self.then)
         return self.inside & self._adds(self.here, self.now) & negated(stays) & goes_on
 
     def _offsets(self) -> list[tuple[int, ...]]:
-        """Where the device may be that goes on with the sum, neighbours first."""
+        """Offsets of the device that may continue the sum, neighbours first."""
         reach = (0, -1, 1, -2, 2) if len(self.here) < 3 else (0, -1, 1)
         every = product(reach, repeat=len(self.here))
-        return sorted((each for each in every if any(each)), key=lambda each: sum(map(abs, each)))
+        return sorted(filter(any, every), key=lambda offset: sum(map(abs, offset)))
 
     def _not_passed(self, offset: tuple[int, ...]) -> Condition:
-        """A sum is left, and the device that far away does not begin with it.
+        """A sum is left, and the device at this offset does not begin with it.
 
-        Where that never is, as many devices begin with a sum as leave it: different devices are not
-        equally far from one.
+        If that never happens, each sum that is left is passed on: an offset maps different devices
+        to different ones.
         """
         target = {
-            axis: (at + step) % self.blocks.lengths[axis] if step else at
-            for (axis, at), step in zip(self.here.items(), offset, strict=True)
+            axis: (coordinate + step) % self.blocks.lengths[axis] if step else coordinate
+            for (axis, coordinate), step in zip(self.here.items(), offset, strict=True)
         }
         return self._left() & negated(self._begins(target, self.now + 1))
 
     def _could_pass(self) -> Condition:
-        """At one step a device begins with a sum that another one has left before."""
-        rests = self.blocks.rests(self.tensor, self.here, self.block)
-        stays = rests | self._adds(self.here, self.now)
+        """A device begins with a sum that another one has left before."""
+        resident = self.blocks.is_resident(self.tensor, self.here, self.block)
+        stays = resident | self._adds(self.here, self.now)
         has_left = (self.then < self.now) & self._adds(self.here, self.then) & negated(stays)
         return self.inside & has_left & self._begins(self.other, self.now)
 
 
 @lru_cache(maxsize=len(PHASES))
 def kind(blocks: BlockSets, phase: Phase) -> SumFate:
-    """What becomes of the sums of a phase. Raises `UnansweredError` if no kind is proved."""
+    """How the sums of a phase are reduced. Raises `UnansweredError` if no kind is proved."""
     return PartialSums(blocks, phase).kind()

@@ -1,7 +1,9 @@
-"""Polynomials in the sides and the sizes of slices, all of which are whole numbers of 1 or more.
+"""Polynomials in the sides and the sizes of slices, which are whole numbers of 1 or more.
 
-They are kept expanded, with whole coefficients, so that equal ones are seen to be equal; and one
-whose coefficients are positive, each variable counted from its least value, is seen to be positive.
+They are kept expanded, with whole coefficients, so that equal polynomials compare equal. To decide
+a sign, each variable is replaced by its least value plus a variable that is 0 or more. If all
+coefficients are then positive, so is the polynomial. For example, `s*s - s` with `s >= 1` becomes
+`s'*s' + s'`, which is 0 or more.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.affine import Affine, sum_text
 
 Monomial = tuple[str, ...]
-"""Names of variables in order, each as often as its power says."""
+"""Names of variables in order, each repeated to its power."""
 Factors = Iterable[tuple[Monomial, int]]
 
 
 @dataclass(frozen=True)
 class Range:
-    """What is known of variables: the `least` value of some, and which of them are `only` that.
+    """Ranges of variables: the `least` value of some, and those that have `only` that value.
 
     Every other variable is 1 or more.
     """
@@ -36,13 +38,13 @@ class Range:
         return self.least.get(name, 1)
 
     def split(self, name: str) -> tuple[Range, Range]:
-        """Where a variable has its least value, and where it is more."""
+        """The range where a variable has its least value, and the one where it is more."""
         low = self.lowest(name)
         exactly = Range({**self.least, name: low}, self.only | {name})
         return exactly, Range({**self.least, name: low + 1}, self.only)
 
     def term(self) -> Any:
-        """The same for Z3."""
+        """The same as a Z3 term."""
         return terms.And(
             *(terms.Int(name) == low if name in self.only else terms.Int(name) >= low
               for name, low in self.least.items())
@@ -96,7 +98,7 @@ class Polynomial:
 
     @property
     def number(self) -> int | None:
-        """Its value, where it has no variable."""
+        """Its value, if it is constant; else None."""
         return self.factors.get((), 0) if set(self.factors) <= {()} else None
 
     @property
@@ -105,17 +107,17 @@ class Polynomial:
         return frozenset(name for monomial in self.factors for name in monomial)
 
     def within(self, known: Range) -> Polynomial:
-        """The same with every variable counted from its least value."""
+        """The polynomial with every variable counted from its least value."""
         return Polynomial.sum(
-            (each, factor * times)
+            (term, factor * times)
             for monomial, factor in self.factors.items()
-            for each, times in _expanded(
+            for term, times in _expanded(
                 tuple((name, known.lowest(name), name in known.only) for name in monomial)
             )
         )
 
     def holds(self, compare: Callable[[int, int], bool], known: Range) -> bool | None:
-        """Whether it compares with 0 so; None where that is not seen, or not always the same."""
+        """Whether `compare` holds with 0 in a range; None if this is not decided, or it depends."""
         shifted = self.within(known)
         if shifted.number is not None:
             return compare(shifted.number, 0)
@@ -126,41 +128,46 @@ class Polynomial:
         return None
 
     def text(self) -> str:
-        """How people write it, `2*q + 1`, in brackets if it is a sum."""
+        """The polynomial as text, `2*q + 1`; a sum is in brackets."""
         named = ((factor, "*".join(name.removeprefix("side ") for name in monomial))
                  for monomial, factor in self.factors.items())  # fmt: skip
         text = sum_text(list(named))
         return text if len(self.factors) < 2 else f"({text})"
 
     def term(self) -> Any:
-        """The same for Z3."""
+        """The same as a Z3 term."""
         parts = (terms.Product([terms.IntVal(factor), *map(terms.Int, monomial)])
                  for monomial, factor in self.factors.items())  # fmt: skip
         return terms.Sum([terms.IntVal(0), *parts])
 
 
 def cancelled(*polynomials: Polynomial) -> list[Polynomial]:
-    """The same without the variables and the number that all of them can be divided by."""
-    every = [monomial for each in polynomials for monomial in each.factors]
-    gone = reduce(Counter.__and__, map(Counter, every)) if every else Counter[str]()
-    shared = gcd(*(factor for each in polynomials for factor in each.factors.values())) or 1
-    if not gone and shared == 1:
+    """The polynomials, divided by the variables and the number that divide all of them."""
+    every = [monomial for polynomial in polynomials for monomial in polynomial.factors]
+    common = reduce(Counter.__and__, map(Counter, every)) if every else Counter[str]()
+    divisor = (
+        gcd(*(factor for polynomial in polynomials for factor in polynomial.factors.values())) or 1
+    )
+    if not common and divisor == 1:
         return list(polynomials)
 
     def divided(monomial: Monomial) -> Monomial:
-        return tuple(sorted((Counter(monomial) - gone).elements()))
+        return tuple(sorted((Counter(monomial) - common).elements()))
 
     return [
         Polynomial(
-            {divided(monomial): factor // shared for monomial, factor in each.factors.items()}
+            {
+                divided(monomial): factor // divisor
+                for monomial, factor in polynomial.factors.items()
+            }
         )
-        for each in polynomials
+        for polynomial in polynomials
     ]
 
 
 @lru_cache(maxsize=4096)
 def _expanded(variables: tuple[tuple[str, int, bool], ...]) -> tuple[tuple[Monomial, int], ...]:
-    """The product of variables, each given with its least value, and whether it is only that."""
+    """The product of variables, each given as (name, least value, whether it has only that)."""
     product = Polynomial.of(1)
     for name, low, only in variables:
         product = product * (Polynomial.of(low) if only else Polynomial({(name,): 1, (): low}))

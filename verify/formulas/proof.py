@@ -1,6 +1,6 @@
-"""Memory and traffic of a primitive that is right: what its formulas say, for every side.
+"""Proves the formulas of memory and traffic of a correct primitive, for every side.
 
-Whatever comes of it, it says nothing of the other properties.
+The result does not affect the other properties.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from primepar.verify.primitive.z3_symbols import Term
 from primepar.verify.report import PropertyResult
 
 FORMULAS = {"memory": "held", "traffic": "sent"}
-"""Property -> the method whose formula it is about."""
+"""Property -> the method of the primitive that states its formula."""
 Sides = tuple[int, ...]
 
 
 def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterator[PropertyResult]:
-    """How memory and traffic ended, each where the primitive has a formula of it.
+    """Yield the results of memory and traffic, each if the primitive has a formula for it.
 
-    The number of `slices` is that of the proof of correctness; Z3 is asked until `end`, a time of
-    `perf_counter`. Raises `PrimitiveError` if a formula cannot be called, or not with numbers.
+    `slices` are those of the proof of correctness; Z3 is asked until `end`, a time of
+    `perf_counter`. Raises `PrimitiveError` if a formula cannot be called with numbers.
     """
     blocks = BlockSets(primitive, slices, end)
     for property_, method in FORMULAS.items():
@@ -58,32 +58,32 @@ def _result(blocks: BlockSets, property_: str, traced: Number, start: float) -> 
         note = copies(blocks) if property_ == "memory" else None
         took = perf_counter() - start
         return PropertyResult(property_, "proved", took, reason=note, certified=False)
-    found = smallest_faults(blocks.primitive, [property_], [], blocks.deadline).get(property_)
-    if found is None and hint is not None:
-        found = fault_at(blocks.primitive, property_, hint)
+    fault = smallest_faults(blocks.primitive, [property_], [], blocks.deadline).get(property_)
+    if fault is None and hint is not None:
+        fault = fault_at(blocks.primitive, property_, hint)
     seconds = perf_counter() - start
-    if found is None:
+    if fault is None:
         return PropertyResult(property_, "unknown", seconds, reason=reason)
-    details = of_primitive(blocks.primitive, found.sides, property_, found.sentence)
-    return PropertyResult(property_, "refuted", seconds, found.sentence, details=details)
+    details = of_primitive(blocks.primitive, fault.sides, property_, fault.sentence)
+    return PropertyResult(property_, "refuted", seconds, fault.sentence, details=details)
 
 
 def _failure(
     blocks: BlockSets, property_: str, cases: list[ConditionalRatio]
 ) -> tuple[str | None, Sides | None]:
-    """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
+    """Why a formula is not proved, None if it is; and the smallest sides where a claim fails."""
     claims = counters(blocks, cases) if property_ == "memory" else SentSets(blocks).counters(cases)
     for text, counter in claims:
         if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
             sides = _smallest(blocks, counter)
             pairs = zip(blocks.space.names, sides or (), strict=False)
-            at = ", ".join(f"{side}={length}" for side, length in pairs) or "some sides"
-            return f"{text}: not so at {at}, though no mesh that was looked at is wrong", sides
+            place = ", ".join(f"{side}={length}" for side, length in pairs) or "some sides"
+            return f"{text}: fails at {place}, though no mesh that was searched is wrong", sides
     return None, None
 
 
 def _smallest(blocks: BlockSets, counter: Term) -> Sides | None:
-    """The sides of a counterexample with the smallest sum; None if Z3 finds none in time."""
+    """The sides of the counterexample with the smallest sum; None if Z3 finds none in time."""
     solver = blocks.solver
     solver.push()
     try:

@@ -1,8 +1,8 @@
-"""Amounts: what a primitive's formula is evaluated on, as its maps are on symbols.
+"""Amounts, on which the formulas of a primitive are evaluated, as its maps are on symbols.
 
-An amount is a fraction of polynomials. A formula that asks something with `where` is evaluated
-once for every way in which its questions can be answered: each is a case, with the facts that it
-takes to hold.
+An amount is a fraction of polynomials. A formula with conditions of `where` is evaluated once for
+each combination of their outcomes: each is a case, with the facts that it assumes. For example,
+`where(s > 2, a, b)` has the case `a` with the fact `s - 2 > 0`, and the case `b` with `s - 2 <= 0`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _OPPOSITE: dict[Compare, Compare] = {
 
 
 class Fact(NamedTuple):
-    """What holds of a polynomial, compared with 0."""
+    """A polynomial compared with 0."""
 
     polynomial: Polynomial
     compare: Compare
 
     def opposite(self) -> Fact:
-        """What holds where this does not."""
+        """The fact that holds where this one does not."""
         return Fact(self.polynomial, _OPPOSITE[self.compare])
 
     def is_seen(self, known: Range) -> bool | None:
-        """Whether it holds for all of these variables, or for none; None if that is not seen."""
+        """Whether it holds in the whole range, or nowhere; None if that is undecided without Z3."""
         return self.polynomial.holds(self.compare, known)
 
     def term(self) -> Term:
-        """The same for Z3."""
+        """The fact as a Z3 term."""
         return self.compare(self.polynomial.term(), 0)
 
 
 class ConditionalRatio(NamedTuple):
-    """Where these facts hold, `top / bottom`; the bottom is more than 0."""
+    """The value `top / bottom` where these facts hold; the bottom is more than 0."""
 
     facts: tuple[Fact, ...]
     top: Polynomial
@@ -54,13 +54,13 @@ class ConditionalRatio(NamedTuple):
 
 
 class _Path:
-    """One way in which questions are answered: the first ones as given, all others by True."""
+    """One combination of outcomes: the first ones as given, all others True."""
 
     def __init__(self, given: tuple[bool, ...]) -> None:
         self.answers, self.facts = list(given), list[Fact]()
 
     def holds(self, fact: Fact) -> bool:
-        """Whether a fact holds on this path; what is seen, or answered before, is not asked."""
+        """Whether a fact holds on this path; decided or repeated facts take no new outcome."""
         seen = fact.is_seen(Range())
         if seen is not None or fact in self.facts or fact.opposite() in self.facts:
             return fact in self.facts if seen is None else seen
@@ -72,20 +72,20 @@ class _Path:
 
 
 def cases_of(formula: Number, given: Mapping[str, Polynomial]) -> list[ConditionalRatio]:
-    """What a formula gives where its names have these values, by cases that exclude one another.
+    """The value of a formula where its names have these values, by disjoint cases.
 
-    Raises `SymbolicError` if amounts cannot follow it.
+    Raises `SymbolicError` if it cannot be evaluated on amounts.
     """
-    found = []
+    cases = []
     left: list[tuple[bool, ...]] = [()]
     while left:
         path = _Path(answers := left.pop())
         one = Polynomial.of(1)
         values = {text: Amount(path, value, one) for text, value in given.items()}
         amount = Amount(path, Polynomial.of(0), one) + evaluate(formula, values)
-        found.append(ConditionalRatio(tuple(path.facts), amount.top, amount.bottom))
+        cases.append(ConditionalRatio(tuple(path.facts), amount.top, amount.bottom))
         left += [(*path.answers[:place], False) for place in range(len(answers), len(path.answers))]
-    return found
+    return cases
 
 
 class Amount:
@@ -96,7 +96,7 @@ class Amount:
         self.top, self.bottom = cancelled(top, bottom)
 
     def _of(self, value: Any) -> Amount:
-        """An amount as it is, a whole number or a fraction as one."""
+        """The value as an amount: it is one, a whole number or a fraction."""
         if isinstance(value, Amount):
             return value
         parts = map(Polynomial.of, (int(value.numerator), int(value.denominator)))
@@ -152,36 +152,38 @@ class Amount:
 def doubtful(
     amount: Sequence[ConditionalRatio], compare: Compare, total: Polynomial, known: Range
 ) -> list[tuple[Fact, ...]]:
-    """Where the amount is not seen to compare with the total so, without Z3.
+    """The cases in which `compare(amount, total)` is not decided to hold without Z3.
 
-    Seen is what holds of polynomials that are 0 for every side, and of those whose coefficients
-    have one sign.
+    Decided is what holds for polynomials that are 0, or whose coefficients have one sign, at every
+    side.
     """
     gaps = ((case.facts, cancelled(case.top - total * case.bottom)[0]) for case in amount)
-    wanted = ((facts, Fact(gap, compare)) for facts, gap in gaps)
-    return [(*facts, one.opposite()) for facts, one in wanted if not _is_seen(one, facts, known)]
+    claims = ((facts, Fact(gap, compare)) for facts, gap in gaps)
+    return [
+        (*facts, claim.opposite()) for facts, claim in claims if not _is_seen(claim, facts, known)
+    ]
 
 
 def broken(cases: list[tuple[Fact, ...]], known: Range) -> Term:
-    """What a counterexample satisfies: the facts of one of the cases."""
+    """The condition of a counterexample: the facts of one of the cases."""
     names = {name for facts in cases for fact in facts for name in fact.polynomial.names}
     positive = (terms.Int(name) >= 1 for name in sorted(names))
     wrong = (terms.And(*(fact.term() for fact in facts)) for facts in cases)
     return terms.And(known.term(), *positive, terms.Or(*wrong))
 
 
-def _is_seen(wanted: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
-    """Whether the facts hold nowhere in the range, or what is wanted does wherever they hold.
+def _is_seen(claim: Fact, facts: tuple[Fact, ...], known: Range) -> bool:
+    """Whether the facts hold nowhere in the range, or the claim holds wherever they hold.
 
     A fact about a smaller polynomial is enough: where 2*a > b, 3*a >= b.
     """
-    if wanted.is_seen(known) or any(fact.is_seen(known) is False for fact in facts):
+    if claim.is_seen(known) or any(fact.is_seen(known) is False for fact in facts):
         return True
-    if wanted.compare is not operator.ge:
+    if claim.compare is not operator.ge:
         return False
     signs = {operator.gt: 1, operator.ge: 1, operator.lt: -1, operator.le: -1}
     return any(
-        (wanted.polynomial - cancelled(fact.polynomial)[0] * signs[fact.compare]).holds(
+        (claim.polynomial - cancelled(fact.polynomial)[0] * signs[fact.compare]).holds(
             operator.ge, known
         )
         for fact in facts

@@ -1,1 +1,1 @@
-"""Proofs of sequences, for every length of every member."""
+"""Proofs of sequences of primitives, for every length of every member."""

@@ -1,10 +1,10 @@
-"""Proof of a sequence for every length of every member.
+"""Proves a sequence for every length of every member.
 
-What is right of all members is right of their nesting: a nested device is a tuple of devices, a
-nested step a tuple of steps of which the innermost is fast, and a nested block a tuple of blocks,
-so what is found for each member is found for all at once (docs/proofs.md). Beyond the members' own
-proofs, one inside of several steps must find what its first step needs at its last. What is not
-proved is looked for on small meshes of the whole sequence.
+What holds for all members holds for their nesting. A nested device is a tuple of devices, a nested
+block a tuple of blocks, and a nested step a tuple of steps of which the innermost is fast. So the
+witnesses of the members are a witness of the nesting (docs/proofs.md). There is one additional
+claim: a member inside of one with several steps must have, at its last step, what its first step
+needs. For what is not proved, a counterexample is searched on small meshes of the whole sequence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER, 
 from primepar.verify.report import PropertyResult, Report
 
 LONGEST_SIDE, MOST_DEVICES = 4, 36
-"""Of the meshes of a sequence on which a counterexample is looked for."""
+"""Limits of the meshes of a sequence that are searched for a counterexample."""
 
 
 def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float = 60.0) -> Report:
@@ -52,12 +52,12 @@ def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float =
 
 
 def _members(nesting: Nesting, end: float) -> Iterator[Proof]:
-    """The proof of every member as the sequence reads it; alike members are proved once."""
+    """Yield the proof of every member as the sequence reads it; equal members are proved once."""
     known: dict[tuple[object, bool], Proof] = {}
-    for member, read, turns in zip(nesting.members, nesting.read, nesting.turns, strict=True):
-        key = type(member), turns
+    for member, read, repeats in zip(nesting.members, nesting.read, nesting.turns, strict=True):
+        key = type(member), repeats
         if key not in known:
-            known[key] = prove(read, end, turns)
+            known[key] = prove(read, end, repeats)
         yield known[key]
 
 
@@ -73,12 +73,11 @@ def _failing(nesting: Nesting, proofs: list[Proof]) -> dict[str, str]:
     """Property -> why it is not proved."""
     failing: dict[str, str] = {}
     for name, proof in zip(nesting.names, proofs, strict=True):
-        for each in proof.decisions:
-            if not each.is_proved:
-                reason = each.reason or f"not so at {each.place}"
-                properties = PROPERTIES if each.claim.is_ground else each.claim.properties
-                for own in properties:
-                    failing.setdefault(own, f"{name}: {each.claim.name}: {reason}")
+        for decision in proof.decisions:
+            if not decision.is_proved:
+                claim, reason = decision.claim, decision.reason or f"fails at {decision.place}"
+                for property_ in PROPERTIES if claim.is_precondition else claim.properties:
+                    failing.setdefault(property_, f"{name}: {claim.name}: {reason}")
     return failing
 
 
@@ -89,9 +88,9 @@ def _result(
     failing: dict[str, str],
     wrong: dict[str, tuple[Sides, MeshFault]],
 ) -> PropertyResult:
-    own = [(proof, each.claim.name) for proof in proofs for each in proof.decisions
-           if name in each.claim.properties]  # fmt: skip
-    seconds = sum(proof.seconds[claim] for proof, claim in own)
+    decided = [(proof, decision.claim.name) for proof in proofs for decision in proof.decisions
+               if name in decision.claim.properties]  # fmt: skip
+    seconds = sum(proof.seconds[claim] for proof, claim in decided)
     if name in wrong:
         sides, fault = wrong[name]
         named = dict(zip(nesting.side_names, sides, strict=True))
@@ -109,23 +108,23 @@ def _result(
 def _smallest_faults(
     nesting: Nesting, open_names: set[str], end: float
 ) -> dict[str, tuple[Sides, MeshFault]]:
-    """Property -> its fault on the smallest mesh that has one, as far as the time goes."""
-    found: dict[str, tuple[Sides, MeshFault]] = {}
+    """Property -> its fault on the smallest mesh that has one, until `end`."""
+    faults: dict[str, tuple[Sides, MeshFault]] = {}
     for sides in _choices(nesting):
         movement = Movement(nesting.of(sides))
-        if found and movement.sequence.ranks > MOST_DEVICES_AFTER:
+        if faults and movement.sequence.ranks > MOST_DEVICES_AFTER:
             break
-        for name in sorted(open_names & FAULTS.keys() - found.keys()):
+        for name in sorted(open_names & FAULTS.keys() - faults.keys()):
             start = perf_counter()
             fault = next(FAULTS[name](movement), None) if start < end else None
             if fault is not None:
                 sentence = f"{_mesh(nesting, movement.sequence, sides)}: {fault}"
-                found[name] = sides, MeshFault(sides, sentence, perf_counter() - start)
-    return found
+                faults[name] = sides, MeshFault(sides, sentence, perf_counter() - start)
+    return faults
 
 
 def _choices(nesting: Nesting) -> list[Sides]:
-    """Sides worth a look, fewest devices first."""
+    """Sides to search, fewest devices first."""
     short = product(range(1, LONGEST_SIDE + 1), repeat=len(nesting.side_names))
     devices = {sides: prod(nesting.of(sides).axis_lengths) for sides in short}
     few = [sides for sides, count in devices.items() if count <= MOST_DEVICES]
@@ -133,7 +132,7 @@ def _choices(nesting: Nesting) -> list[Sides]:
 
 
 def _mesh(nesting: Nesting, sequence: Sequence, sides: Sides) -> str:
-    """How sentences name a mesh, `s1=1, s2=2 (1x2x2 devices)`."""
+    """The text for a mesh, `s1=1, s2=2 (1x2x2 devices)`."""
     named = zip(nesting.side_names, sides, strict=True)
     mesh = "x".join(map(str, sequence.axis_lengths)) or "1"
     lengths = ", ".join(f"{name}={side}" for name, side in named) or "any side"

@@ -1,8 +1,9 @@
 """Proof of a primitive for all sides.
 
-Read in this order. `primepar/certify/claims.py` states what is claimed. `slices` finds the number
-of slices, `witness` the expressions that claims ask for, both on small meshes (`mesh`). `question`
-asks Z3 about a claim, over `symbol`, `affine` and `terms`. `decide` joins these, `refute` and
-`search` look for the smallest wrong mesh, and `proof` makes the report, with certificates. `side`
-proves one mesh. Formulas of memory and traffic are in `verify/formulas`.
+Read in this order. `primepar/certify/claims.py` states the claims. `slice_counts` finds the number
+of slices and `witness` the expressions that claims need, both on small meshes (`claims_on_mesh`).
+`z3_question` asks Z3 about a claim, over `z3_symbols`, `affine` and `z3_terms`. `decide` combines
+these. `refutation` and `smallest_mesh` search for the smallest wrong mesh, and `proof` writes the
+report, with certificates. `one_mesh` proves one mesh. Formulas of memory and traffic are in
+`verify/formulas`.
 """

@@ -1,4 +1,4 @@
-"""Affine forms of the sides: bounds of symbols, numbers of slices, steps where rules change."""
+"""Affine forms of the sides: bounds of symbols, and numbers of slices and steps."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Affine:
         return self + other * -1
 
     def plus(self, number: int) -> Affine:
-        """The same with `number` added."""
+        """The form plus a number."""
         return Affine(self.constant + number, self.coefficients)
 
     @property
     def is_number(self) -> bool:
-        """Whether no side is in it."""
+        """Whether it is constant."""
         return not any(self.coefficients)
 
     def is_never_negative(self) -> bool:
@@ -42,19 +42,19 @@ class Affine:
         return self.constant + sum(a * side for a, side in pairs)
 
     def times_in(self, divisor: Affine) -> int | None:
-        """How often `divisor` can be taken off, whatever the sides, and leave 0 or more.
+        """The largest number of times that `divisor` can be subtracted and leave 0 or more.
 
-        The divisor is 1 or more for all sides. None if no number of times leaves that.
+        It holds for all sides; the divisor is 1 or more. None if no number does.
         """
         ones = (1,) * len(self.coefficients)
-        own, other = ((*form.coefficients, form.at(ones)) for form in (self, divisor))
-        pairs = list(zip(own, other, strict=True))
+        numerators, denominators = ((*form.coefficients, form.at(ones)) for form in (self, divisor))
+        pairs = list(zip(numerators, denominators, strict=True))
         if any(factor < 0 for factor, by in pairs if not by):
             return None
         return min(factor // by for factor, by in pairs if by)
 
     def below(self, other: Affine) -> Affine:
-        """An affine form that is at most both; the tightest where one is at most the other."""
+        """An affine form that is at most both; it is exact where one is at most the other."""
         if (other - self).is_never_negative():
             return self
         if (self - other).is_never_negative():
@@ -68,7 +68,7 @@ class Affine:
 
 
 def sum_text(parts: list[tuple[int, str]]) -> str:
-    """A sum of multiples as people write it; the name of a plain number is empty.
+    """A sum of multiples as text; the name of a plain number is empty.
 
     >>> sum_text([(1, "r"), (-2, "c"), (0, "t"), (1, "")])
     'r - 2*c + 1'

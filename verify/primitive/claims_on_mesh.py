@@ -1,4 +1,4 @@
-"""Claims on one concrete mesh: every expression is evaluated once, on arrays of all points."""
+"""Evaluates claims on one concrete mesh: each expression once, on arrays of all points."""
 
 from __future__ import annotations
 
@@ -15,64 +15,66 @@ from primepar.schedule.expression import Number, evaluate, names
 Array = NDArray[np.int64]
 Point = dict[str, int]
 """A value for every name, sides included."""
-MOST_POINTS = 4_000_000
-"""Points of one claim on one mesh that are looked at."""
+MAX_POINTS = 4_000_000
+"""Largest number of points of one claim on one mesh that is evaluated."""
 
 
 def limits(claim: Claim, sides: Mapping[str, int]) -> tuple[Point, Point]:
-    """How many values each given and each found name has, sides left out."""
+    """Number of values of each given name and of each witness, without sides."""
     given = {name: int(evaluate(limit, sides)) for name, limit in claim.given if limit is not None}
-    found = {name: int(evaluate(limit, sides)) for name, limit in claim.found}
-    return given, found
+    witnesses = {name: int(evaluate(limit, sides)) for name, limit in claim.witnesses}
+    return given, witnesses
 
 
 def grid(counts: Mapping[str, int]) -> dict[str, Array]:
-    """All values of several names at once, each as a flat array."""
+    """All combinations of values of several names, each name as a flat array."""
     axes = np.indices(tuple(max(count, 0) for count in counts.values()))
     return {name: axis.ravel() for name, axis in zip(counts, axes, strict=True)}
 
 
 def size(values: Mapping[str, Array]) -> int:
-    """How many points there are; 1 where no name is given."""
+    """Number of points; 1 where no name is given."""
     return next((len(column) for column in values.values()), 1)
 
 
 def column(node: Number, values: Mapping[str, Array | int], count: int) -> Array:
-    """An expression at every point."""
+    """The values of an expression at every point."""
     return np.broadcast_to(np.asarray(evaluate(node, values)), count)
 
 
 def choices(claim: Claim, point: Point) -> list[Point]:
-    """All values of the found names for which a claim holds at one point.
+    """All values of the witnesses for which a claim holds at one point.
 
-    Raises `SymbolicError` on a mesh of more than `MOST_POINTS` places.
+    Raises `SymbolicError` on a mesh of more than `MAX_POINTS` places.
     """
     sides = {name: point[name] for name, limit in claim.given if limit is None}
     counts = limits(claim, sides)[1]
-    if prod(counts.values()) > MOST_POINTS:
-        raise SymbolicError(f"the first mesh that is left open has {prod(counts.values())} places")
+    if prod(counts.values()) > MAX_POINTS:
+        raise SymbolicError(f"the first undecided mesh has {prod(counts.values())} places")
     values = grid(counts)
     right = np.broadcast_to(np.asarray(evaluate(claim.body, {**point, **values})), size(values))
-    return [{name: int(axis[at]) for name, axis in values.items()} for at in np.flatnonzero(right)]
+    return [
+        {name: int(axis[row]) for name, axis in values.items()} for row in np.flatnonzero(right)
+    ]
 
 
 def failing(claim: Claim, sides: Mapping[str, int]) -> Point | None:
     """The first point at which a claim does not hold on a mesh; None if there is none.
 
-    A mesh of more than `MOST_POINTS` points is not looked at.
+    A mesh of more than `MAX_POINTS` points is skipped.
     """
-    counts, found = limits(claim, sides)
+    counts, witnesses = limits(claim, sides)
     shared = {
         name: count
         for name, count in counts.items()
-        if any(name in names(match.there) for match in claim.matches)
+        if any(name in names(match.held) for match in claim.matches)
     }
-    if max(prod(counts.values()), prod({**found, **shared}.values())) > MOST_POINTS:
+    if max(prod(counts.values()), prod({**witnesses, **shared}.values())) > MAX_POINTS:
         return None
     values = grid(counts)
     count = size(values) if counts else 1
-    if claim.found:
-        right = _are_found(claim, sides, values, grid({**shared, **found}), tuple(shared))
+    if claim.witnesses:
+        right = _are_held(claim, sides, values, grid({**shared, **witnesses}), tuple(shared))
     else:
         right = np.broadcast_to(np.asarray(evaluate(claim.body, {**sides, **values})), count)
     wrong = np.flatnonzero(~right)
@@ -81,24 +83,24 @@ def failing(claim: Claim, sides: Mapping[str, int]) -> Point | None:
     return {**sides, **{name: int(axis[wrong[0]]) for name, axis in values.items()}}
 
 
-def _are_found(
+def _are_held(
     claim: Claim,
     sides: Mapping[str, int],
     given: dict[str, Array],
-    there: dict[str, Array],
+    witnesses: dict[str, Array],
     shared: tuple[str, ...],
 ) -> NDArray[np.bool_]:
-    """Whether the digits wanted at each given point are among those of all places."""
-    wanted = [given[name] for name in shared]
-    wanted += [column(match.wanted, {**sides, **given}, size(given)) for match in claim.matches]
-    have = [there[name] for name in shared]
-    have += [column(match.there, {**sides, **there}, size(there))
+    """Whether the digits needed at each given point are among those held at some point."""
+    needed = [given[name] for name in shared]
+    needed += [column(match.needed, {**sides, **given}, size(given)) for match in claim.matches]
+    held = [witnesses[name] for name in shared]
+    held += [column(match.held, {**sides, **witnesses}, size(witnesses))
              for match in claim.matches]  # fmt: skip
-    if not wanted:
-        return np.full(size(given), size(there) > 0)
-    key, known = np.zeros(size(given), np.int64), np.zeros(size(there), np.int64)
-    for one, other in zip(wanted, have, strict=True):
-        low = min(one.min(initial=0), other.min(initial=0))
-        radix = max(one.max(initial=0), other.max(initial=0)) - low + 1
-        key, known = key * radix + one - low, known * radix + other - low
-    return np.isin(key, known)
+    if not needed:
+        return np.full(size(given), size(witnesses) > 0)
+    key, held_key = np.zeros(size(given), np.int64), np.zeros(size(witnesses), np.int64)
+    for need, have in zip(needed, held, strict=True):
+        low = min(need.min(initial=0), have.min(initial=0))
+        radix = max(need.max(initial=0), have.max(initial=0)) - low + 1
+        key, held_key = key * radix + need - low, held_key * radix + have - low
+    return np.isin(key, held_key)

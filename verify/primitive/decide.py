@@ -1,8 +1,9 @@
-"""Decides the claims of a primitive: expressions for what is to be found, and Z3's answers.
+"""Decides the claims of a primitive: finds expressions for the witnesses, and asks Z3.
 
 Expressions are found at points of small meshes first. Z3 then proves the claim with them, or gives
-a point where they are wrong. If something else is right there, the search goes on with that point;
-if nothing is, the claim is wrong, and the point is a counterexample.
+a point where they are wrong. If other values are right there, the search continues with that point
+(counterexample-guided synthesis). If none are, the claim is wrong, and the point is a
+counterexample.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
 from primepar.verify.deadline import UnansweredError
 from primepar.verify.primitive.claims_on_mesh import Point, choices
-from primepar.verify.primitive.witness import Found, NoWitnessError, Points, find
+from primepar.verify.primitive.witness import NoWitnessError, Points, Witnesses, find
 from primepar.verify.primitive.z3_question import Questions
 
 LONGEST = 5
-"""Sides of the meshes on which expressions are found first."""
-MOST = 40
-"""Points of one mesh."""
+"""Largest side of the meshes on which expressions are found first."""
+MAX_POINTS_ON_MESH = 40
+"""Largest number of points of one mesh."""
 ROUNDS = 60
-"""How often Z3 may give another point."""
+"""Largest number of points that Z3 may add."""
 SHARE = 0.4
-"""Of the time that is left, what one claim may take: those that come after it have some, too."""
+"""Share of the remaining time that one claim may take, so that later claims have time too."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How a claim ended: with expressions, at a point where it is wrong, or for a reason."""
+    """The result of a claim: expressions of witnesses, a point where it is wrong, or a reason."""
 
     claim: Claim
     seconds: float
-    found: Found
+    witnesses: Witnesses
     point: Point | None = None
     reason: str | None = None
 
@@ -46,12 +47,12 @@ class Decision:
 
     @property
     def place(self) -> str:
-        """Where it is wrong, `s=2, r=0`."""
-        return ", ".join(f"{name}={at}" for name, at in (self.point or {}).items())
+        """The point where it is wrong, `s=2, r=0`."""
+        return ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
 
 
 def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
-    """Every claim about a primitive, decided; `deadline` is a time of `perf_counter`."""
+    """Yield the decision of every claim; `deadline` is a time of `perf_counter`."""
     names = subject.primitive.side_names
     questions = Questions(names, deadline)
     longest = LONGEST if len(names) < 3 else 3
@@ -60,28 +61,28 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
     for claim in claims(subject):
         start = perf_counter()
         questions.deadline = start + SHARE * (deadline - start)
-        found: Found = {}
+        witnesses: Witnesses = {}
         point, reason = None, None
         try:
-            found, point = _decided(claim, questions, meshes)
+            witnesses, point = _decided(claim, questions, meshes)
         except (SymbolicError, UnansweredError) as error:
             reason = str(error)
-        yield Decision(claim, perf_counter() - start, found, point, reason)
+        yield Decision(claim, perf_counter() - start, witnesses, point, reason)
 
 
 def _decided(
     claim: Claim, questions: Questions, meshes: list[dict[str, int]]
-) -> tuple[Found, Point | None]:
-    if not claim.found:
+) -> tuple[Witnesses, Point | None]:
+    if not claim.witnesses:
         return {}, questions.counterexample(claim, {})
-    points = Points.of(claim, meshes, MOST)
+    points = Points.of(claim, meshes, MAX_POINTS_ON_MESH)
     for _ in range(ROUNDS):
         try:
-            found = find(points)
+            witnesses = find(points)
         except NoWitnessError as error:
             return {}, error.point
-        wrong = questions.counterexample(claim, found)
+        wrong = questions.counterexample(claim, witnesses)
         if wrong is None or not choices(claim, wrong):
-            return found, wrong
+            return witnesses, wrong
         points = points.with_rows([wrong])
-    raise SymbolicError("no expression was found for what is wanted")
+    raise SymbolicError("no expressions were found for the witnesses")

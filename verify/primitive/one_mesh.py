@@ -1,4 +1,4 @@
-"""Proof of a primitive or a sequence on one mesh: its program is proved as it stands."""
+"""Proof of a primitive or a sequence on one mesh: its lowered program is proved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def verify_side(
 ) -> Report:
     """Decide all properties on one mesh, with two elements to a slice.
 
-    `sides` are a primitive's, a sequence has its own.
+    `sides` are those of a primitive; a sequence has its own.
     Raises `SequenceError` if a primitive has another number of sides.
     """
     sequence = target if isinstance(target, Sequence) else Sequence.of(target, *sides)

@@ -1,9 +1,9 @@
-"""Proof of a primitive for all sides at once, and the smallest wrong mesh where there is one.
+"""Proves a primitive for all sides at once, or finds the smallest wrong mesh.
 
 First the claims are decided (`decide`). Then a certificate of each is written and checked by
-`primepar.certify`; only what the checker accepts is called certified. What is not proved is looked
-for on meshes (`refute`). Formulas of traffic and memory are asked last, of a primitive that is
-right.
+`primepar.certify`; only what the checker accepts is called certified. For what is not proved, a
+counterexample is searched on meshes (`refutation`). Formulas of traffic and memory are decided
+last, of a primitive that is proved.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Proof:
     decisions: tuple[Decision, ...]
     answers: dict[str, tuple[Answer, ...]]
     seconds: dict[str, float]
-    """Claim -> how long it took to decide and to certify."""
+    """Claim -> seconds to decide and to certify it."""
 
     @property
     def certificate(self) -> PrimitiveCertificate | None:
-        """What the proof rests on; None unless every claim is certified."""
-        if self.answers.keys() != {each.claim.name for each in self.decisions}:
+        """The certificate of the primitive; None unless every claim is certified."""
+        if self.answers.keys() != {decision.claim.name for decision in self.decisions}:
             return None
-        slices = {dim: tuple(map(str, own)) for dim, own in self.subject.slices.items()}
-        found = {
-            each.claim.name: {name: str(node) for name, node in each.found.items()}
-            for each in self.decisions
-            if each.found
+        slices = {dim: tuple(map(str, counts)) for dim, counts in self.subject.slices.items()}
+        witnesses = {
+            decision.claim.name: {name: str(node) for name, node in decision.witnesses.items()}
+            for decision in self.decisions
+            if decision.witnesses
         }
         return PrimitiveCertificate(
-            "primepar-certificate", 2, map_texts(self.subject.primitive), slices, found,
-            self.answers, self.subject.turns,
+            "primepar-certificate", 2, map_texts(self.subject.primitive), slices, witnesses,
+            self.answers, self.subject.repeats,
         )  # fmt: skip
 
     def certifies(self, name: str) -> bool:
@@ -63,7 +63,7 @@ class Proof:
         """
         support = {name, STANDS_ON.get(name)}
         return all(each.claim.name in self.answers for each in self.decisions
-                   if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
+                   if each.claim.is_precondition or support & {*each.claim.properties})  # fmt: skip
 
 
 def not_asked(name: str) -> PropertyResult:
@@ -98,30 +98,30 @@ def verify_primitive(
     return Report.of(target, results, scope(primitive), proof.certificate)
 
 
-def prove(primitive: Primitive, end: float, turns: bool = False) -> Proof:
+def prove(primitive: Primitive, end: float, repeats: bool = False) -> Proof:
     """Decide and certify every claim, until `end` of `perf_counter`.
 
     Raises `SymbolicError` if no rule gives the number of slices.
     """
-    subject = Subject(primitive, slices_of(primitive), turns)
+    subject = Subject(primitive, slices_of(primitive), repeats)
     decided = tuple(decisions(subject, end))
     answered, seconds = {}, {}
-    for each in decided:
+    for decision in decided:
         start = perf_counter()
-        found = _certified(each, end) if each.is_proved else None
-        if found is not None:
-            answered[each.claim.name] = found
-        seconds[each.claim.name] = each.seconds + perf_counter() - start
+        given = _certified(decision, end) if decision.is_proved else None
+        if given is not None:
+            answered[decision.claim.name] = given
+        seconds[decision.claim.name] = decision.seconds + perf_counter() - start
     return Proof(subject, decided, answered, seconds)
 
 
 def _certified(decision: Decision, end: float) -> tuple[Answer, ...] | None:
-    """Answers that the checker accepts; None if none are found."""
-    claim, found = decision.claim, decision.found
+    """Answers that the checker accepts; None if there are none."""
+    claim, witnesses = decision.claim, decision.witnesses
     try:
         with deadline(end - perf_counter()):
-            given = answers(lambda case: holds(claim, found, case))
-        texts = {name: str(node) for name, node in found.items()}
+            given = answers(lambda case: holds(claim, witnesses, case))
+        texts = {name: str(node) for name, node in witnesses.items()}
         certify_claim(claim, texts, given)
     except (CertificateError, ClaimError, UnansweredError):
         return None
@@ -129,54 +129,53 @@ def _certified(decision: Decision, end: float) -> tuple[Answer, ...] | None:
 
 
 def scope(primitive: Primitive) -> str:
-    """What a proof is about: all sides, of these axes.
+    """The scope of a proof: all sides, and their axes.
 
     `every s >= 1 (axes r, c)`, or, of two sides, `every q, d >= 1 (axes r, c: q; e: d)`.
     """
     names, axes = primitive.side_names, primitive.axis_sides
     if not names:
         return "one device"
-    along = [", ".join(axis for axis, own in axes.items() if own == name) for name in names]
+    along = [", ".join(axis for axis, side in axes.items() if side == name) for name in names]
     if len(names) > 1:
-        along = [f"{own}: {name}" for own, name in zip(along, names, strict=True)]
+        along = [f"{listed}: {name}" for listed, name in zip(along, names, strict=True)]
     word = "axis" if len(axes) == 1 else "axes"
     return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
 def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
-    """How each property ended."""
-    ground = [each for each in proof.decisions if each.claim.is_ground and not each.is_proved]
-    open_names = {
-        name for each in proof.decisions if not each.is_proved for name in each.claim.properties
-    }
-    open_names = set(PROPERTIES) if ground else open_names
+    """Yield the result of each property."""
+    unproved = [decision for decision in proof.decisions if not decision.is_proved]
+    preconditions = [decision for decision in unproved if decision.claim.is_precondition]
+    open_names = {name for decision in unproved for name in decision.claim.properties}
+    open_names = set(PROPERTIES) if preconditions else open_names
     wrong = faults(proof.subject, proof.decisions, open_names, end) if open_names else {}
     for name in PROPERTIES:
-        own = [each for each in proof.decisions if name in each.claim.properties]
+        decided = [item for item in proof.decisions if name in item.claim.properties]
         stands_on = STANDS_ON.get(name)
         if stands_on in open_names and name not in wrong:
             yield not_asked(name)
         else:
-            yield _result(proof, name, [*own, *ground], wrong.get(name))
+            yield _result(proof, name, [*decided, *preconditions], wrong.get(name))
 
 
 def _result(
     proof: Proof, name: str, decided: list[Decision], fault: Refutation | None
 ) -> PropertyResult:
-    seconds = sum(proof.seconds[each.claim.name] for each in decided)
-    failed = next((each for each in decided if not each.is_proved), None)
+    seconds = sum(proof.seconds[decision.claim.name] for decision in decided)
+    failed = next((decision for decision in decided if not decision.is_proved), None)
     if failed is None:
         return PropertyResult(name, "proved", seconds, certified=proof.certifies(name))
     if fault is not None:
         return PropertyResult(
             name, "refuted", seconds + fault.seconds, fault.sentence, details=fault.details
         )
-    reason = failed.reason or f"not so at {failed.place}, though no mesh looked at is wrong"
+    reason = failed.reason or f"fails at {failed.place}, though no mesh that was searched is wrong"
     return PropertyResult(name, "unknown", seconds, reason=f"{failed.claim.name}: {reason}")
 
 
 def _without_claims(primitive: Primitive, reason: str, end: float) -> Iterator[PropertyResult]:
-    """How each property ended where there are no claims: refuted on a small mesh, or unknown."""
+    """Yield the results if there are no claims: refuted on a small mesh, or unknown."""
     wrong = faults(Subject(primitive, {}), (), set(PROPERTIES), end)
     for name in PROPERTIES[:-1]:
         fault = wrong.get(name)

@@ -1,7 +1,7 @@
-"""The smallest mesh on which a property fails, with one sentence about the place.
+"""Finds the smallest mesh on which a property fails, with one sentence about the place.
 
-Small meshes are searched as they are lowered (`search`). Where none of them is wrong, the claims
-that Z3 found wrong are looked at on one mesh after the other, up to the one that Z3 found.
+Small meshes are searched first, by the movement that is lowered (`smallest_mesh`). If none of them
+is wrong, the claims that Z3 refuted are evaluated on one mesh after the other, up to that of Z3.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from primepar.verify.primitive.slice_counts import counts_on
 from primepar.verify.primitive.smallest_mesh import smallest_faults
 
 LARGEST = 16
-"""Sides up to which meshes are looked at where no rule gives the number of slices."""
+"""Largest side of the meshes that are searched if no rule gives the number of slices."""
 
 
 @dataclass(frozen=True)
 class Refutation:
-    """What is wrong at the smallest sides, in one sentence."""
+    """A fault at the smallest sides, as one sentence."""
 
     sentence: str
     seconds: float
@@ -40,32 +40,33 @@ class Refutation:
 def faults(
     subject: Subject, decided: Sequence[Decision], open_names: Iterable[str], end: float
 ) -> dict[str, Refutation]:
-    """Property -> its fault on the smallest mesh that has one, as far as the time goes."""
+    """Property -> its fault on the smallest mesh that has one, until `end`."""
     primitive, names = subject.primitive, set(open_names)
-    hints = {_sides(subject, each.point) for each in decided if each.point is not None}
-    found = {}
+    hints = {_sides(subject, decision.point) for decision in decided if decision.point is not None}
+    refutations = {}
     for name, small in smallest_faults(primitive, names, hints, end).items():
         details = of_primitive(primitive, small.sides, name, small.sentence)
-        found[name] = Refutation(small.sentence, small.seconds, details)
+        refutations[name] = Refutation(small.sentence, small.seconds, details)
     if not decided:
-        return found or _on_meshes(primitive, end)
-    for each in decided:
-        if each.point is None or found.keys() & set(each.claim.properties):
+        return refutations or _on_meshes(primitive, end)
+    for decision in decided:
+        claim = decision.claim
+        if decision.point is None or refutations.keys() & set(claim.properties):
             continue
         start = perf_counter()
-        point = _smallest(subject, each, end)
-        sentence = _sentence(subject, each.claim, point)
-        found |= dict.fromkeys(each.claim.properties, Refutation(sentence, perf_counter() - start))
-    return found
+        point = _smallest(subject, decision, end)
+        refutation = Refutation(_sentence(subject, claim, point), perf_counter() - start)
+        refutations |= dict.fromkeys(claim.properties, refutation)
+    return refutations
 
 
 def _on_meshes(primitive: Primitive, end: float) -> dict[str, Refutation]:
-    """Property -> a fault, on the smallest mesh that has one, of claims with that mesh's slices."""
+    """Property -> its fault on the smallest mesh on which a claim fails with that mesh's slices."""
     largest = (LARGEST,) * len(primitive.side_names)
-    found: dict[str, Refutation] = {}
+    refutations: dict[str, Refutation] = {}
     for sides in _meshes(Subject(primitive, {}), largest):
         start = perf_counter()
-        if found or start > end:
+        if refutations or start > end:
             break
         subject = Subject(primitive, counts_on(primitive, sides))
         along = dict(zip(primitive.side_names, sides, strict=True))
@@ -73,8 +74,8 @@ def _on_meshes(primitive: Primitive, end: float) -> dict[str, Refutation]:
             point = failing(claim, along)
             if point is not None:
                 fault = Refutation(_sentence(subject, claim, point), perf_counter() - start)
-                found |= dict.fromkeys(set(claim.properties) - found.keys(), fault)
-    return found
+                refutations |= dict.fromkeys(set(claim.properties) - refutations.keys(), fault)
+    return refutations
 
 
 def _sides(subject: Subject, point: Point) -> tuple[int, ...]:
@@ -82,7 +83,7 @@ def _sides(subject: Subject, point: Point) -> tuple[int, ...]:
 
 
 def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
-    """The point on the smallest mesh where the claim fails, at worst that of Z3."""
+    """The point on the smallest mesh where the claim fails; at the latest that of Z3."""
     assert decision.point is not None
     largest = _sides(subject, decision.point)
     for sides in _meshes(subject, largest):
@@ -96,7 +97,7 @@ def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
 
 
 def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Sides up to the largest, fewest devices first."""
+    """Yield sides up to the largest, fewest devices first."""
     names, axes = subject.primitive.side_names, subject.primitive.axis_sides.values()
 
     def devices(sides: tuple[int, ...]) -> int:
@@ -108,7 +109,7 @@ def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, .
 
 
 def _sentence(subject: Subject, claim: Claim, point: Point) -> str:
-    """Where the claim fails, what was expected there, and what to write instead."""
+    """A sentence: where the claim fails, what was expected, and what to write instead."""
     element = Element(subject.primitive, _sides(subject, point))
     named = ", ".join(f"{name}={point[name]}" for name in subject.primitive.side_names)
     mesh = "x".join(map(str, element.axis_lengths)) or "1"
@@ -118,15 +119,15 @@ def _sentence(subject: Subject, claim: Claim, point: Point) -> str:
 def _about(subject: Subject, claim: Claim, point: Point) -> str:
     kind, _, rest = claim.name.partition(" ")
     if kind == "coverage":
-        cell = ", ".join(f"{dim}={at}" for dim, at in _cell(subject, claim, point, DIMS))
+        cell = ", ".join(f"{dim}={index}" for dim, index in _cell(subject, claim, point, DIMS))
         return f"{rest} sub-operator ({cell}): expected one device to compute it, got none"
     if kind == "count":
         return f"{rest}: expected as many sub-operators as devices times steps, got another number"
     if kind == "home":
         block = _block(subject, claim, point, rest)
         return (
-            f"home of {rest}: expected {block} to rest on some device, got it on none: "
-            f"let the home of {rest} give it to one"
+            f"home of {rest}: expected {block} to be resident on some device, got it on none: "
+            f"let the home of {rest} assign it to one"
         )
     if kind in ("steps", "range"):
         place = _device(subject, point)
@@ -135,13 +136,13 @@ def _about(subject: Subject, claim: Claim, point: Point) -> str:
 
 
 def _missing(subject: Subject, claim: Claim, point: Point) -> str:
-    """A block that a device needs and no device has."""
+    """A sentence about a block that a device needs and no device has."""
     phase, tensor, *then = claim.name.split()
     block, place = _block(subject, claim, point, tensor), _device(subject, point)
     if then and then[0] == "to":
         gradient = {"O": "dO", "dW": "W"}.get(tensor, tensor)
         block = block.replace(tensor, gradient, 1)
-        if not claim.found:
+        if not claim.witnesses:
             return (
                 f"{then[1]} starts on {place}: expected {block} here, got another block from "
                 f"{phase}: end {phase} where {then[1]} starts"
@@ -160,9 +161,9 @@ def _missing(subject: Subject, claim: Claim, point: Point) -> str:
 def _device(subject: Subject, point: Point) -> str:
     element = Element(subject.primitive, _sides(subject, point))
     axes = subject.primitive.axis_sides
-    at = tuple(point.get(axis, 0) for axis in axes)
-    named = ", ".join(f"{axis}={value}" for axis, value in zip(axes, at, strict=True))
-    return f"device {element.devices.index(at)}" + (f" ({named})" if named else "")
+    coordinates = tuple(point.get(axis, 0) for axis in axes)
+    named = ", ".join(f"{axis}={value}" for axis, value in zip(axes, coordinates, strict=True))
+    return f"device {element.devices.index(coordinates)}" + (f" ({named})" if named else "")
 
 
 def _block(subject: Subject, claim: Claim, point: Point, tensor: str) -> str:
@@ -173,13 +174,13 @@ def _block(subject: Subject, claim: Claim, point: Point, tensor: str) -> str:
 def _cell(
     subject: Subject, claim: Claim, point: Point, dims: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
-    """Dim -> slice that a claim wants at a point; an open digit is 0."""
-    wanted = {(match.dim, match.place): match.wanted for match in claim.matches}
+    """Yield (dim, slice) of the block that a claim needs at a point; an open digit is 0."""
+    needed = {(match.dim, match.place): match.needed for match in claim.matches}
     for dim in dims:
         if dim == "B" and "B" not in subject.slices:
             continue
         flat = 0
         for place, count in enumerate(subject.slices.get(dim, ())):
-            digit = evaluate(wanted.get((dim, place), 0), point)
+            digit = evaluate(needed.get((dim, place), 0), point)
             flat = flat * int(evaluate(count, point)) + int(digit)
         yield dim, flat

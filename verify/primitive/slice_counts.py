@@ -1,8 +1,9 @@
-"""How many slices each digit has, as an expression of the sides.
+"""Finds the number of slices of each digit, as an expression of the sides.
 
-Nothing here is trusted: where a number is wrong, the claims of coverage fail. It is read off the
-expressions by their bounds (`... % s` is below `s`). Where that is not what small meshes have, it
-is fitted to them: an affine form of the sides from some side on, a number for each side before.
+Nothing here is trusted: if a number is wrong, the claims of coverage fail. The number is derived
+from bounds of the expressions: `(r + t) % s` is below `s`. If small meshes have other numbers, it
+is fitted to them: an affine form of the sides from some side on, and a number for each smaller
+side. For example, `where(s == 1, 3, s + 1)` fits 3, 3, 4, 5 and 6 slices at the sides 1 to 5.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from primepar.schedule.tracing import maps_of
 from primepar.verify.primitive.claims_on_mesh import grid
 
 LONGEST = 5
-"""Side of the meshes that are looked at."""
-MOST_DEVICES = 700
+"""Largest side of the meshes that are evaluated."""
+MAX_DEVICES = 700
 Sides = tuple[int, ...]
 
 
 def slices_of(primitive: Primitive) -> dict[str, tuple[Number, ...]]:
-    """Dim -> number of slices of each digit. Raises `SymbolicError` where no rule gives it."""
+    """Dim -> number of slices of each digit. Raises `SymbolicError` if no rule fits."""
     seen = {sides: _counts(primitive, sides) for sides in _meshes(primitive)}
     bounds = _bounds(primitive)
     counts: dict[str, list[Number]] = {}
     for dim, place in bounds:
-        numbers = {sides: found.get((dim, place), 1) for sides, found in seen.items()}
+        numbers = {sides: on_mesh.get((dim, place), 1) for sides, on_mesh in seen.items()}
         counts.setdefault(dim, []).append(_rule(primitive, dim, bounds[dim, place], numbers))
     return {dim: tuple(numbers) for dim, numbers in counts.items()}
 
@@ -40,16 +41,16 @@ def _meshes(primitive: Primitive) -> Iterator[Sides]:
     sides, lengths = primitive.side_names, primitive.axis_sides.values()
     for mesh in product(range(1, LONGEST + 1), repeat=len(sides)):
         along = dict(zip(sides, mesh, strict=True))
-        if np.prod([along[side] for side in lengths]) <= MOST_DEVICES:
+        if np.prod([along[side] for side in lengths]) <= MAX_DEVICES:
             yield mesh
 
 
 def counts_on(primitive: Primitive, sides: Sides) -> dict[str, tuple[int, ...]]:
     """Dim -> number of slices of each digit, on one mesh."""
-    found: dict[str, list[int]] = {}
+    slices: dict[str, list[int]] = {}
     for (dim, _), count in sorted(_counts(primitive, sides).items()):
-        found.setdefault(dim, []).append(count)
-    return {dim: tuple(counts) for dim, counts in found.items()}
+        slices.setdefault(dim, []).append(count)
+    return {dim: tuple(counts) for dim, counts in slices.items()}
 
 
 def _digits(primitive: Primitive) -> Iterator[tuple[str, int, Any]]:
@@ -62,22 +63,22 @@ def _digits(primitive: Primitive) -> Iterator[tuple[str, int, Any]]:
 
 
 def _counts(primitive: Primitive, sides: Sides) -> dict[tuple[str, int], int]:
-    """Largest value of each digit on one mesh, and 1 more."""
+    """Largest value of each digit on one mesh, plus 1."""
     maps = maps_of(primitive)
     along = dict(zip(primitive.side_names, sides, strict=True))
     counts = {axis: along[side] for axis, side in primitive.axis_sides.items()}
     values = {**along, **grid({**counts, "t": int(evaluate(maps.steps, along))})}
-    found: dict[tuple[str, int], int] = {}
+    largest: dict[tuple[str, int], int] = {}
     for dim, place, digit in _digits(primitive):
         most = 0 if digit is ANY else int(np.max(evaluate(digit, values), initial=0))
-        found[dim, place] = max(found.get((dim, place), 1), most + 1)
-    return found
+        largest[dim, place] = max(largest.get((dim, place), 1), most + 1)
+    return largest
 
 
 def _rule(
     primitive: Primitive, dim: str, bound: Number | None, numbers: dict[Sides, int]
 ) -> Number:
-    """The bound, where it is what all meshes have; else what is fitted to them."""
+    """The bound, if all meshes have that number; else an expression fitted to them."""
     sides = primitive.side_names
     if bound is not None and all(
         evaluate(bound, dict(zip(sides, mesh, strict=True))) == number
@@ -96,11 +97,11 @@ def _rule(
 
 
 def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:
-    """The affine form with whole factors that gives all numbers."""
+    """The affine form with whole factors that has all these values; None if there is none."""
     rows = np.array([(1, *mesh) for mesh in numbers], float)
-    wanted = np.array(list(numbers.values()), float)
-    factors = np.rint(np.linalg.lstsq(rows, wanted, rcond=None)[0]).astype(int)
-    if not np.array_equal(rows @ factors, wanted):
+    targets = np.array(list(numbers.values()), float)
+    factors = np.rint(np.linalg.lstsq(rows, targets, rcond=None)[0]).astype(int)
+    if not np.array_equal(rows @ factors, targets):
         return None
     rule: Number = int(factors[0])
     for side, factor in zip(sides, factors[1:], strict=True):
@@ -114,27 +115,27 @@ def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:
 
 
 def _bounds(primitive: Primitive) -> dict[tuple[str, int], Number | None]:
-    """A number of slices of every digit by the bounds of its expressions; None if there is none."""
+    """The number of slices of every digit by bounds of its expressions; None if there is none."""
     steps = maps_of(primitive).steps
     limits = {axis: name(side) for axis, side in primitive.axis_sides.items()} | {"t": steps}
-    found: dict[tuple[str, int], Number | None] = {}
+    bounds: dict[tuple[str, int], Number | None] = {}
     for dim, place, digit in _digits(primitive):
         above = 1 if digit is ANY else _above(digit, limits, frozenset(primitive.side_names))
-        known = found.get((dim, place), 1)
-        either = isinstance(known, int) and known == 1
-        found[dim, place] = above if either else _larger(known, above)
-    return found
+        earlier = bounds.get((dim, place), 1)
+        is_first = isinstance(earlier, int) and earlier == 1
+        bounds[dim, place] = above if is_first else _larger(earlier, above)
+    return bounds
 
 
-def _larger(one: Number | None, other: Number | None) -> Number | None:
-    """One of two limits, where they are the same or one is 1."""
-    if other is None or one is None or str(one) == str(other):
-        return one if str(one) == str(other) else None
-    return one if isinstance(other, int) and other == 1 else None
+def _larger(first: Number | None, second: Number | None) -> Number | None:
+    """The larger of two limits, if they are equal or the second is 1; else None."""
+    if second is None or first is None or str(first) == str(second):
+        return first if str(first) == str(second) else None
+    return first if isinstance(second, int) and second == 1 else None
 
 
 def _above(node: Any, limits: dict[str, Number], sides: frozenset[str]) -> Number | None:
-    """A limit that an expression stays below, as an expression of the sides."""
+    """An exclusive upper limit of an expression, as an expression of the sides; or None."""
     if isinstance(node, int):
         return node + 1
     assert isinstance(node, Expression)

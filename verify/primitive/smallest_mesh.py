@@ -1,6 +1,6 @@
-"""The smallest mesh on which a primitive is wrong, by looking at every device, step and block.
+"""Searches for the smallest mesh on which a primitive is wrong, device by device and step by step.
 
-Independent of Z3: it reads the concrete maps and the movement that is derived from them.
+It is independent of Z3: it reads the concrete maps and the movement derived from them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
 MOST_DEVICES_ALONE = 400
 MOST_SUB_OPERATORS = 4096
 WIDE, MANY = ("M", "N", "K"), 16
-"""Dims that are made so many times as long, one by one, where amounts are looked at."""
+"""Dims that are made this many times as long, one by one, to compare memory and traffic."""
 
 
 @dataclass(frozen=True)
 class MeshFault:
-    """What is wrong at the smallest sides, in one sentence."""
+    """A fault at the smallest sides, as one sentence."""
 
     sides: Sides
     sentence: str
@@ -52,7 +52,7 @@ class MeshFault:
 
 
 def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Sides]:
-    """Sides worth a look, fewest devices first: all short ones, and `hints` if not too long."""
+    """Sides to search, fewest devices first: all short ones, and `hints` if not too long."""
     names = primitive.side_names
     axes = primitive.axis_sides.values()
 
@@ -68,27 +68,27 @@ def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Side
 def smallest_faults(
     primitive: Primitive, properties: Iterable[str], hints: Iterable[Sides], deadline: float
 ) -> dict[str, MeshFault]:
-    """Property -> its fault at the smallest sides that have one, as far as the time goes.
+    """Property -> its fault at the smallest sides that have one, until the deadline.
 
-    After the first fault, faults of other properties are looked for on small meshes only.
+    After the first fault, faults of other properties are searched on small meshes only.
     """
     open_names = [name for name in FAULTS if name in set(properties)]
-    found: dict[str, MeshFault] = {}
+    faults: dict[str, MeshFault] = {}
     for sides in side_choices(primitive, hints):
         sequence = Sequence.of(primitive, *sides)
-        if found and sequence.ranks > MOST_DEVICES_AFTER:
+        if faults and sequence.ranks > MOST_DEVICES_AFTER:
             break
         movement = Movement(sequence)
         large = prod(sequence.grid.values()) > MOST_SUB_OPERATORS
         for name in open_names:
-            if name in found or perf_counter() > deadline or (large and name != "coverage"):
+            if name in faults or perf_counter() > deadline or (large and name != "coverage"):
                 continue
             clock = perf_counter()
             fault = next(FAULTS[name](movement), None)
             if fault is not None:
                 sentence = f"{_mesh(sequence)}: {fault}"
-                found[name] = MeshFault(sides, sentence, perf_counter() - clock)
-    return found
+                faults[name] = MeshFault(sides, sentence, perf_counter() - clock)
+    return faults
 
 
 def fault_at(primitive: Primitive, name: str, sides: Sides) -> MeshFault | None:
@@ -103,7 +103,7 @@ def fault_at(primitive: Primitive, name: str, sides: Sides) -> MeshFault | None:
 
 
 def _mesh(sequence: Sequence) -> str:
-    """How sentences name a mesh, `s=2 (2x2 devices)`."""
+    """The text for a mesh, `s=2 (2x2 devices)`."""
     (element,) = sequence.elements
     named = zip(element.primitive.side_names, element.sides, strict=True)
     sides = ", ".join(f"{name}={side}" for name, side in named) or "any side"
@@ -112,7 +112,7 @@ def _mesh(sequence: Sequence) -> str:
 
 
 def coverage_faults(movement: Movement) -> Iterator[str]:
-    """Sub-operators that are computed twice, then those that are never computed."""
+    """Yield sub-operators that are computed twice, then those that are never computed."""
     sequence = movement.sequence
     dims = [dim for dim in DIMS if dim in sequence.grid]
     for phase in PHASES:
@@ -136,7 +136,7 @@ def coverage_faults(movement: Movement) -> Iterator[str]:
 
 
 def _sub_operator(phase: Phase, dims: Iterable[str], index: Index) -> str:
-    inside = ", ".join(f"{dim}={at}" for dim, at in zip(dims, index, strict=True))
+    inside = ", ".join(f"{dim}={slice_}" for dim, slice_ in zip(dims, index, strict=True))
     return f"{phase} sub-operator ({inside})"
 
 
@@ -145,16 +145,16 @@ def _at(sequence: Sequence, rank: int, step: int) -> str:
 
 
 def placement_faults(movement: Movement) -> Iterator[str]:
-    """Operand blocks that a device needs at a step and that are nowhere at the step before."""
+    """Yield operand blocks that a device needs at a step and no device has at the step before."""
     sequence = movement.sequence
     first = 0 if sequence.has_homes else 1
     for phase in PHASES:
         for step, tensor in product(range(first, sequence.steps), PRODUCTS[phase].reads):
             before = movement.held(phase, tensor, step - 1) if step else []
-            resting = movement.resident(phase, tensor) if sequence.has_homes else []
-            somewhere = frozenset[Index]().union(*before, *resting)
+            resident = movement.resident(phase, tensor) if sequence.has_homes else []
+            available = frozenset[Index]().union(*before, *resident)
             for rank, needed in enumerate(movement.held(phase, tensor, step)):
-                for index in sorted(needed - somewhere):
+                for index in sorted(needed - available):
                     place, block = _at(sequence, rank, step), block_name(tensor, index)
                     yield f"{phase}, {place}: " + _nowhere(sequence, tensor, block, step - 1)
 
@@ -163,8 +163,8 @@ def _nowhere(sequence: Sequence, tensor: str, block: str, before: int) -> str:
     if sequence.has_homes:
         home = tensor.removeprefix("d")
         return (
-            f"expected {block} to rest on some device, got it on none: "
-            f"let the home of {home} give it to one"
+            f"expected {block} to be resident on some device, got it on none: "
+            f"let the home of {home} assign it to one"
         )
     return (
         f"expected {block} to be on some device at t={before}, got it on none: "
@@ -173,7 +173,7 @@ def _nowhere(sequence: Sequence, tensor: str, block: str, before: int) -> str:
 
 
 def completion_faults(movement: Movement) -> Iterator[str]:
-    """Sums that end nowhere; where no homes are declared, a sum ends where it is finished."""
+    """Yield sums without a home; without declared homes, a sum stays where it is finished."""
     sequence = movement.sequence
     for phase in PHASES if sequence.has_homes else ():
         output = PRODUCTS[phase].writes
@@ -184,12 +184,12 @@ def completion_faults(movement: Movement) -> Iterator[str]:
                 place = _at(sequence, rank, step)
                 yield (
                     f"{phase}, {place}: expected the sum {block} to have a home, got none: "
-                    f"let the home of {output.removeprefix('d')} give it to some device"
+                    f"let the home of {output.removeprefix('d')} assign it to some device"
                 )
 
 
 def alignment_faults(movement: Movement) -> Iterator[str]:
-    """Tensors that do not lie where the next phase starts with them, or that have no home."""
+    """Yield tensors that are not where the next phase starts with them, or that have no home."""
     if movement.sequence.has_homes:
         yield from _homeless(movement)
         return
@@ -207,9 +207,9 @@ def _homeless(movement: Movement) -> Iterator[str]:
         for index in product(*(range(grid[dim]) for dim in dims)):
             if index not in homes:
                 yield (
-                    f"home of {tensor}: expected {block_name(tensor, index)} to rest on some "
-                    f"device, got it on none: only {len(homes)} of "
-                    f"{prod(grid[dim] for dim in dims)} blocks rest"
+                    f"home of {tensor}: expected {block_name(tensor, index)} to be resident on "
+                    f"some device, got it on none: only {len(homes)} of "
+                    f"{prod(grid[dim] for dim in dims)} blocks are resident"
                 )
 
 
@@ -221,61 +221,61 @@ def _misaligned(
     for hop in movement.phases[phase].operands[-1]:
         if hop.tensor == tensor:
             arrived[hop.target].add(hop.index)
-    mend = f"end {phase} where {following} starts"
+    fix = f"end {phase} where {following} starts"
     if next_tensor == tensor:
-        mend += ", or one hop away"
+        fix += ", or one hop away"
     for rank, needed in enumerate(movement.start(following, next_tensor)):
         for index in sorted(needed - arrived[rank]):
             held = " ".join(block_name(tensor, have) for have in sorted(arrived[rank]))
             yield (
                 f"{following} starts on {sequence.place(rank)}: expected "
-                f"{block_name(next_tensor, index)} here, got {held} from {phase}: {mend}"
+                f"{block_name(next_tensor, index)} here, got {held} from {phase}: {fix}"
             )
 
 
 def memory_faults(movement: Movement) -> Iterator[str]:
-    """Devices on which more is alive than the primitive's formula says; for several shapes."""
+    """Yield devices with more live elements than the primitive's formula, for several shapes."""
     sequence = movement.sequence
-    for shape, told, program in _told(sequence, Element.held):
+    for shape, stated, program in _stated(sequence, Element.held):
         peaks = Memory(Meaning(program)).peaks("device")
         most = max(peaks)
-        if most > told:
+        if most > stated:
             yield (
-                f"{shape}: expected at most {told} elements alive on each device, as held says, "
-                f"got {most} on {sequence.place(peaks.index(most))}: mend the formula"
+                f"{shape}: expected at most {stated} live elements on each device, as held states, "
+                f"got {most} on {sequence.place(peaks.index(most))}: fix the formula"
             )
 
 
 def traffic_faults(movement: Movement) -> Iterator[str]:
-    """Sums of what all devices send that are not what the primitive's formula says."""
+    """Yield totals that all devices send and that differ from the formula, for several shapes."""
     sequence = movement.sequence
-    for shape, told, program in _told(sequence, Element.sent):
+    for shape, stated, program in _stated(sequence, Element.sent):
         total = sent(Meaning(program), Matching.of(program))
-        if total != told * sequence.ranks:
+        if total != stated * sequence.ranks:
             yield (
-                f"{shape}: expected {told} elements to leave each device, as sent says, "
+                f"{shape}: expected {stated} elements to leave each device, as sent states, "
                 f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
-                f"mend the formula"
+                f"fix the formula"
             )
 
 
-def _told(
+def _stated(
     sequence: Sequence, formula: Callable[[Element, Linear], Fraction | None]
 ) -> Iterator[tuple[str, Fraction, Program]]:
-    """Shape, what a formula of the primitive tells of it, and the program; for several shapes."""
+    """Yield a shape, the value of a formula of the primitive, and the program."""
     (element,) = sequence.elements
     for operator in _operators(sequence):
-        told = formula(element, operator)
-        if told is None:
+        stated = formula(element, operator)
+        if stated is None:
             return
         shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
-        yield shape, told, lower(sequence, operator)
+        yield shape, stated, lower(sequence, operator)
 
 
 def _operators(sequence: Sequence) -> Iterator[Linear]:
-    """The smallest operator, then each of its dims made long.
+    """Yield the smallest operator, then one for each of its dims made longer.
 
-    What moves are parts of MN, NK and MK: a formula of these that is right for all four is right.
+    What is sent are parts of MN, NK and MK: a formula of these that is right for all four is right.
     """
     smallest = Linear.smallest(sequence.grid)
     yield smallest
@@ -291,4 +291,4 @@ FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
     "memory": memory_faults,
     "traffic": traffic_faults,
 }
-"""Property -> what breaks it on one mesh; a derived hop is posted at both ends, so none hangs."""
+"""Property -> its faults on one mesh; a derived hop is posted at both ends, so none hangs."""

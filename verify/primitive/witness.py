@@ -1,16 +1,16 @@
-"""Finds, for what a claim wants found, an expression of what is given.
+"""Finds expressions of the given names for the witnesses of a claim.
 
 Nothing here is trusted: Z3 and the checker of certificates decide whether the expressions are
-right. They are built as decision trees. At one point at which no expression is right yet, a value
-is looked up on that mesh. The digits that must match there are equations, affine near the point;
-solved for the found names, they give expressions. Where those are wrong at other points, a
-comparison that separates such a point from the first becomes the condition of a `where`.
+right. They are built as decision trees. At a point where no expression is right yet, values of the
+witnesses are found by trying all of them on that mesh. The digits that must match are equations,
+which are affine near the point; solved for the witnesses, they give expressions. If those are wrong
+at other points, a comparison that separates such a point from the first becomes the condition of a
+`where`.
 
     PrimePar's W at the next step needs `(at_r + at_c + t) % s == (r + c + t + 1) % s` and
-    `at_c == c`. Near a point that gives `at_c = c` and `at_r = r + 1`; round the axis it is
-    `(r + 1) % s`.
-    That is right at all points, so the tree is this leaf. A map with `where(r < 2, ...)` in it has
-    two leaves, and `r < 2` is one of the comparisons that can separate them.
+    `at_c == c`. Near a point that gives `at_c = c` and `at_r = r + 1`; with the wrap at the end of
+    the axis it is `(r + 1) % s`. That is right at all points, so the tree is one leaf. A map with
+    `where(r < 2, ...)` has two leaves, and `r < 2` is a comparison that can separate them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from primepar.schedule.expression import Condition, Number, evaluate, every, nam
 from primepar.schedule.polynomial_form import Form
 from primepar.verify.primitive.claims_on_mesh import Array, Point, choices, column, grid, limits
 
-Found = dict[str, Number]
-"""An expression for every name that is to be found."""
-DEEPEST = 40
-"""Comparisons on one way through a tree."""
+Witnesses = dict[str, Number]
+"""An expression for every witness of a claim."""
+MAX_DEPTH = 40
+"""Largest number of comparisons on a path through a tree."""
 PROBES = 4
-"""Points for which expressions are tried, of which the one that is right most often is taken."""
+"""Number of points for which expressions are tried; the one that is right most often is kept."""
 
 
 class NoWitnessError(Exception):
-    """There is a point at which nothing can be found: the claim is wrong there."""
+    """There is a point without a witness: the claim is wrong there."""
 
     def __init__(self, point: Point) -> None:
         super().__init__(str(point))
@@ -47,14 +47,14 @@ class NoWitnessError(Exception):
 
 @dataclass
 class Points:
-    """Points of a claim, as one array for every given name."""
+    """Points of a claim, as one array for each given name."""
 
     claim: Claim
     values: dict[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, claim: Claim, meshes: Iterable[Mapping[str, int]], most: int) -> Points:
-        """All points of some meshes; of a large one `most`, always the same ones."""
+        """All points of some meshes; of a large mesh a fixed random sample of `most`."""
         rows: list[Point] = []
         random = np.random.default_rng(0)
         for sides in meshes:
@@ -65,83 +65,82 @@ class Points:
                 chosen = np.sort(random.choice(number, most, replace=False))
             values = grid(counts)
             rows += [
-                {**sides, **{each: int(axis[at]) for each, axis in values.items()}} for at in chosen
+                {**sides, **{name: int(axis[row]) for name, axis in values.items()}}
+                for row in chosen
             ]
         return cls(claim).with_rows(rows)
 
     def with_rows(self, rows: list[Point]) -> Points:
-        """These points and some more."""
-        given = [each for each, _ in self.claim.given]
-        old = self.values or {each: np.zeros(0, np.int64) for each in given}
-        new = {each: np.array([row[each] for row in rows], np.int64) for each in given}
-        return Points(self.claim, {each: np.append(old[each], new[each]) for each in given})
+        """These points and additional ones."""
+        given = [name for name, _ in self.claim.given]
+        old = self.values or {name: np.zeros(0, np.int64) for name in given}
+        new = {name: np.array([row[name] for row in rows], np.int64) for name in given}
+        return Points(self.claim, {name: np.append(old[name], new[name]) for name in given})
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values()))) if self.values else 1
 
     def at(self, place: int) -> Point:
-        """One of the points."""
-        return {each: int(axis[place]) for each, axis in self.values.items()}
+        """The point at a position."""
+        return {name: int(axis[place]) for name, axis in self.values.items()}
 
-    def right(self, found: Found) -> Array:
-        """At which points the claim holds with these expressions."""
+    def right(self, witnesses: Witnesses) -> Array:
+        """For each point, whether the claim holds with these expressions."""
         count = len(self)
-        taken = {each: column(node, self.values, count) for each, node in found.items()}
+        columns = {key: column(node, self.values, count) for key, node in witnesses.items()}
         room = [(node >= 0) & (node < limit) for node, limit in
-                ((name(each), limit) for each, limit in self.claim.found)]  # fmt: skip
+                ((name(key), limit) for key, limit in self.claim.witnesses)]  # fmt: skip
         body = every((*room, self.claim.body))
-        return np.broadcast_to(np.asarray(evaluate(body, {**self.values, **taken})), count)
+        return np.broadcast_to(np.asarray(evaluate(body, {**self.values, **columns})), count)
 
 
-def find(points: Points) -> Found:
-    """Expressions that are right at all these points.
+def find(points: Points) -> Witnesses:
+    """Return expressions that are right at all these points.
 
-    Raises `NoWitnessError` for a point where the claim is wrong, `SymbolicError` if no tree that
-    is small enough is found.
+    Raises `NoWitnessError` for a point where the claim is wrong, `SymbolicError` if no small enough
+    tree is found.
     """
     if not len(points):
-        return {each: 0 for each, _ in points.claim.found}
+        return {key: 0 for key, _ in points.claim.witnesses}
     return _tree(points, np.arange(len(points)), [], 0)
 
 
 def _tree(
     points: Points, places: Array, known: list[tuple[_Candidate, Array]], depth: int
-) -> Found:
+) -> Witnesses:
     """`known` are candidates with the points, of all, at which each is right."""
-    for candidate, everywhere in known:
-        if everywhere[places].all():
-            return candidate.found
-    if depth > DEEPEST:
-        raise SymbolicError("what is wanted depends on too many comparisons")
+    for candidate, right_at in known:
+        if right_at[places].all():
+            return candidate.witnesses
+    if depth > MAX_DEPTH:
+        raise SymbolicError(f"a witness depends on more than {MAX_DEPTH} comparisons")
     spread = sorted({int(places[len(places) * part // PROBES]) for part in range(PROBES)})
     tried = [_Candidate.at(points.claim, points.at(place)) for place in (*spread, int(places[-1]))]
-    rights = [points.right(one.found) for one in tried]
-    known += zip(tried, rights, strict=True)
-    candidate, everywhere = max(
-        zip(tried, rights, strict=True), key=lambda one: int(one[1][places].sum())
-    )
-    right = everywhere[places]
+    judged = [(candidate, points.right(candidate.witnesses)) for candidate in tried]
+    known += judged
+    candidate, right_at = max(judged, key=lambda pair: int(pair[1][places].sum()))
+    right = right_at[places]
     if right.all():
-        return candidate.found
+        return candidate.witnesses
     condition, holds = _separated(points, places, candidate, right)
     then = _tree(points, places[holds], known, depth + 1)
     otherwise = _tree(points, places[~holds], known, depth + 1)
     return {
-        each: then[each]
-        if str(then[each]) == str(otherwise[each])
-        else condition.__where__(then[each], otherwise[each])
-        for each in then
+        key: then[key]
+        if str(then[key]) == str(otherwise[key])
+        else condition.__where__(then[key], otherwise[key])
+        for key in then
     }
 
 
 def _separated(
     points: Points, places: Array, candidate: _Candidate, right: Array
 ) -> tuple[Condition, Array]:
-    """The condition of the candidate that most points where it is wrong do not fulfil.
+    """The condition of the candidate that fails at most of the points where it is wrong.
 
-    Conditions of the map come before those of the ends of an axis, and these before quotients.
+    Conditions of the map are tried first, then those of the ends of an axis, then quotients.
     """
-    values = {each: axis[places] for each, axis in points.values.items()}
+    values = {key: axis[places] for key, axis in points.values.items()}
     for conditions in candidate.conditions:
         best: tuple[int, Condition, Array] | None = None
         for condition in conditions:
@@ -151,23 +150,23 @@ def _separated(
                 best = gained, condition, holds
         if best is not None:
             return best[1], best[2]
-    raise SymbolicError("what is wanted is no affine form in any of the cases")
+    raise SymbolicError("a witness is not affine in some case")
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Expressions that are right at a point, and conditions that hold there, sort by sort."""
+    """Expressions that are right at a point, and conditions that hold there, in three groups."""
 
-    found: Found
+    witnesses: Witnesses
     point: Point
     path: _Path
-    sorts: tuple[list[Form], ...]
+    groups: tuple[list[Form], ...]
     """The conditions as forms that are 0 or more."""
 
     @cached_property
     def conditions(self) -> list[tuple[Condition, ...]]:
         """The conditions as expressions: few candidates are asked for theirs."""
-        known = {**{each: name(each) for each in self.point}, **self.found}
+        known = {**{key: name(key) for key in self.point}, **self.witnesses}
         return [
             tuple(
                 _once(
@@ -176,61 +175,62 @@ class _Candidate:
                     if form.constant is None
                 )
             )
-            for forms in self.sorts
+            for forms in self.groups
         ]
 
     @classmethod
     def at(cls, claim: Claim, point: Point) -> _Candidate:
-        """Solve what must match, as it is near the point."""
+        """Solve the equations of the matching digits near the point."""
         possible = choices(claim, point)
         if not possible:
             raise NoWitnessError(point)
-        own = {each: point.get(each.removeprefix("at_")) for each, _ in claim.found}
-        chosen = max(possible, key=lambda one: sum(one[each] == own[each] for each in one))
+        device = {key: point.get(key.removeprefix("at_")) for key, _ in claim.witnesses}
+        chosen = max(possible, key=lambda values: sum(values[key] == device[key] for key in values))
         path = _Path({**point, **chosen}, list(chosen))
-        names = {each: Form.named(each) for each in (*point, *chosen)}
-        equations = [path.value(match.there, names).plus(path.value(match.wanted, names), -1)
+        names = {key: Form.named(key) for key in (*point, *chosen)}
+        equations = [path.value(match.held, names).plus(path.value(match.needed, names), -1)
                      for match in claim.matches]  # fmt: skip
         path.holds(claim.condition, names)
         solved, left = _solve(path, [*path.equations, *equations], point, chosen, claim)
         path.resolve(solved)
-        rooms = {each: path.value(limit, names) for each, limit in claim.found}
-        found, inside = {}, []
-        for each, _ in claim.found:
-            if not path.is_given(solved[each]):
-                raise SymbolicError("what is wanted depends on a quotient that no digit gives")
-            found[each], wraps = path.around(solved[each], rooms[each])
-            room = rooms[each].plus(solved[each], -1).plus(Form.of(-1))
-            inside += [] if wraps else [solved[each], room]
-        return cls(found, point, path, ([*left, *path.literals], inside, path.wrapped))
+        rooms = {key: path.value(limit, names) for key, limit in claim.witnesses}
+        witnesses, inside = {}, []
+        for key, _ in claim.witnesses:
+            if not path.is_given(solved[key]):
+                raise SymbolicError("a witness depends on a quotient that no digit defines")
+            witnesses[key], wraps = path.wrapped_expression(solved[key], rooms[key])
+            room = rooms[key].plus(solved[key], -1).plus(Form.of(-1))
+            inside += [] if wraps else [solved[key], room]
+        groups = ([*left, *path.literals], inside, path.wrapped)
+        return cls(witnesses, point, path, groups)
 
 
 def _once(conditions: Iterable[Condition | bool]) -> Iterable[Condition]:
-    """The conditions without repetitions; what is always true is none."""
-    return {str(one): one for one in conditions if isinstance(one, Condition)}.values()
+    """The conditions without repetitions, and without plain truth values."""
+    return {str(node): node for node in conditions if isinstance(node, Condition)}.values()
 
 
 class _Path(Case):
-    """The way that one concrete point takes through the cases of a claim."""
+    """The case of a claim that one concrete point belongs to."""
 
     def __init__(self, point: Point, unknown: list[str]) -> None:
         super().__init__((), lambda *_: (True, False))
         self.point, self.unknown = dict(point), unknown
         self.literals: list[Form] = []
-        """What holds at the point, as forms that are 0 or more."""
+        """Comparisons that hold at the point, as forms that are 0 or more."""
         self.wrapped: list[Form] = []
-        """The same of quotients."""
+        """The same for quotients."""
         self._is_dividing = False
         self.quotients: dict[str, tuple[Form, int]] = {}
         self.equations: list[Form] = []
-        """Equations that conditions of the map ask of unknown names."""
+        """Equations of unknown names that conditions of the map require."""
         self.divisions: list[Form] = []
         """Equations of quotients that depend on unknown names."""
         self.parts: dict[str, Number] = {}
         """Names of quotients, as expressions."""
 
     def decide(self, form: Form) -> bool:
-        """As it is at the point."""
+        """Whether a form is 0 or more at the point."""
         value = at_point(form, self.point)
         if form.constant is None:
             noted = self.wrapped if self._is_dividing else self.literals
@@ -240,13 +240,13 @@ class _Path(Case):
     def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
         """Quotient and remainder at the point."""
         self._is_dividing = True
-        found = super().divided(form, divisor)
+        result = super().divided(form, divisor)
         self._is_dividing = False
-        return found
+        return result
 
-    def equal(self, one: Form, other: Form) -> bool:
-        """As it is at the point; nothing is solved for."""
-        form = one.plus(other, -1)
+    def equal(self, left: Form, right: Form) -> bool:
+        """Whether two forms are equal at the point; no name is solved for."""
+        form = left.plus(right, -1)
         value = at_point(form, self.point)
         if value == 0 and not self.is_given(form) and not self._is_dividing:
             self.equations.append(form)
@@ -258,7 +258,7 @@ class _Path(Case):
         return value == 0
 
     def quotient(self, name: Form, form: Form, divisor: int) -> None:
-        """A new name has a value, and an expression."""
+        """Record the value and the expression of a new name."""
         ((text,),) = name.terms
         self.point[text] = at_point(form, self.point) // divisor
         self.quotients[text] = form, divisor
@@ -267,18 +267,18 @@ class _Path(Case):
             self.unknown.append(text)
 
     def resolve(self, solved: Mapping[str, Form]) -> None:
-        """Give an expression to each quotient whose form is known now that names are solved for."""
+        """Set the expression of each quotient whose form is known with the solved names."""
         for text, (form, divisor) in self.quotients.items():
-            for each, value in solved.items():
-                form = form.replaced(each, value)
+            for solved_name, value in solved.items():
+                form = form.replaced(solved_name, value)
             if text in self.unknown and self.is_given(form):
                 self.parts[text] = self.expression(form) // divisor
                 self.unknown.remove(text)
 
-    def around(self, form: Form, room: Form) -> tuple[Number, bool]:
-        """An expression of a form; round the axis, where its limit is one side. And whether it is.
+    def wrapped_expression(self, form: Form, room: Form) -> tuple[Number, bool]:
+        """A form as an expression, and whether it wraps around an axis: `(c + 1) % s`.
 
-        Round the axis one expression is right on both sides of the end: `(c + 1) % s`.
+        It wraps if its limit is one side; then one expression is right before and after the end.
         """
         terms = list(room.terms.items())
         if len(form.terms) == 1 and sum(form.terms.values()) == 1 and () not in form.terms:
@@ -292,15 +292,15 @@ class _Path(Case):
         return self.expression(form), False
 
     def expression(self, form: Form) -> Number:
-        """A form as an expression of what is given, positive terms first."""
+        """A form as an expression of given names, positive terms first."""
         total: Number = 0
         for term, factor in sorted(
             form.terms.items(), key=lambda item: (item[1] < 0, not item[0], item[0])
         ):
             part: Number = abs(factor) if not term or abs(factor) > 1 else 1
-            for each in term:
-                one = self.parts.get(each, name(each))
-                part = one if isinstance(part, int) and part == 1 else one * part
+            for text in term:
+                factor_node = self.parts.get(text, name(text))
+                part = factor_node if isinstance(part, int) and part == 1 else factor_node * part
             if isinstance(total, int) and total == 0:
                 total = part if factor > 0 else -part
             else:
@@ -309,20 +309,20 @@ class _Path(Case):
 
     def is_given(self, form: Form) -> bool:
         """Whether a form depends on no unknown name."""
-        return not any(each in self.unknown for term in form.terms for each in term)
+        return not any(text in self.unknown for term in form.terms for text in term)
 
     def condition(self, form: Form) -> Condition | bool:
-        """That a form is 0 or more, with positive terms on both sides."""
+        """The condition that a form is 0 or more, with positive terms on both sides."""
         above = Form({term: factor for term, factor in form.terms.items() if factor > 0})
         return self.expression(above) >= self.expression(above.plus(form, -1))
 
 
 def at_point(form: Form, point: Mapping[str, int]) -> int:
-    """The value of a form."""
+    """The value of a form at a point."""
     total = 0
     for term, factor in form.terms.items():
-        for each in term:
-            factor *= point[each]
+        for text in term:
+            factor *= point[text]
         total += factor
     return total
 
@@ -330,43 +330,45 @@ def at_point(form: Form, point: Mapping[str, int]) -> int:
 def _solve(
     path: _Path, equations: list[Form], point: Point, chosen: Point, claim: Claim
 ) -> tuple[dict[str, Form], list[Form]]:
-    """The equations solved for the unknown names, near forms for names that none gives.
+    """Solve equations for the unknown names; a name without an equation gets a form near the point.
 
-    And what must be 0 or more, where an equation is of given names alone.
+    Also returns what must be 0 or more where an equation has given names only.
     """
     solved: dict[str, Form] = {}
     left: list[Form] = []
     for place, form in enumerate([*equations, *path.divisions]):
         is_division = place >= len(equations)
-        for each, value in solved.items():
-            form = form.replaced(each, value)
-        open_ = {each for term in form.terms for each in term} & {*path.unknown} - solved.keys()
+        for unknown, value in solved.items():
+            form = form.replaced(unknown, value)
+        open_ = {unknown for term in form.terms for unknown in term} & {
+            *path.unknown
+        } - solved.keys()
         if is_division and not open_.isdisjoint(path.quotients):
-            continue  # It would give a name by a quotient that depends on it.
-        units = [each for each in path.unknown if abs(form.terms.get((each,), 0)) == 1]
-        alone = [each for each in units if sum(each in term for term in form.terms) == 1]
+            continue  # It would define a name by a quotient that depends on it.
+        units = [unknown for unknown in path.unknown if abs(form.terms.get((unknown,), 0)) == 1]
+        alone = [unknown for unknown in units if sum(unknown in term for term in form.terms) == 1]
         if alone:
             factor = form.terms[alone[0],]
             rest = form.plus(Form({(alone[0],): -factor}))
             value = Form({}).plus(rest, -factor)
-            solved = {each: old.replaced(alone[0], value) for each, old in solved.items()}
+            solved = {unknown: old.replaced(alone[0], value) for unknown, old in solved.items()}
             solved[alone[0]] = value
         else:
             left += [form, Form({}).plus(form, -1)]
-    names = {each: Form.named(each) for each in point}
-    for each, limit in claim.found:
-        if each not in solved:
-            value = _free(path.value(limit, names), each, point, chosen[each])
-            solved = {other: old.replaced(each, value) for other, old in solved.items()}
-            solved[each] = value
+    names = {unknown: Form.named(unknown) for unknown in point}
+    for unknown, limit in claim.witnesses:
+        if unknown not in solved:
+            value = _free(path.value(limit, names), unknown, point, chosen[unknown])
+            solved = {other: old.replaced(unknown, value) for other, old in solved.items()}
+            solved[unknown] = value
     return solved, left
 
 
-def _free(limit: Form, each: str, point: Point, value: int) -> Form:
-    """A form for a name that no equation gives: the device's own coordinate, or the near end."""
-    own = each.removeprefix("at_")
-    if point.get(own) == value:
-        return Form.named(own)
+def _free(limit: Form, unknown: str, point: Point, value: int) -> Form:
+    """A form for a name without an equation: the device's own coordinate, or the near end."""
+    coordinate = unknown.removeprefix("at_")
+    if point.get(coordinate) == value:
+        return Form.named(coordinate)
     if value > 0 and at_point(limit, point) == value + 1:
         return limit.plus(Form.of(-1))
     return Form.of(value)

@@ -1,4 +1,4 @@
-"""A claim as a question to Z3: the same expressions, evaluated on Z3 terms with bounds."""
+"""Asks Z3 about a claim: the same expressions, evaluated on Z3 terms with bounds."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from primepar.verify.primitive.claims_on_mesh import Point
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, Term, truth
 from primepar.verify.z3_answer import check_by
 
-SLOW = "Z3 did not decide it in the time that it was given"
+SLOW = "Z3 did not decide it within its time limit"
 
 
 class Questions:
-    """One solver for all claims about a primitive, each in a scope of its own."""
+    """One solver for all claims about a primitive; each claim has its own scope."""
 
     def __init__(self, sides: tuple[str, ...], deadline: float) -> None:
         self.space, self.deadline = SymbolSpace(sides), deadline
         self.solver = z3.Solver()
         self.solver.add(*(side.term >= 1 for side in self.space.sides))
 
-    def counterexample(self, claim: Claim, found: Mapping[str, Number]) -> Point | None:
+    def counterexample(self, claim: Claim, witnesses: Mapping[str, Number]) -> Point | None:
         """A point at which a claim fails with these expressions; None if there is none.
 
         Raises `UnansweredError` if Z3 does not decide it in time, `SymbolicError` for arithmetic
@@ -33,34 +33,34 @@ class Questions:
         """
         values, inside = self._given(claim)
         wrong = (
-            [truth(evaluate(negated(every(self._room(claim, found))), values))]
-            if claim.found
+            [truth(evaluate(negated(every(self._room(claim, witnesses))), values))]
+            if claim.witnesses
             else []
         )
-        taken, equal = dict(values), []
-        for each, limit in claim.found:
+        names, equal = dict(values), []
+        for name, limit in claim.witnesses:
             room = self.space.of(evaluate(limit, values))
-            taken[each] = one = self._below(each, room)
-            same = self.space.of(evaluate(found[each], values)).term
-            equal += [one.term == same, one.term >= 0, one.term < room.term]
-        wrong.append(terms.And(*equal, terms.Not(truth(evaluate(claim.body, taken)))))
+            names[name] = symbol = self._below(name, room)
+            value = self.space.of(evaluate(witnesses[name], values)).term
+            equal += [symbol.term == value, symbol.term >= 0, symbol.term < room.term]
+        wrong.append(terms.And(*equal, terms.Not(truth(evaluate(claim.body, names)))))
         return self._model(terms.And(*inside, terms.Or(*wrong)), values)
 
     @staticmethod
-    def _room(claim: Claim, found: Mapping[str, Number]) -> list[object]:
-        return [part for each, limit in claim.found
-                for part in (found[each] >= 0, found[each] < limit)]  # fmt: skip
+    def _room(claim: Claim, witnesses: Mapping[str, Number]) -> list[object]:
+        return [part for name, limit in claim.witnesses
+                for part in (witnesses[name] >= 0, witnesses[name] < limit)]  # fmt: skip
 
     def _given(self, claim: Claim) -> tuple[dict[str, Symbol], list[Term]]:
         values: dict[str, Symbol] = {}
         inside: list[Term] = []
-        for each, limit in claim.given:
+        for name, limit in claim.given:
             if limit is None:
-                values[each] = self.space.exactly(self.space.side(each))
+                values[name] = self.space.exactly(self.space.side(name))
                 continue
             room = self.space.of(evaluate(limit, values))
-            values[each] = self._below(each, room)
-            inside += [terms.Int(each) >= 0, terms.Int(each) < room.term]
+            values[name] = self._below(name, room)
+            inside += [terms.Int(name) >= 0, terms.Int(name) < room.term]
         return values, inside
 
     def _below(self, text: str, room: Symbol) -> Symbol:
@@ -77,15 +77,15 @@ class Questions:
             self.solver.pop()
         if model is None:
             return None
-        return {each: model.eval(value.term, model_completion=True).as_long()
-                for each, value in values.items()}  # fmt: skip
+        return {name: model.eval(value.term, model_completion=True).as_long()
+                for name, value in values.items()}  # fmt: skip
 
 
 def smallest_model(solver: z3.Solver, space: SymbolSpace, deadline: float) -> z3.ModelRef | None:
     """A model with the smallest sum of the sides; None if there is none.
 
-    The first that Z3 finds need not have it. Raises `UnansweredError` if there is not even that one
-    in time.
+    The first model of Z3 need not have it, so the sum is bisected. Raises `UnansweredError` if Z3
+    does not answer the first question in time.
     """
     answer = check_by(solver, deadline)
     if answer == z3.unknown:

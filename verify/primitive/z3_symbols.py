@@ -1,8 +1,10 @@
-"""Integers that stand for every device, step and side at once, for expressions to be evaluated on.
+"""Symbolic integers for every device, step and side, on which expressions are evaluated.
 
-A symbol wraps a Z3 integer and carries a lower and an upper bound that are affine in the sides. The
+A symbol wraps a Z3 integer and has a lower and an upper bound that are affine in the sides. The
 bounds turn `%` by a side into a choice between a few literal quotients, so that every term stays
-linear: Z3 then decides each question. What has no such form raises `SymbolicError`.
+linear and Z3 can decide each question. For example, `(r + t) % s` has `r + t <= 2*s - 2`, so the
+quotient is 0 or 1: the remainder is `r + t` if that is below `s`, else `r + t - s`. An expression
+without such a form raises `SymbolicError`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from primepar.verify.primitive.affine import Affine
 Term = Any
 """A Z3 integer expression; z3 ships no types."""
 
-MOST_QUOTIENTS = 12
+MAX_QUOTIENTS = 12
 _ONE_MESH = "or prove one mesh with --side"
 _PRODUCT = (
     "a product of two indices or sides is not linear: write an index of several digits as a tuple, "
@@ -30,7 +32,7 @@ _DIVISOR = (
     f"not a device or a step: use the side, {_ONE_MESH}"
 )
 _QUOTIENT = (
-    f"the index left of % or // can be more than {MOST_QUOTIENTS} times the side on its right: "
+    f"the index left of % or // can be more than {MAX_QUOTIENTS} times the side on its right: "
     f"keep it within a few sides, {_ONE_MESH}"
 )
 
@@ -84,7 +86,7 @@ def _term(names: tuple[str, ...], form: Affine) -> Term:
 
 
 class SymbolCondition:
-    """What a comparison of symbols gives."""
+    """The result of a comparison of symbols."""
 
     def __init__(self, space: SymbolSpace, term: Term) -> None:
         self.space, self.term = space, term
@@ -132,7 +134,7 @@ def _term_of(value: Any) -> Term:
 
 
 class Symbol:
-    """An integer that is known only by its Z3 term and its bounds, both ends included."""
+    """An integer given by its Z3 term and its bounds, both inclusive."""
 
     def __init__(self, space: SymbolSpace, term: Term, low: Affine, high: Affine) -> None:
         self.space, self.term, self.low, self.high = space, term, low, high
@@ -161,9 +163,9 @@ class Symbol:
         if isinstance(other, SymbolProduct):
             return other * self
         right = self.space.of(other)
-        for one, factor in ((self, right.form), (right, self.form)):
+        for symbol, factor in ((self, right.form), (right, self.form)):
             if factor is not None and factor.is_number:
-                return one._times(factor.constant)
+                return symbol._times(factor.constant)
         return SymbolProduct(self.space, self.term * right.term)
 
     def _times(self, factor: int) -> Symbol:
@@ -199,16 +201,16 @@ class Symbol:
         return whole, space.below(rest, divisor)
 
     def _choice(self, divisor: Affine, quotients: tuple[int, int], value: Any) -> Term:
-        """The value of whichever literal quotient holds."""
+        """The value for the literal quotient that applies."""
         first, last = quotients
         chosen = value(last)
-        for literal in reversed(range(first, last)):
-            limit = self.space.term(divisor * (literal + 1))
-            chosen = terms.If(self.term < limit, value(literal), chosen)
+        for quotient in reversed(range(first, last)):
+            limit = self.space.term(divisor * (quotient + 1))
+            chosen = terms.If(self.term < limit, value(quotient), chosen)
         return chosen
 
     def _divided_by_number(self, divisor: Affine) -> tuple[Symbol, Symbol]:
-        """Division by a plain number is linear for Z3 whatever the quotient."""
+        """Division by a plain number, which is linear for Z3 whatever the quotient is."""
         if not divisor.is_number:
             raise SymbolicError(_QUOTIENT)
         space, number = self.space, terms.IntVal(divisor.constant)
@@ -217,12 +219,12 @@ class Symbol:
         return whole, space.below(self.term % number, divisor)
 
     def _quotients(self, divisor: Affine) -> tuple[int, int] | None:
-        """First and last of the quotients that the bounds allow; None if they grow with a side."""
+        """First and last quotient that the bounds allow; None if they grow with a side."""
         first, below = self.low.times_in(divisor), (self.high * -1).plus(-1).times_in(divisor)
         if first is None or below is None:
             return None
         last = -1 - below
-        return (first, last) if max(abs(first), abs(last)) <= MOST_QUOTIENTS else None
+        return (first, last) if max(abs(first), abs(last)) <= MAX_QUOTIENTS else None
 
     def _compared(self, compare: Any, other: Any) -> SymbolCondition:
         if isinstance(other, SymbolProduct):

@@ -1,6 +1,6 @@
-"""Z3 terms, made several times as fast as by z3's own operators: a proof makes thousands of them.
+"""Builds Z3 terms several times as fast as z3's operators do; a proof builds thousands of them.
 
-The names are z3's. Numbers and variables are made once; conjunctions leave out what is always true.
+The names are z3's. Numbers and variables are cached; conjunctions leave out what is always true.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def IntVal(number: int) -> Term:
 
 
 def And(*parts: Term) -> Term:
-    """All of them hold."""
+    """The conjunction of conditions."""
     return _joined(z3core.Z3_mk_and, parts, TRUE, FALSE)
 
 
 def Or(*parts: Term) -> Term:
-    """Any of them holds."""
+    """The disjunction of conditions."""
     return _joined(z3core.Z3_mk_or, parts, FALSE, TRUE)
 
 
@@ -56,12 +56,12 @@ def _joined(make: Any, parts: Sequence[Term], neutral: Term, decides: Term) -> T
 
 
 def Not(part: Term) -> Term:
-    """It does not hold."""
+    """The negation of a condition."""
     return z3.BoolRef(z3core.Z3_mk_not(_REF, part.ast), _CONTEXT)
 
 
 def If(condition: Term, then: Term, otherwise: Term) -> Term:
-    """One integer where the condition holds, else the other."""
+    """`then` if the condition holds, else `otherwise`."""
     made = z3core.Z3_mk_ite(_REF, condition.ast, then.ast, otherwise.ast)
     return z3.ArithRef(made, _CONTEXT)
 
@@ -80,11 +80,11 @@ def Product(parts: Sequence[Term]) -> Term:
     return z3.ArithRef(z3core.Z3_mk_mul(_REF, len(parts), _array(parts)), _CONTEXT)
 
 
-def equal(one: Term, other: Term) -> Term:
-    """The two are the same; true at once where they are one term."""
-    if one.ast.value == other.ast.value:
+def equal(left: Term, right: Term) -> Term:
+    """Equality of two terms; true without asking if they are one term."""
+    if left.ast.value == right.ast.value:
         return TRUE
-    return z3.BoolRef(z3core.Z3_mk_eq(_REF, one.ast, other.ast), _CONTEXT)
+    return z3.BoolRef(z3core.Z3_mk_eq(_REF, left.ast, right.ast), _CONTEXT)
 
 
 def _array(parts: Sequence[Term]) -> Any:

@@ -1,1 +1,1 @@
-"""Proofs of programs, as they stand."""
+"""Proofs of programs."""

@@ -1,9 +1,9 @@
-"""What a block holds, exactly: a sum of named parts, each counted.
+"""The exact content of a block: a formal sum of named summands, each with its count.
 
-A part is a product of one sub-operator, or data from before the program; it has a place in a
-tensor. Two blocks hold the same if their parts are the same as often: an equality of formal sums
-that holds whatever the shapes and numbers are, and needs no solver. Parts of one place stand
-together, so that all blocks of a tensor can share what is due in them.
+A summand is a product of one sub-operator, or data from before the program; it has a place in a
+tensor. Two blocks hold the same data if they have the same summands with the same counts. This
+equality holds for all shapes and numbers, and needs no solver. The summands of one place are stored
+together, so that all blocks of a tensor can share the terms that they require.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ OWN = ("own", ())
 LOOSE = ("loose", ())
 BEFORE = ("before", ())
 Source = tuple[str, Key]
-"""(phase, which part of its output), or `OWN` or `BEFORE` for data that the program found, or
-`LOOSE` if no tensor has it."""
+"""(phase, which part of its output); for data from before the program `OWN`, or `BEFORE` if a
+phase adds to it; `LOOSE` if it is of no tensor."""
 
 
 class Summand(NamedTuple):
@@ -40,14 +40,17 @@ class Extremum(NamedTuple):
 
 
 Terms = frozenset[tuple[Source | None, int]]
-"""(source, times) of what is summed up in one place; of a choice the source is None."""
+"""(source, count) of the summands in one place; of an extremum the source is None."""
 Sum = frozenset[tuple[Any, Terms]]
-"""(place or choice, terms)."""
+"""(place or extremum, terms)."""
 ONCE: Terms = frozenset(((None, 1),))
 
 
 class Content:
-    """What one block holds; sums are flattened when they are asked for, and once."""
+    """The content of one block. Sums are flattened when they are first read, and cached.
+
+    Reductions only record their operands, so that a long chain of sums costs one flattening.
+    """
 
     __slots__ = ("_flat", "_of", "_reduction")
 
@@ -57,52 +60,52 @@ class Content:
 
     @classmethod
     def flat(cls, parts: Sum) -> Content:
-        """Content that is known already."""
+        """Content with a given formal sum."""
         content = cls("sum", ())
         content._flat = parts
         return content
 
     @classmethod
     def one(cls, part: Summand) -> Content:
-        """A single part."""
+        """Content of a single summand."""
         return cls("sum", (part,))
 
     @property
     def parts(self) -> Sum:
         """The formal sum."""
         if self._flat is None:
-            self._flat = self._sum() if self._reduction == "sum" else self._choice()
+            self._flat = self._sum() if self._reduction == "sum" else self._extremum()
         return self._flat
 
     def holds(self, due: Sum) -> bool:
-        """Whether this is what is due; the answer is fast the second time."""
+        """Whether this equals the required sum; the second comparison is by identity."""
         if self._flat is not due and self.parts == due:
             self._flat, self._of = due, ()
         return self._flat is due
 
     def _sum(self) -> Sum:
-        """Each content once, with how often it is in the sum: they may share one another."""
+        """Add up each operand once, times its number of uses: operands may share others."""
         uses, inner = self._uses()
         total: dict[Any, dict[Source | None, int]] = {}
-        often = dict.fromkeys(uses, 0) | {id(self): 1}
+        times_used = dict.fromkeys(uses, 0) | {id(self): 1}
         ready: list[Content] = [self]
         for above in ready:
             for content in above._of:
                 if isinstance(content, Summand):
-                    _add(total, content.place, ((content.source, 1),), often[id(above)])
+                    _add(total, content.place, ((content.source, 1),), times_used[id(above)])
                     continue
-                at = id(content)
-                often[at] += often[id(above)]
-                uses[at] -= 1
-                if not uses[at] and at in inner:
+                key = id(content)
+                times_used[key] += times_used[id(above)]
+                uses[key] -= 1
+                if not uses[key] and key in inner:
                     ready.append(content)
-                elif not uses[at]:
+                elif not uses[key]:
                     for where, terms in content.parts:
-                        _add(total, where, terms, often[at])
+                        _add(total, where, terms, times_used[key])
         return frozenset((where, frozenset(terms.items())) for where, terms in total.items())
 
     def _uses(self) -> tuple[dict[int, int], set[int]]:
-        """How many sums below this one use a content, and those that are open sums themselves."""
+        """Number of sums below this one that use a content; contents that are not yet flat sums."""
         uses: dict[int, int] = {}
         inner: set[int] = set()
         ready: list[Content] = [self]
@@ -110,18 +113,18 @@ class Content:
             for content in above._of:
                 if isinstance(content, Summand):
                     continue
-                at = id(content)
-                uses[at] = uses.get(at, 0) + 1
+                key = id(content)
+                uses[key] = uses.get(key, 0) + 1
                 is_open = content._flat is None and content._reduction == "sum"
-                if is_open and at not in inner:
-                    inner.add(at)
+                if is_open and key not in inner:
+                    inner.add(key)
                     ready.append(content)
         return uses, inner
 
-    def _choice(self) -> Sum:
-        """Of equal reductions one inside another are one."""
+    def _extremum(self) -> Sum:
+        """Nested extrema of the same kind are one."""
         sums: set[Sum] = set()
-        ready = [each for each in self._of if isinstance(each, Content)]
+        ready = [part for part in self._of if isinstance(part, Content)]
         seen = set[int]()
         while ready:
             content = ready.pop()
@@ -129,10 +132,10 @@ class Content:
                 continue
             seen.add(id(content))
             if content._flat is None and content._reduction == self._reduction:
-                ready += [each for each in content._of if isinstance(each, Content)]
+                ready += [part for part in content._of if isinstance(part, Content)]
             else:
-                sums |= _chosen(content.parts, self._reduction)
-        return next(iter(sums)) if len(sums) == 1 else _choice_of(self._reduction, sums)
+                sums |= _operands_of(content.parts, self._reduction)
+        return next(iter(sums)) if len(sums) == 1 else _extremum_of(self._reduction, sums)
 
 
 ZERO = Content.flat(frozenset())
@@ -142,103 +145,107 @@ def _add(
     total: dict[Any, dict[Source | None, int]],
     where: Any,
     terms: Iterable[tuple[Source | None, int]],
-    often: int,
+    times_used: int,
 ) -> None:
-    own = total.setdefault(where, {})
+    counts = total.setdefault(where, {})
     for source, times in terms:
-        own[source] = own.get(source, 0) + times * often
+        counts[source] = counts.get(source, 0) + times * times_used
 
 
-def _chosen(parts: Sum, reduction: Reduction) -> frozenset[Sum]:
-    """The sums that a choice is among; a sum that is no such choice is the only one."""
+def _operands_of(parts: Sum, reduction: Reduction) -> frozenset[Sum]:
+    """The operands of an extremum of that reduction; any other sum is itself the only operand."""
     if len(parts) == 1:
-        ((choice, terms),) = parts
-        if terms == ONCE and choice.reduction == reduction:
-            of: frozenset[Sum] = choice.of
+        ((extremum, terms),) = parts
+        if terms == ONCE and extremum.reduction == reduction:
+            of: frozenset[Sum] = extremum.of
             return of
     return frozenset((parts,))
 
 
-def _choice_of(reduction: Reduction, sums: Iterable[Sum]) -> Sum:
+def _extremum_of(reduction: Reduction, sums: Iterable[Sum]) -> Sum:
     return frozenset(((Extremum(reduction, frozenset(sums)), ONCE),))
 
 
 def reduced(reduction: Reduction, contents: Iterable[Content | Summand]) -> Content:
-    """The sum of some contents, or the largest or smallest."""
+    """The sum, maximum or minimum of some contents; summands count as contents."""
     if reduction == "sum":
         return Content(reduction, tuple(contents))
-    return Content(reduction, tuple([Content.one(each) if type(each) is Summand else each
-                                     for each in contents]))  # fmt: skip
+    return Content(reduction, tuple([Content.one(part) if type(part) is Summand else part
+                                     for part in contents]))  # fmt: skip
 
 
-def made_of(place: Place, terms: Terms, reduction: Reduction) -> Sum:
-    """Every term in one place, reduced."""
+def reduction_of(place: Place, terms: Terms, reduction: Reduction) -> Sum:
+    """The formal reduction of all terms in one place."""
     if reduction == "sum" or len(terms) == 1:
         return frozenset(((place, terms),))
-    return _choice_of(reduction, [frozenset(((place, frozenset((term,))),)) for term in terms])
+    return _extremum_of(reduction, [frozenset(((place, frozenset((term,))),)) for term in terms])
 
 
 def parts_of(content: Sum) -> Counter[Summand]:
-    """How often each part is in a sum, those that a choice is among counted too."""
-    found: Counter[Summand] = Counter()
+    """How times_used each part is in a sum, those that a choice is among counted too."""
+    counts: Counter[Summand] = Counter()
     for where, terms in in_time(content):
         if isinstance(where, Extremum):
-            for one in where.of:
-                found.update(parts_of(one))
+            for operand in where.of:
+                counts.update(parts_of(operand))
             continue
         for source, times in terms:
             assert source is not None
-            found[Summand(source, where)] += times
-    return found
+            counts[Summand(source, where)] += times
+    return counts
 
 
 def _places(content: Sum) -> Iterator[Place]:
     for where, _ in in_time(content):
         if isinstance(where, Extremum):
-            for one in where.of:
-                yield from _places(one)
+            for operand in where.of:
+                yield from _places(operand)
         else:
             yield where
 
 
 def fits(content: Sum, box: Box) -> bool:
-    """Whether everything in a sum is as large as a box."""
+    """Whether every place in a sum has the size of a box."""
     size = [end - first for first, end in box]
-    return all([end - first for first, end in at.box] == size for at in _places(content))
+    return all([end - first for first, end in place.box] == size for place in _places(content))
 
 
 def cut(content: Sum, whole: Box, box: Box) -> Sum:
-    """What a part of a block holds, of what the whole holds: every part is cut alike."""
+    """The content of a part of a block: the same part of every summand."""
 
-    def moved(at: Place) -> Place:
+    def moved(place: Place) -> Place:
         corner = tuple(
-            (first - start + own, first - start + end)
-            for (first, _), (start, _), (own, end) in zip(at.box, whole, box, strict=False)
+            (first - start + begin, first - start + end)
+            for (first, _), (start, _), (begin, end) in zip(place.box, whole, box, strict=False)
         )
-        return Place(at.tensor, corner)
+        return Place(place.tensor, corner)
 
-    return _each(content, moved)
+    return _with_places(content, moved)
 
 
 def joined(contents: Iterable[tuple[Sum, Box]], box: Box) -> Sum | None:
-    """What blocks make that lie side by side and fill a box; None if they are of other kinds."""
-    found = {_each(content, partial(_stretched, own=own, box=box)) for content, own in contents}
-    return found.pop() if len(found) == 1 else None
+    """The content of adjacent blocks that fill a box; None if their summands differ."""
+    wholes = {
+        _with_places(content, partial(_extended, part=part, box=box)) for content, part in contents
+    }
+    return wholes.pop() if len(wholes) == 1 else None
 
 
-def _stretched(at: Place, own: Box, box: Box) -> Place:
+def _extended(place: Place, part: Box, box: Box) -> Place:
     around = tuple(
         (first - corner + start, first - corner + end)
-        for (first, _), (corner, _), (start, end) in zip(at.box, own, box, strict=False)
+        for (first, _), (corner, _), (start, end) in zip(place.box, part, box, strict=False)
     )
-    return Place(at.tensor, around)
+    return Place(place.tensor, around)
 
 
-def _each(content: Sum, change: Callable[[Place], Place]) -> Sum:
-    """A sum with its parts elsewhere. What `fits` is moved by one distance, so no two meet."""
+def _with_places(content: Sum, change: Callable[[Place], Place]) -> Sum:
+    """A sum with changed places. What `fits` moves by one distance, so places stay distinct."""
     return frozenset(
         (
-            Extremum(where.reduction, frozenset(_each(one, change) for one in where.of))
+            Extremum(
+                where.reduction, frozenset(_with_places(operand, change) for operand in where.of)
+            )
             if isinstance(where, Extremum)
             else change(where),
             terms,

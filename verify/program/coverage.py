@@ -1,8 +1,8 @@
 """Coverage: every sub-operator of each phase's grid is computed exactly once.
 
-The grid is a tree: the slices of its first dim, below each of them those of the second. Z3 is asked
-row by row, from the last dim up, whether a slice is missing or wrong, and rows that are alike are
-one question: a mesh of any size, evenly split, asks one for each dim.
+The grid is a tree: the slices of its first dim, and below each of them those of the second. Z3 is
+asked row by row, from the last dim up, whether a slice is missing or wrong. Equal rows are one
+question, so an evenly split mesh of any size asks one for each dim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cell = tuple[int, ...]
 Places = list[tuple[int, int]]
 """(rank, instruction index) of every product of one sub-operator."""
 Row = frozenset[tuple[int, bool]]
-"""Slices that are there, and whether all below each of them is right."""
+"""The slices of a row that are computed, each with whether everything below it is right."""
 
 
 def sub_operator_text(sub_operator: Mapping[Dim, int]) -> str:
@@ -31,7 +31,7 @@ def sub_operator_text(sub_operator: Mapping[Dim, int]) -> str:
 def cover(program: Program, solver: Solver) -> str | None:
     """The smallest sub-operator that is computed never or twice, None if there is none.
 
-    Raises `UndecidedError` if Z3 cannot tell.
+    Raises `UnansweredError` if Z3 does not decide it in time.
     """
 
     @cache
@@ -44,13 +44,15 @@ def cover(program: Program, solver: Solver) -> str | None:
         for rank, index, sub_operator in in_time(products.get(phase, ())):
             outside = sub_operator.keys() != grid.keys()
             if outside or any(sub_operator[dim] >= grid[dim] for dim in grid):
-                return _stranger(phase, grid, rank, index, sub_operator)
+                return _outside_grid(phase, grid, rank, index, sub_operator)
             cell = tuple([sub_operator[dim] for dim in grid])
             counts[cell] = counts.get(cell, 0) + 1
         wrong = _smallest(counts, tuple(grid.values()), smallest_wrong)
         if wrong is not None:
             missed = dict(zip(grid, wrong, strict=True))
-            places = [(rank, at) for rank, at, own in products.get(phase, ()) if own == missed]
+            places = [
+                (rank, index) for rank, index, cell in products.get(phase, ()) if cell == missed
+            ]
             return _sentence(phase, missed, places)
     return None
 
@@ -66,12 +68,12 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
 
 
 def _question(row: Row) -> str:
-    """Is there a slice that is missing in a row, or wrong in it?"""
-    there = " ".join(f"(= slice {slice_})" for slice_, _ in sorted(row))
+    """SMT-LIB text that is satisfied by a slice that is missing or wrong in a row."""
+    present = " ".join(f"(= slice {slice_})" for slice_, _ in sorted(row))
     wrong = " ".join(f"(= slice {slice_})" for slice_, right in sorted(row) if not right)
     return (
         "(declare-const slice Int)"
-        f"(assert (or (not (or false {there})) (or false {wrong})))"
+        f"(assert (or (not (or false {present})) (or false {wrong})))"
     )  # fmt: skip
 
 
@@ -93,13 +95,13 @@ def _smallest(
                 wrong[place] = first
     if right.get((), False):
         return None
-    found: Cell = ()
-    while found in wrong:
-        found = (*found, wrong[found])
-    return found + (0,) * (len(grid) - len(found))
+    missed: Cell = ()
+    while missed in wrong:
+        missed = (*missed, wrong[missed])
+    return missed + (0,) * (len(grid) - len(missed))
 
 
-def _stranger(
+def _outside_grid(
     phase: Phase, grid: Mapping[Dim, int], rank: int, index: int, sub_operator: Mapping[Dim, int]
 ) -> str:
     limits = ", ".join(f"{dim} below {slices}" for dim, slices in grid.items())
@@ -110,9 +112,9 @@ def _stranger(
     )
 
 
-def _sentence(phase: Phase, sub_operator: Mapping[Dim, int], at: Places) -> str:
+def _sentence(phase: Phase, sub_operator: Mapping[Dim, int], places: Places) -> str:
     what = f"{phase} sub-operator {sub_operator_text(sub_operator)}"
-    if not at:
+    if not places:
         return f"{what}: expected one rank to compute it, got none: add it"
-    where = " and ".join(f"rank {rank}, instruction {place}" for rank, place in at)
+    where = " and ".join(f"rank {rank}, instruction {place}" for rank, place in places)
     return f"{what}: expected one rank to compute it once, got {where}: keep one of them"

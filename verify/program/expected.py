@@ -1,4 +1,4 @@
-"""What the blocks of a program should hold, by their names."""
+"""The data that the blocks of a program have to hold, by their names."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from primepar.verify.program.contents import (
     Sum,
     Summand,
     Terms,
-    made_of,
+    reduction_of,
 )
 
 
 class Expected:
-    """What blocks should hold by their names."""
+    """The required contents of blocks, by their names; without a grid, from what is computed."""
 
     def __init__(self, meaning: Meaning) -> None:
         self.meaning = meaning
         self._before: dict[str, set[Box]] = {}
-        """Where tensors have data that the program found: it stays in the sums made there."""
+        """Tensor -> boxes with data from before the program; sums in these places contain it."""
         self._known: dict[str, Sum] = {}
         self._whole: dict[str, Terms] = {}
-        """What is due in every block that a phase of the grid makes."""
+        """Phase of the grid -> the terms that every block of its output requires."""
         self._data: dict[str, Content] = {}
         self._seen: dict[str, dict[Box, set[Key]]] = {}
         for instructions in meaning.program.programs:
@@ -40,50 +40,50 @@ class Expected:
                     self._see(self.meaning.phases[node.phase], node.sub_operator)
 
     def _see(self, phase: Phase, sub_operator: dict[str, int]) -> None:
-        """Without a grid a sum is due that is made of what the program computes."""
+        """Without a grid, a sum requires the products that the program computes."""
         if phase.keys is None:
-            found = self.meaning.place(phase.writes.block(sub_operator))
-            assert found is not None
-            keys = self._seen.setdefault(phase.name, {}).setdefault(found.box, set())
+            place = self.meaning.place(phase.writes.block(sub_operator))
+            assert place is not None
+            keys = self._seen.setdefault(phase.name, {}).setdefault(place.box, set())
             keys.add(phase.key(sub_operator))
 
-    def bring(self, block: str) -> Content:
-        """What a block holds that is there before the program."""
-        found = self.meaning.place(block)
-        if found is not None and self.meaning.maker(block) is not None:
-            self._before.setdefault(found.tensor, set()).add(found.box)
+    def initial(self, block: str) -> Content:
+        """The content of a block from before the program; a sum in that place then requires it."""
+        place = self.meaning.place(block)
+        if place is not None and self.meaning.maker(block) is not None:
+            self._before.setdefault(place.tensor, set()).add(place.box)
             self._known.clear()
         return self.datum(block)
 
     def datum(self, block: str) -> Content:
-        """What a block holds that the program did not make."""
+        """The content of a block that the program did not write."""
         if block not in self._data:
             self._data[block] = self._datum(block)
         return self._data[block]
 
     def _datum(self, block: str) -> Content:
-        found = self.meaning.place(block)
+        place = self.meaning.place(block)
         source: Source = OWN if self.meaning.maker(block) is None else BEFORE
-        part = Summand(source, found) if found else Summand(LOOSE, Place(block, ()))
-        return Content.flat(made_of(part.place, frozenset(((part.source, 1),)), "sum"))
+        part = Summand(source, place) if place else Summand(LOOSE, Place(block, ()))
+        return Content.flat(reduction_of(part.place, frozenset(((part.source, 1),)), "sum"))
 
     def sum(self, block: str) -> Sum:
-        """What a block must hold where it is read: its own data, or its sum, finished."""
+        """What a block must hold where it is read: its own data, or its finished sum."""
         if block not in self._known:
             self._known[block] = self._sum(block)
         return self._known[block]
 
     def _sum(self, block: str) -> Sum:
-        found, phase = self.meaning.place(block), self.meaning.maker(block)
-        if found is None or phase is None:
+        place, phase = self.meaning.place(block), self.meaning.maker(block)
+        if place is None or phase is None:
             return self.datum(block).parts
-        terms = self._terms(phase, found.box)
-        if any(meet(found.box, box) for box in self._before.get(found.tensor, ())):
+        terms = self._terms(phase, place.box)
+        if any(meet(place.box, box) for box in self._before.get(place.tensor, ())):
             terms |= {(BEFORE, 1)}
-        return made_of(found, terms, phase.reduction) if terms else frozenset()
+        return reduction_of(place, terms, phase.reduction) if terms else frozenset()
 
     def _terms(self, phase: Phase, box: Box) -> Terms:
-        """All products that are due in a box."""
+        """The terms that a box of the output requires: all of its products."""
         if phase.keys is None:
             return frozenset(((phase.name, key), 1) for key in self._computed(phase, box))
         if phase.name not in self._whole:
@@ -91,14 +91,15 @@ class Expected:
         return self._whole[phase.name]
 
     def _computed(self, phase: Phase, box: Box) -> set[Key]:
-        """Keys of what the program computes of a phase without a grid, there or in a part of it."""
+        """Keys of the products that a program without a grid computes in a box or a part of it."""
         seen = self._seen.get(phase.name, {})
-        met = [seen[box]] if box in seen else [own for at, own in seen.items() if meet(at, box)]
-        return set[Key]().union(*met)
+        if box in seen:
+            return set[Key]().union(seen[box])
+        return set[Key]().union(*(keys for other, keys in seen.items() if meet(other, box)))
 
 
 def fills(boxes: Sequence[Box], whole: Box) -> bool:
-    """Whether boxes lie in another, side by side, and fill it."""
+    """Whether boxes are disjoint, inside of another, and fill it."""
     inside = all(
         len(box) == len(whole)
         and all(start <= first and end <= stop
@@ -106,8 +107,8 @@ def fills(boxes: Sequence[Box], whole: Box) -> bool:
         for box in boxes
     )  # fmt: skip
     size = sum(prod(end - first for first, end in box) for box in boxes)
-    apart = not any(meet(one, other) for one, other in combinations(boxes, 2))
-    return inside and apart and size == prod(b - a for a, b in whole)
+    disjoint = not any(meet(first, second) for first, second in combinations(boxes, 2))
+    return inside and disjoint and size == prod(end - first for first, end in whole)
 
 
 def meet(one: Box, other: Box) -> bool:

@@ -1,4 +1,4 @@
-"""Which sends meet which receives, which collective calls meet, and what every instruction touches.
+"""Matches sends with receives and calls of collectives with each other.
 
 Messages match in order per (source, destination, communicator), collectives in order per
 (communicator, members). There are no wildcards, so the matching is fixed before anything runs.
@@ -31,7 +31,7 @@ from primepar.verify.deadline import in_time
 COLLECTIVES = frozenset(get_args(Collective))
 _BLOCKING = COLLECTIVES | {Send, Recv, Wait, Group}
 LOCAL = frozenset(get_args(Instruction)) - _BLOCKING - {ISend, IRecv}
-"""Instructions that touch nothing but their own rank."""
+"""Instructions that involve only their own rank."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +44,7 @@ class MessageEnd:
     sends: bool
     """Whether this is the sender's side."""
     partner: MessageEnd | None = None
-    """The other side; None where nothing meets it."""
+    """The other side; None where nothing matches it."""
 
     def __str__(self) -> str:
         return f"instruction {self.index} ({instruction_line(self.message)})"
@@ -66,18 +66,18 @@ class Operation:
 
     @property
     def posts(self) -> bool:
-        """Whether it is a call of a collective that is finished by a wait."""
+        """Whether it is a call of a collective that a wait completes."""
         node = self.instruction
         return type(node) in COLLECTIVES and getattr(node, "request", None) is not None
 
     @property
     def call(self) -> Operation | None:
-        """The call of a collective that it finishes: its own, or the posted one."""
+        """The call of a collective that it completes: its own, or the posted one."""
         return self if type(self.instruction) in COLLECTIVES and not self.posts else self.posted
 
     @property
     def blocks(self) -> bool:
-        """Whether another rank can keep it from returning."""
+        """Whether it may have to wait for another rank before it returns."""
         return type(self.instruction) in _BLOCKING and not self.posts
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Operation:
 
 
 def place(item: MessageEnd | Operation) -> str:
-    """Where messages put the blame: `rank 0, instruction 3 (send X -> 1)`."""
+    """How messages name a place: `rank 0, instruction 3 (send X -> 1)`."""
     return f"rank {item.rank}, {item}"
 
 
@@ -100,17 +100,18 @@ class MatchingFault:
 
 @dataclass
 class Matching:
-    """The operations of every rank and what meets what.
+    """The operations of every rank, with the matched messages and collectives.
 
-    A request that is never waited for is waited for after the rank's last instruction, and
-    listed in `leaked`. What is in `faults` has no partner, and no entry in `meeting`.
+    The k-th send of a channel matches its k-th receive, where a channel is (source, destination,
+    communicator). A request without a wait gets one after the rank's last instruction, and is
+    listed in `leaked`. What is in `faults` has no partner, and no entry in `matched_calls`.
     """
 
     program: Program
     operations: list[list[Operation]] = field(default_factory=list)
     calls: list[Operation] = field(default_factory=list)
     """All calls of collectives."""
-    meeting: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
+    matched_calls: dict[Operation, tuple[Operation, ...]] = field(default_factory=dict)
     faults: list[MatchingFault] = field(default_factory=list)
     leaked: list[MessageEnd | Operation] = field(default_factory=list)
 
@@ -136,7 +137,7 @@ class Matching:
             match instruction:
                 case Group(body=body):
                     posts = tuple(
-                        [MessageEnd(rank, index, each, type(each) is Send) for each in body]
+                        [MessageEnd(rank, index, post, type(post) is Send) for post in body]
                     )
                     yield Operation(rank, index, instruction, posts, posts)
                 case ISend() | IRecv():
@@ -175,14 +176,14 @@ class Matching:
         call = posted if isinstance(posted, Operation) else None
         operation = Operation(rank, index, wait, (), awaits, call)
         if posted is None:
-            self._blame(
+            self._add_fault(
                 operation,
                 f"expected a request that is in flight, got {wait.request!r}, which is not: "
                 "post it before, and wait for it once",
             )
         return operation
 
-    def _blame(self, item: MessageEnd | Operation, what: str) -> None:
+    def _add_fault(self, item: MessageEnd | Operation, what: str) -> None:
         self.faults.append(MatchingFault(item.index, item.rank, f"{place(item)}: {what}"))
 
     def _match_messages(self) -> None:
@@ -199,22 +200,22 @@ class Matching:
             for send, receive in zip(sends, receives, strict=False):
                 self._match_message(send, receive)
             for post in (*sends[len(receives) :], *receives[len(sends) :]):
-                self._blame_alone(post)
+                self._add_unmatched(post)
 
     def _match_message(self, send: MessageEnd, receive: MessageEnd) -> None:
         if send.message.tag == receive.message.tag:
             send.partner, receive.partner = receive, send
         else:
-            self._blame(
+            self._add_fault(
                 receive,
                 f"expected tag {receive.message.tag}, got tag {send.message.tag} from "
                 f"{place(send)}: messages match in order and tags do not select them, so post "
                 "them in one order on both ranks",
             )
 
-    def _blame_alone(self, post: MessageEnd) -> None:
+    def _add_unmatched(self, post: MessageEnd) -> None:
         side, verb = ("recv", "from") if post.sends else ("send", "to")
-        self._blame(
+        self._add_fault(
             post,
             f"expected a {side} {verb} rank {post.rank} on rank {post.message.peer} to match, "
             "got none that is left: add it there, or remove this one",
@@ -226,22 +227,22 @@ class Matching:
             node = operation.instruction
             assert isinstance(node, Collective)
             if operation.rank not in node.group:
-                self._blame(operation, _STRANGER.format(operation.rank))
+                self._add_fault(operation, _NO_MEMBER.format(operation.rank))
                 continue
             key = (node.communicator, tuple(sorted(node.group)))
             calls.setdefault(key, {}).setdefault(operation.rank, []).append(operation)
         for (_, members), by_rank in calls.items():
-            for met in in_time(zip_longest(*(by_rank.get(rank, []) for rank in members))):
-                self._match_collective(members, met)
+            for match in in_time(zip_longest(*(by_rank.get(rank, []) for rank in members))):
+                self._match_collective(members, match)
 
     def _match_collective(
-        self, members: tuple[int, ...], met: tuple[Operation | None, ...]
+        self, members: tuple[int, ...], match: tuple[Operation | None, ...]
     ) -> None:
-        present = [call for call in met if call is not None]
+        present = [call for call in match if call is not None]
         first = present[0]
-        absent = [rank for rank, call in zip(members, met, strict=True) if call is None]
+        absent = [rank for rank, call in zip(members, match, strict=True) if call is None]
         if absent:
-            self._blame(
+            self._add_fault(
                 first,
                 f"expected rank {absent[0]} to make the matching call, got none that is left "
                 "there: add it, or take the rank out of the group",
@@ -250,17 +251,17 @@ class Matching:
         for call in present:
             wrong = _disagreement(first, call)
             if wrong is not None:
-                self._blame(call, wrong)
+                self._add_fault(call, wrong)
                 return
         for call in present:
-            self.meeting[call] = tuple(present)
+            self.matched_calls[call] = tuple(present)
 
 
-_STRANGER = "expected a group with rank {0} in it, got one without: add it, or drop the call"
+_NO_MEMBER = "expected a group with rank {0} in it, got one without: add it, or drop the call"
 
 
 def _disagreement(first: Operation, call: Operation) -> str | None:
-    """What keeps a collective call from meeting the first member's."""
+    """How a collective call differs from that of the first member; None if they match."""
     one, other = first.instruction, call.instruction
     assert isinstance(one, Collective)
     assert isinstance(other, Collective)
@@ -297,12 +298,12 @@ def _plain(value: object) -> str:
 def needs(
     flow: Matching, operation: Operation, buffered: bool
 ) -> Iterable[MessageEnd | Operation | None]:
-    """What must have started on other ranks before this operation returns; None: nothing helps.
+    """What must have started on other ranks before this operation returns.
 
-    A buffered send returns at once.
+    None is something that never starts. A buffered send returns at once.
     """
     if operation.awaits:
         return [post.partner for post in operation.awaits if not (buffered and post.sends)]
     if operation.call is not None:
-        return flow.meeting.get(operation.call, (None,))
+        return flow.matched_calls.get(operation.call, (None,))
     return (None,) if isinstance(operation.instruction, Wait) else ()

@@ -1,9 +1,10 @@
-"""Memory: how many elements are alive on each rank, by its own instructions alone.
+"""Memory: how many elements are live on each rank, by its own instructions alone.
 
-A block is alive from where it appears: at the start, where it is computed, made, cut or joined, and
-where a message or collective that brings it is posted, since its buffer is there from then on. It
-goes where it is freed or evicted, or where another takes its memory in place. Nothing of this
-depends on the order of events between ranks.
+A block is live from the instruction at which it appears. That is the start, a product, an
+allocation, a cut or a join. A received block is live from the post on, since its buffer is in use
+from then on. It is live until it is freed or evicted, or until another block takes its memory in
+place. This does not depend on the order of events between ranks. For example, `irecv X`, `free Y`,
+`wait` has X and Y live together for one instruction.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MOST_NAMED = 4
 
 
 def elements(meaning: Meaning, block: str) -> int:
-    """Elements of a block. Raises `UnansweredError` where the program does not tell."""
+    """Elements of a block. Raises `UnansweredError` where the program does not define them."""
     size = meaning.elements(block)
     if size is None:
         raise UnansweredError(
@@ -49,7 +50,7 @@ def elements(meaning: Meaning, block: str) -> int:
 
 
 def needs(instruction: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that must be there before; a sum that starts at zero need not."""
+    """Blocks that must be live before an instruction; a sum that starts at zero need not."""
     match instruction:
         case Compute(reads=reads):
             return reads
@@ -61,8 +62,8 @@ def needs(instruction: Instruction, rank: int) -> tuple[str, ...]:
             return touched(instruction, rank).reads
 
 
-def brings(instruction: Instruction, rank: int) -> tuple[str, ...]:
-    """Blocks that are alive after an instruction, if they were not before."""
+def allocates(instruction: Instruction, rank: int) -> tuple[str, ...]:
+    """Blocks that are live after an instruction, even if they were not before."""
     match instruction:
         case Free() | Evict():
             return ()
@@ -71,26 +72,26 @@ def brings(instruction: Instruction, rank: int) -> tuple[str, ...]:
         case Cut(blocks=blocks):
             return blocks
         case Group(body=body):
-            return tuple(block for message in body for block in brings(message, rank))
+            return tuple(block for message in body for block in allocates(message, rank))
         case _:
             return touched(instruction, rank).writes
 
 
 Held = dict[str, int | None]
-"""Block -> its elements; None where the program does not tell."""
+"""Block -> its elements; None where the program does not define them."""
 
 
 class LiveElements(NamedTuple):
-    """What is alive on a rank after an instruction; before the first one, `at` is -1."""
+    """Live blocks of a rank after an instruction; `instruction` is -1 before the first one."""
 
-    at: int
+    instruction: int
     device: Held
     host: Held
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of every rank, followed through its instructions."""
+    """The live blocks of every rank, instruction by instruction."""
 
     meaning: Meaning
 
@@ -100,46 +101,46 @@ class Memory:
         return self.meaning.program
 
     def over(self) -> str | None:
-        """The first instruction of the first rank that goes over a bound; None if none does."""
+        """The first instruction of the first rank that exceeds a bound; None if none does."""
         bound = self.program.memory or Bound()
         for rank in range(self.program.ranks):
-            for alive in self.follow(rank):
+            for live in self.follow(rank):
                 for where, held, limit in (
-                    ("device", alive.device, bound.device),
-                    ("host", alive.host, bound.host),
+                    ("device", live.device, bound.device),
+                    ("host", live.host, bound.host),
                 ):
                     if limit is not None and self._total(held) > limit:
-                        return self._sentence(rank, alive.at, where, held, limit)
+                        return self._sentence(rank, live.instruction, where, held, limit)
         return None
 
     def note(self) -> str:
-        """Most elements alive on any rank, and how often each tensor is there at rest."""
+        """Largest number of live elements on a rank, and copies of each tensor in `initial`."""
         bound = self.program.memory or Bound()
         limits: tuple[tuple[Literal["device", "host"], int | None], ...] = (
             ("device", bound.device), ("host", bound.host),
         )  # fmt: skip
         parts = [
-            f"at most {max(self.peaks(where))} of {limit} elements alive in {where} memory"
+            f"at most {max(self.peaks(where))} of {limit} live elements in {where} memory"
             for where, limit in limits
             if limit is not None
         ]
         copies = [f"{tensor} {count}" for tensor, count in self.copies().items()]
-        return "; ".join([*parts, *(["copies at rest: " + ", ".join(copies)] if copies else [])])
+        return "; ".join([*parts, *(["resident copies: " + ", ".join(copies)] if copies else [])])
 
     def peaks(self, where: Literal["device", "host"]) -> list[int]:
-        """Most elements alive at once on every rank. Raises `UnansweredError` if not told."""
+        """Peak of live elements on each rank. Raises `UnansweredError` if a size is not defined."""
         return [
-            max(self._total(getattr(alive, where)) for alive in self.follow(rank))
+            max(self._total(getattr(live, where)) for live in self.follow(rank))
             for rank in range(self.program.ranks)
         ]
 
     def copies(self) -> dict[str, Fraction]:
-        """Tensor -> how often its elements are in `initial`, over all ranks, where it is told."""
+        """Tensor -> copies of its elements in `initial` over all ranks, where sizes are defined."""
         held: dict[str, list[str]] = {}
         for block in (block for blocks in self.program.initial or () for block in blocks):
-            found = self.meaning.place(block)
-            if found is not None:
-                held.setdefault(found.tensor, []).append(block)
+            place = self.meaning.place(block)
+            if place is not None:
+                held.setdefault(place.tensor, []).append(block)
         return {
             tensor: Fraction(
                 sum(elements(self.meaning, block) for block in blocks),
@@ -150,10 +151,10 @@ class Memory:
         }
 
     def follow(self, rank: int) -> Iterator[LiveElements]:
-        """What is alive before the first instruction of a rank, and after each that changes it."""
+        """Yield the live blocks before the first instruction of a rank and after each change."""
         instructions = self.program.programs[rank]
-        here, there = self._start(rank)
-        device, host = self._sized(here), self._sized(there)
+        initial_device, initial_host = self._start(rank)
+        device, host = self._sized(initial_device), self._sized(initial_host)
         yield LiveElements(-1, device, host)
         for index, instruction in enumerate(in_time(instructions)):
             match instruction:
@@ -166,22 +167,22 @@ class Memory:
                 case Fetch(block=block):
                     host.pop(block, None)
                     device.update(self._sized([block]))
-                case Cut(block=block, blocks=made, in_place=True):
+                case Cut(block=block, blocks=pieces, in_place=True):
                     device.pop(block, None)
-                    device.update(self._sized(list(made)))
+                    device.update(self._sized(list(pieces)))
                 case Join(block=block, blocks=parts, in_place=True):
                     for part in parts:
                         device.pop(part, None)
                     device.update(self._sized([block]))
                 case _:
-                    new = [block for block in brings(instruction, rank) if block not in device]
+                    new = [block for block in allocates(instruction, rank) if block not in device]
                     if not new:
                         continue
                     device.update(self._sized(new))
             yield LiveElements(index, device, host)
 
     def _start(self, rank: int) -> tuple[list[str], list[str]]:
-        """Blocks on the device and on the host: as told, or those that are used before written."""
+        """Initial blocks on device and host: as `initial` lists, or those used before written."""
         if self.program.initial is not None:
             return list(self.program.initial[rank]), []
         known: set[str] = set()
@@ -191,14 +192,14 @@ class Memory:
                 host.append(instruction.block)
             used = dict.fromkeys(needs(instruction, rank))
             device += [block for block in used if block not in known]
-            known.update(used, brings(instruction, rank))
+            known.update(used, allocates(instruction, rank))
         return device, host
 
     def _sized(self, blocks: list[str]) -> Held:
         return {block: self.meaning.elements(block) for block in blocks}
 
     def _total(self, held: Held) -> int:
-        """Elements of some blocks together. Raises `UnansweredError` if one is not known."""
+        """Sum of the elements of blocks. Raises `UnansweredError` if a size is not defined."""
         return sum(elements(self.meaning, b) if n is None else n for b, n in held.items())
 
     def _sentence(self, rank: int, index: int, where: str, held: Held, limit: int) -> str:
@@ -207,7 +208,7 @@ class Memory:
             node = self.program.programs[rank][index]
             place = f"rank {rank}, instruction {index} ({instruction_line(node)})"
         return (
-            f"{place}: expected at most {limit} elements alive in {where} memory, got "
+            f"{place}: expected at most {limit} live elements in {where} memory, got "
             f"{self._total(held)}: {largest(held)}: free one before, or allow more in memory"
         )
 

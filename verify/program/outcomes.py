@@ -1,4 +1,4 @@
-"""Placement, completion and alignment: what a run has found broken, and how it ends."""
+"""Placement, completion and alignment: the broken reads of a run, and the state at its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from primepar.verify.program.values import (
 
 OFTEN = {0: "never", 1: "once", 2: "twice"}
 MOST_COUNTED = 1_000_000_000
-"""A wrong loop of reductions can double a number more often than its digits can be written."""
+"""Larger counts are not printed: a wrong loop of reductions doubles them without end."""
 
 
 def first_broken(run: SymbolicRun, name: str) -> str | None:
@@ -50,27 +50,25 @@ def _absent(broken: Broken) -> str:
             "another size: cut or join it before"
         )
     if broken.purpose == ON_HOST:
-        memory, mend = "host memory", "evict it before"
+        memory, fix = "host memory", "evict it before"
     elif broken.purpose == GONE:
-        memory, mend = "memory", "free or evict it later"
+        memory, fix = "memory", "free or evict it later"
     else:
-        memory, mend = "memory", "receive or compute it before, or list it in initial"
-    return (
-        f"{broken.where}: expected {broken.block} in this rank's {memory}, got none there: {mend}"
-    )
+        memory, fix = "memory", "receive or compute it before, or list it in initial"
+    return f"{broken.where}: expected {broken.block} in this rank's {memory}, got none there: {fix}"
 
 
 def _other_data(expected: Expected, broken: Broken) -> str:
     want = broken.want
-    mend = f"read {want}" if broken.block != want else f"bring {want} here before"
+    fix = f"read {want}" if broken.block != want else f"send {want} here before"
     return (
         f"{broken.where}: expected the data of {want} in {broken.block} for the {broken.purpose}, "
-        f"got that of {content_text(expected, broken.got or frozenset())}: {mend}"
+        f"got that of {content_text(expected, broken.got or frozenset())}: {fix}"
     )
 
 
 def content_text(expected: Expected, content: Sum) -> str:
-    """What a block holds, in words: its parts with how often each is in the sum."""
+    """The content of a block as text: its summands with their counts."""
     counts = parts_of(content)
     texts = sorted(
         part_text(expected, part)
@@ -86,7 +84,7 @@ def _number(times: int) -> str:
 
 
 def part_text(expected: Expected, part: Summand) -> str:
-    """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
+    """How messages name a summand: `forward product (M=0, N=1, K=0)`, or its block."""
     name, key = part.source
     block = expected.meaning.block_at(*part.place)
     if part.source in (OWN, LOOSE):
@@ -102,18 +100,18 @@ def part_text(expected: Expected, part: Summand) -> str:
 
 
 class Miscount:
-    """What is wrong with a block that should be a finished sum."""
+    """The difference between the content of a block and the finished sum that it requires."""
 
     def __init__(self, run: SymbolicRun, block: str) -> None:
         self.run, self.expected, self.block = run, run.expected, block
-        self.due = parts_of(self.expected.sum(block))
+        self.required = parts_of(self.expected.sum(block))
 
     def of(self, got: Sum, held: str) -> str:
-        """The first part that is too often in what is held, or not often enough."""
+        """A sentence about the first summand with a wrong count."""
         counts = parts_of(got)
-        named = {part: part_text(self.expected, part) for part in {*counts, *self.due}}
+        named = {part: part_text(self.expected, part) for part in {*counts, *self.required}}
         for part in sorted(named, key=named.__getitem__):
-            if counts[part] != self.due[part]:
+            if counts[part] != self.required[part]:
                 return self._sentence(part, named[part], counts, held)
         phase = self.expected.meaning.maker(self.block)
         reduction = phase.reduction if phase else "sum"
@@ -121,22 +119,25 @@ class Miscount:
         return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
 
     def _sentence(self, part: Summand, name: str, counts: Counter[Summand], held: str) -> str:
-        times, due = counts[part], self.due[part]
+        times, required = counts[part], self.required[part]
         how = OFTEN.get(times) or f"{_number(times)} times"
-        expected = f"expected {name} {OFTEN.get(due) or f'{_number(due)} times'}, got it {how}"
+        expected = (
+            f"expected {name} {OFTEN.get(required) or f'{_number(required)} times'}, got it {how}"
+        )
         if times == 0:
-            for made in self.run.made:
-                if made.part == part:
-                    return f"{expected}: bring it here from {place(made.operation)}"
+            for written in self.run.written:
+                if written.part == part:
+                    return f"{expected}: send it here from {place(written.operation)}"
             return f"{expected}: compute it"
-        for made in self.run.made:
-            if made.block == held and parts_of(made.content.parts)[part] not in (0, due):
-                return f"{expected}: mend {place(made.operation)}"
-        return f"{expected}: mend what is received under this name"
+        for written in self.run.written:
+            counted = parts_of(written.content.parts)[part] if written.block == held else 0
+            if counted not in (0, required):
+                return f"{expected}: fix {place(written.operation)}"
+        return f"{expected}: fix what is received under this name"
 
 
 def output_blocks(expected: Expected, phase: Phase) -> Iterator[str]:
-    """Names of the blocks that a phase of the grid makes."""
+    """Yield the names of the blocks that a phase of the grid writes."""
     dims = [dim for dim, _ in phase.writes.entries if dim]
     grid = phase.grid or {}
     names = (
@@ -149,8 +150,9 @@ def output_blocks(expected: Expected, phase: Phase) -> Iterator[str]:
 def complete(program: Program, run: SymbolicRun) -> str | None:
     """The first read or end of a sum that is not finished; None if all are.
 
-    With `final` the ends are the blocks that it lists, each on its rank, and an output block of the
-    grid that it leaves out must be read; without, every output block of the grid, on any rank.
+    With `final` the ends are the blocks that it lists, each on its rank. An output block of the
+    grid that is not listed must be read. Without `final` the ends are all output blocks of the
+    grid, each on any rank.
     """
     wrong = first_broken(run, "completion")
     if wrong is not None:
@@ -170,7 +172,7 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
 
 
 def _lost(program: Program, expected: Expected) -> str | None:
-    """The first output block of the grid that ends nowhere: neither in `final` nor in a read."""
+    """The first output block of the grid that is neither in `final` nor read."""
     kept = [block for blocks in program.final or () for block in blocks]
     for node in (node for nodes in program.programs for node in nodes):
         match node:
@@ -221,7 +223,7 @@ def _complete_somewhere(run: SymbolicRun) -> str | None:
 def misaligned(program: Program, run: SymbolicRun) -> str | None:
     """The first final block that is elsewhere or holds other data; None if all are right.
 
-    Of sums only the weight gradient is asked, which must end where the weight starts.
+    The only sum that is checked is the weight gradient, which must end where the weight starts.
     """
     for rank, blocks in enumerate(program.final or ()):
         for block in in_time(blocks):
@@ -234,13 +236,13 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
 def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:
     content, made = run.device[rank].get(block), run.expected.meaning.maker(block) is not None
     if content is None:
-        found = run.holders.get(block)
-        if made and not (block.startswith("dW") and found):
+        holders = run.holders.get(block)
+        if made and not (block.startswith("dW") and holders):
             return None
-        there = f"it on rank {found[0]}" if found else "it on no rank"
-        return f"expected it at the end, got {there}: bring it here"
-    meant = run.expected.meaning.place(block) is not None
-    if made or not meant or content.parts == run.expected.sum(block):
+        actual = f"it on rank {holders[0]}" if holders else "it on no rank"
+        return f"expected it at the end, got {actual}: send it here"
+    has_meaning = run.expected.meaning.place(block) is not None
+    if made or not has_meaning or content.parts == run.expected.sum(block):
         return None
     text = content_text(run.expected, content.parts)
-    return f"expected its own data at the end, got {text}: bring {block} here"
+    return f"expected its own data at the end, got {text}: send {block} here"

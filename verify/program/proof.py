@@ -1,4 +1,4 @@
-"""All eight properties of one program, decided by Z3 or by one rank's own instructions."""
+"""Decides all eight properties of one program, with Z3 or by the instructions of one rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from primepar.verify.report import PropertyResult, Report
 
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
-NESTED = "sums and choices by max or min are nested too deeply to be followed"
+NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -40,16 +40,15 @@ def verify_program(
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
-    Coverage is asked where there is a grid; placement where there is `initial`, or instructions
-    that use memory; completion where there is a grid, or `final` lists a block that the program
-    sums up; alignment where there are two phases, or `final` lists anything but O and dI of the
-    program's phases. Deadlock-freedom, which includes matching, and races are always asked;
-    memory and traffic where the program has these fields.
+    Coverage is asked if there is a grid. Placement is asked if there is `initial`, or an
+    instruction that uses memory. Completion is asked if there is a grid, or `final` lists a block
+    that the program reduces. Alignment is asked if there are two phases, or `final` lists anything
+    but O and dI of the program's phases. Deadlock-freedom, which includes matching, and races are
+    always asked; memory and traffic if the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
-    told after `timeout` seconds in all is unknown. Behind a deadlock
-    nothing is known of placement, completion and alignment unless it fails before. `only` asks a
-    single property.
+    decided after `timeout` seconds in all is unknown. After a deadlock, placement, completion and
+    alignment are unknown unless they fail before it. `only` asks a single property.
     """
     proof = _Proof(program, buffered, Solver())
     questions: dict[str, Callable[[], str | None]] = {
@@ -70,7 +69,7 @@ def verify_program(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A proof makes many objects and no cycles: looking for some is a fourth of its time."""
+    """Pause the garbage collector, which costs a fourth of a proof and finds no cycles in it."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +80,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def asked(meaning: Meaning) -> Iterator[str]:
-    """Names of the properties that a program asks (see `verify_program`)."""
+    """Yield the names of the properties that a program asks (see `verify_program`)."""
     program = meaning.program
     nodes = [node for instructions in program.programs for node in instructions]
     final = {block for blocks in program.final or () for block in blocks}
@@ -109,7 +108,7 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
     try:
         wrong = question()
         if wrong is None and name == "deadlock-freedom" and proof.buffered:
-            note = proof.leans_on_buffers()
+            note = proof.buffers_needed()
         if wrong is None and name == "memory":
             note = proof.memory.note()
     except UnansweredError as error:
@@ -188,7 +187,7 @@ class _Proof:
         self.waits.check_order(self.solver)
         return None
 
-    def leans_on_buffers(self) -> str | None:
+    def buffers_needed(self) -> str | None:
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 

@@ -1,8 +1,8 @@
-"""Races: a block in flight that is touched between its post and its wait.
+"""Races: a block in flight that is accessed between its post and its wait.
 
-What is posted is deterministic, so a race is a matter of one rank's own instructions: what stands
-between a post and its wait may run before the message or collective is done or after it. So is it
-where one collective brings two blocks that share elements of a tensor.
+Posts are deterministic, so a race depends on the instructions of one rank only. What is between a
+post and its wait may run before or after the message or collective is done. A collective that
+delivers two blocks with common elements of a tensor is a race too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from primepar.verify.program.matching import Matching, MessageEnd, Operation, pl
 
 @dataclass(frozen=True, order=True)
 class Race:
-    """One instruction that touches a block in flight, or a message that is never waited for."""
+    """One instruction that accesses a block in flight, or a message that is never waited for."""
 
     index: int
     rank: int
@@ -45,16 +45,16 @@ class Race:
 
 
 class AccessedBlocks(NamedTuple):
-    """Blocks that an instruction reads and writes (to free, evict or cut it up is to write it)."""
+    """Blocks that an instruction reads and writes; to free, evict or cut in place is to write."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
 
 def touched(instruction: Instruction, rank: int) -> AccessedBlocks:
-    """What one instruction touches, the blocks of messages left out.
+    """The blocks that one instruction accesses, without those of messages.
 
-    A block that a collective takes and gives back is written, as it may not be read meanwhile.
+    A block that a collective reads and writes counts as written, as it may not be read meanwhile.
     """
     match instruction:
         case Compute(reads=reads, accumulates=block):
@@ -81,99 +81,100 @@ def touched(instruction: Instruction, rank: int) -> AccessedBlocks:
 
 
 def races(flow: Matching, meaning: Meaning) -> list[Race]:
-    """All races, smallest instruction index first; then what is never waited for."""
+    """All races, smallest instruction index first; then the requests that are never waited for."""
     leaked = set(flow.leaked)
-    found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
-    found += _shared(flow.calls, meaning)
-    return sorted(found) + sorted(_leak(posted) for posted in leaked)
+    result = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
+    result += _shared(flow.calls, meaning)
+    return sorted(result) + sorted(_leak(posted) for posted in leaked)
 
 
 def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
-    """Blocks that one collective brings to one place: each would replace the other there."""
+    """Yield a race for each two blocks of one collective that share elements of a tensor."""
     for operation in in_time(calls):
         writes = touched(operation.instruction, operation.rank).writes
-        at = {block: found for block in writes if (found := meaning.place(block))}
-        cuts = {block.rpartition("[")[0] for block in at}
-        if len(cuts) < 2 and len(set(at.values())) == len(at):
+        places = {block: place_ for block in writes if (place_ := meaning.place(block))}
+        cuts = {block.rpartition("[")[0] for block in places}
+        if len(cuts) < 2 and len(set(places.values())) == len(places):
             continue  # blocks of one cut are disjoint
-        for (one, first), (other, second) in combinations(at.items(), 2):
+        for (first_block, first), (second_block, second) in combinations(places.items(), 2):
             if first.tensor == second.tensor and meet(first.box, second.box):
                 sentence = (
-                    f"{place(operation)}: expected disjoint blocks from one collective, got {one} "
-                    f"and {other}, which share elements of {first.tensor}: name blocks of one cut"
+                    f"{place(operation)}: expected disjoint blocks from one collective,  got "
+                    f"{first_block} and {second_block}, which share elements of {first.tensor}: "
+                    "name blocks of one cut"
                 )
-                yield Race(operation.index, operation.rank, other, sentence)
+                yield Race(operation.index, operation.rank, second_block, sentence)
 
 
 class _Flight(NamedTuple):
-    """What uses a block in flight, and whether the block may not even be read."""
+    """The post that uses a block in flight; what it `writes` may not even be read."""
 
     posted: MessageEnd | Operation
-    gets: bool
+    writes: bool
 
 
-_Flying = dict[str, list[_Flight]]
-"""Flights of one rank by the block in flight."""
+_InFlight = dict[str, list[_Flight]]
+"""Block -> its flights on one rank."""
 
 
 def _of_rank(operations: list[Operation], leaked: set[MessageEnd | Operation]) -> Iterator[Race]:
-    flying: _Flying = {}
+    in_flight: _InFlight = {}
     for operation in in_time(operations):
-        if not flying and _is_alone(operation):
+        if not in_flight and _is_alone(operation):
             continue
-        if flying or operation.posts:
+        if in_flight or operation.posts:
             reads, writes = touched(operation.instruction, operation.rank)
-            yield from _clashes(operation, reads, "read", flying, leaked)
-            yield from _clashes(operation, writes, "written", flying, leaked)
+            yield from _conflicts(operation, reads, "read", in_flight, leaked)
+            yield from _conflicts(operation, writes, "written", in_flight, leaked)
             if operation.posts:
                 for block in {*reads, *writes}:
-                    flying.setdefault(block, []).append(_Flight(operation, block in writes))
+                    in_flight.setdefault(block, []).append(_Flight(operation, block in writes))
         for post in operation.starts:
-            block, how = post.message.block, "read" if post.sends else "written"
-            if block in flying:
-                yield from _clashes(operation, (block,), how, flying, leaked)
-            flying.setdefault(block, []).append(_Flight(post, not post.sends))
+            block, access = post.message.block, "read" if post.sends else "written"
+            if block in in_flight:
+                yield from _conflicts(operation, (block,), access, in_flight, leaked)
+            in_flight.setdefault(block, []).append(_Flight(post, not post.sends))
         for posted in operation.awaits:
-            _land(flying, posted, (posted.message.block,))
+            _complete(in_flight, posted, (posted.message.block,))
         if operation.posted is not None:
             reads, writes = touched(operation.posted.instruction, operation.rank)
-            _land(flying, operation.posted, {*reads, *writes})
+            _complete(in_flight, operation.posted, {*reads, *writes})
 
 
 def _is_alone(operation: Operation) -> bool:
-    """Whether it leaves nothing in flight, and touches no block by two messages."""
+    """Whether it leaves nothing in flight, and no two of its messages use one block."""
     if operation.posts or operation.awaits != operation.starts:
         return False
     blocks = [post.message.block for post in operation.starts]
     return len(set(blocks)) == len(blocks)
 
 
-def _land(flying: _Flying, posted: MessageEnd | Operation, blocks: Iterable[str]) -> None:
+def _complete(in_flight: _InFlight, posted: MessageEnd | Operation, blocks: Iterable[str]) -> None:
     for block in blocks:
-        flying[block] = [flight for flight in flying[block] if flight.posted is not posted]
-        if not flying[block]:
-            del flying[block]
+        in_flight[block] = [flight for flight in in_flight[block] if flight.posted is not posted]
+        if not in_flight[block]:
+            del in_flight[block]
 
 
-def _clashes(
+def _conflicts(
     operation: Operation,
     blocks: tuple[str, ...],
-    how: str,
-    flying: _Flying,
+    access: str,
+    in_flight: _InFlight,
     leaked: set[MessageEnd | Operation],
 ) -> Iterator[Race]:
     for block in blocks:
-        for flight in flying.get(block, ()):
-            if how == "written" or flight.gets:
+        for flight in in_flight.get(block, ()):
+            if access == "written" or flight.writes:
                 sentence = (
                     f"{place(operation)}: expected {block} to be left alone while "
-                    f"{flight.posted} is in flight, got it {how}: "
-                    f"{_mend(operation, flight.posted, leaked)}"
+                    f"{flight.posted} is in flight, got it {access}: "
+                    f"{_fix(operation, flight.posted, leaked)}"
                 )
                 yield Race(operation.index, operation.rank, block, sentence)
 
 
-def _mend(
+def _fix(
     operation: Operation, posted: MessageEnd | Operation, leaked: set[MessageEnd | Operation]
 ) -> str:
     if posted.index == operation.index:

@@ -17,12 +17,12 @@ from primepar.verify.z3_answer import check_by
 
 
 class Solver:
-    """Asks Z3; a question may take what is left until the deadline."""
+    """Asks Z3; a question may take the time that is left until the deadline."""
 
     def has_model(self, text: str) -> bool:
         """Whether the declarations and assertions of an SMT-LIB text can all be true.
 
-        Raises `UnansweredError` if Z3 cannot tell within the time limit.
+        Raises `UnansweredError` if Z3 does not decide it within the time limit.
         """
         return bool(self._check(self._solver(text)) == z3.sat)
 
@@ -63,7 +63,7 @@ class Solver:
         return solver
 
     def _check(self, solver: Any, *assumptions: Any) -> Any:
-        found = check_by(solver, perf_counter() + seconds_left(), *assumptions)
-        if found == z3.unknown:
+        answer = check_by(solver, perf_counter() + seconds_left(), *assumptions)
+        if answer == z3.unknown:
             raise UnansweredError(f"Z3 gave no answer in its time ({solver.reason_unknown()})")
-        return found
+        return answer

@@ -1,4 +1,4 @@
-"""Traffic: how many elements leave each rank, by its own messages and collectives.
+"""Traffic: how many elements each rank sends, by its own messages and collectives.
 
 Collectives are counted as the bandwidth-optimal algorithms send: a ring for all-reduce, all-gather
 and reduce-scatter, a chain from or to the root for broadcast and reduce, messages for all-to-all.
@@ -28,31 +28,31 @@ MOST_NAMED = 3
 
 
 def unequal(meaning: Meaning, flow: Matching) -> str | None:
-    """The first rank that other elements leave than `traffic` says; None if there is none."""
-    for rank, told in enumerate(meaning.program.traffic or ()):
-        expected = Fraction(told)
+    """The first rank that sends more or less than `traffic` states; None if there is none."""
+    for rank, stated in enumerate(meaning.program.traffic or ()):
+        expected = Fraction(stated)
         parts = list(_sent(meaning, flow, rank))
         total = sum((count for count, _ in parts), Fraction(0))
         if total != expected:
             return (
                 f"rank {rank}: expected {expected} elements to leave it, got {total}: "
-                f"{_largest(parts)}: mend what it sends, or traffic"
+                f"{_largest(parts)}: fix what it sends, or traffic"
             )
     return None
 
 
 def sent(meaning: Meaning, flow: Matching) -> Fraction:
-    """Elements that leave all ranks. Raises `UndecidedError` where a size is not known."""
+    """Elements that all ranks send. Raises `UnansweredError` where a size is not known."""
     return sum((sent_by(meaning, flow, r) for r in range(meaning.program.ranks)), Fraction(0))
 
 
 def sent_by(meaning: Meaning, flow: Matching, rank: int) -> Fraction:
-    """Elements that leave a rank. Raises `UndecidedError` where a size is not known."""
+    """Elements that a rank sends. Raises `UnansweredError` where a size is not known."""
     return sum((count for count, _ in _sent(meaning, flow, rank)), Fraction(0))
 
 
 def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
-    """The contributions that count most, `8 by instruction 3 (isend X -> 1) and 4 more`."""
+    """The largest contributions, `8 by instruction 3 (isend X -> 1) and 4 more`."""
     if not parts:
         return "it sends nothing"
     order = sorted(parts, key=lambda part: (-part[0], part[1].index))
@@ -62,7 +62,7 @@ def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
 
 
 def _sent(meaning: Meaning, flow: Matching, rank: int) -> Iterator[tuple[Fraction, Operation]]:
-    """Every operation of a rank that elements leave by, with how many."""
+    """Yield the operations of a rank that send elements, with how many."""
     for operation in in_time(flow.operations[rank]):
         count = Fraction(
             sum(elements(meaning, post.message.block) for post in operation.starts if post.sends)
@@ -76,11 +76,11 @@ def _sent(meaning: Meaning, flow: Matching, rank: int) -> Iterator[tuple[Fractio
 def _by_collective(
     meaning: Meaning, flow: Matching, operation: Operation, node: Collective
 ) -> Fraction:
-    """Elements that leave one member of a collective."""
+    """Elements that one member of a collective sends."""
     members = len(node.group)
     if operation.rank not in node.group:
         return Fraction(0)
-    own = node.group.index(operation.rank)
+    member_index = node.group.index(operation.rank)
     match node:
         case AllReduce(block=block):
             return Fraction(2 * (members - 1) * elements(meaning, block), members)
@@ -90,10 +90,10 @@ def _by_collective(
             total = sum(elements(meaning, block) for block in blocks)
             return Fraction((members - 1) * total, members)
         case AllToAll(blocks=blocks):
-            others = [block for place, block in enumerate(blocks) if place != own]
+            others = [block for place, block in enumerate(blocks) if place != member_index]
             return Fraction(sum(elements(meaning, block) for block in others))
         case Broadcast() | Reduce():
-            from_root = (own - node.group.index(node.root)) % members
+            from_root = (member_index - node.group.index(node.root)) % members
             silent = members - 1 if isinstance(node, Broadcast) else 0
             carried = _carried(flow, operation, node)
             return Fraction(0 if from_root == silent else elements(meaning, carried))
@@ -103,9 +103,9 @@ def _by_collective(
 
 def _carried(flow: Matching, operation: Operation, node: Broadcast | Reduce) -> str:
     """The block that a member passes on: of a broadcast, that of the root."""
-    met = flow.meeting.get(operation, ())
+    calls = flow.matched_calls.get(operation, ())
     nodes: Iterator[Instruction] = (
-        each.instruction for each in met if isinstance(node, Broadcast) and each.rank == node.root
+        call.instruction for call in calls if isinstance(node, Broadcast) and call.rank == node.root
     )
     root = next(nodes, node)
     return root.block if isinstance(root, Broadcast) else node.block

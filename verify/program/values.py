@@ -1,8 +1,9 @@
-"""What every block holds, followed along the witness order.
+"""Computes what every block holds, by one symbolic run in the order of the wait graph.
 
-Every product is a part of its own and so is every input block; a block holds a sum of parts (a
-reduction by max or min makes a choice among sums). On the way every read becomes a claim: the data
-that is there is the data that is wanted.
+Every product is a summand of its own, and so is every input block. A block holds a sum of summands;
+a reduction by max or min makes an extremum of sums. Every read is a claim: the block holds what its
+name requires. For example, after `O += I[0]*W[0]` on ranks 0 and 1 and an all-reduce of O, each
+rank holds the sum of two products. If one rank computed both, the sum counts one of them twice.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ OPERANDS = "and nothing but these"
 SIZE = "of its size"
 GONE = "after it was freed"
 SHORT = 64
-"""Instructions between which nobody looks at the clock."""
+"""The deadline is checked between this many instructions."""
 
 
-class Made(NamedTuple):
-    """A value that an instruction made and put into a block."""
+class Written(NamedTuple):
+    """A content that an instruction computed and wrote to a block."""
 
     operation: Operation
     block: str
@@ -68,20 +69,20 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Broken:
-    """`block` should hold `want` there, and does not; `got` is None where no such block is."""
+    """A place where `block` does not hold the data of `want`; `got` is None if it is absent."""
 
     property: str
     where: str
     block: str
     got: Sum | None
     want: str
-    """The block whose data is wanted."""
+    """The block whose data is needed."""
     purpose: str = ""
-    """The sub-operator that reads it, or what else is special about the read."""
+    """The sub-operator that reads it, or which other condition fails."""
 
 
 class SymbolicRun:
-    """Runs a program on symbols; `device[rank]` is what lies there at the end."""
+    """Runs a program on symbolic contents; `device[rank]` maps the blocks of a rank at the end."""
 
     def __init__(self, meaning: Meaning, flow: Matching, racing: set[tuple[int, int, str]]) -> None:
         program = meaning.program
@@ -89,11 +90,11 @@ class SymbolicRun:
         self.expected = Expected(meaning)
         self.broken: list[Broken] = []
         self._order: Sequence[Stretch] = ()
-        self._noted: list[Made] | None = None
+        self._noted: list[Written] | None = None
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
-        self._gone: list[set[str]] = [set() for _ in range(program.ranks)]
-        """What was freed or evicted there."""
+        self._freed: list[set[str]] = [set() for _ in range(program.ranks)]
+        """Blocks that were freed or evicted on each rank."""
         self._sent: dict[MessageEnd, Content] = {}
         self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
@@ -101,18 +102,18 @@ class SymbolicRun:
         self._results: dict[Operation, tuple[dict[int, list[Content]], list[Content]]] = {}
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
-                self._bring(rank, block)
+                self._load_initial(rank, block)
 
     def follow(self, order: Sequence[Stretch]) -> None:
-        """Run stretches in an order in which each comes after all that it waits for."""
+        """Run stretches in an order in which each comes after everything that it waits for."""
         self._order = order
         hanging: list[Operation | None] = [None] * self.program.ranks
         for stretch in in_time(order):
             waited = hanging[stretch.rank]
             if waited is not None:
                 self._finish(waited)
-            own = stretch.operations
-            for operation in own if len(own) < SHORT else in_time(own):
+            operations = stretch.operations
+            for operation in operations if len(operations) < SHORT else in_time(operations):
                 self._start(operation)
             hanging[stretch.rank] = stretch.waiting
 
@@ -148,8 +149,8 @@ class SymbolicRun:
                 ]
 
     @cached_property
-    def made(self) -> list[Made]:
-        """What every instruction made, of a second run: only a wrong sum is looked up there."""
+    def written(self) -> list[Written]:
+        """What every instruction wrote, from a second run: only a wrong sum needs it."""
         again = SymbolicRun(self.expected.meaning, self.flow, self._racing)
         again._noted = []
         again.follow(self._order)
@@ -159,16 +160,16 @@ class SymbolicRun:
         self, operation: Operation, block: str, content: Content, part: Summand | None = None
     ) -> None:
         if self._noted is not None:
-            self._noted.append(Made(operation, block, content, part))
+            self._noted.append(Written(operation, block, content, part))
 
     @cached_property
     def holders(self) -> dict[str, list[int]]:
-        """Block -> ranks that have it at the end, when the run is over."""
-        found: dict[str, list[int]] = {}
+        """Block -> ranks that have it at the end."""
+        ranks: dict[str, list[int]] = {}
         for rank, memory in enumerate(self.device):
             for block in memory:
-                found.setdefault(block, []).append(rank)
-        return found
+                ranks.setdefault(block, []).append(rank)
+        return ranks
 
     def _finish(self, operation: Operation) -> None:
         memory = self.device[operation.rank]
@@ -188,23 +189,23 @@ class SymbolicRun:
 
     def _take(self, operation: Operation, block: str) -> Content:
         content = self._read(operation, block)
-        self._gone[operation.rank].add(block)
+        self._freed[operation.rank].add(block)
         del self.device[operation.rank][block]
         return content
 
-    def _bring(self, rank: int, block: str) -> Content:
-        self._write(rank, block, self.expected.bring(block))
+    def _load_initial(self, rank: int, block: str) -> Content:
+        self._write(rank, block, self.expected.initial(block))
         return self.device[rank][block]
 
     def _read(self, operation: Operation, block: str, kind: str = "placement") -> Content:
-        """What a block holds; where it is absent that is a claim that fails."""
+        """The content of a block; records a broken read if the block is absent."""
         rank, memory = operation.rank, self.device[operation.rank]
         if block in memory:
             return memory[block]
-        if self.program.initial is None and block not in self._gone[rank]:
-            return self._bring(rank, block)
+        if self.program.initial is None and block not in self._freed[rank]:
+            return self._load_initial(rank, block)
         if (rank, operation.index, block) not in self._racing:
-            why = GONE if block in self._gone[rank] else ""
+            why = GONE if block in self._freed[rank] else ""
             self.broken.append(Broken(kind, place(operation), block, None, block, why))
         self._write(rank, block, self.expected.datum(block))
         return memory[block]
@@ -214,7 +215,7 @@ class SymbolicRun:
         if block in host:
             return host.pop(block)
         rank = operation.rank
-        known = block in self.device[rank] or block in self._gone[rank]
+        known = block in self.device[rank] or block in self._freed[rank]
         if self.program.initial is not None or known:
             where = place(operation)
             self.broken.append(Broken("placement", where, block, None, block, ON_HOST))
@@ -239,38 +240,38 @@ class SymbolicRun:
         self._note(operation, node.accumulates, total, part)
 
     def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Summand:
-        found = self.expected.meaning.place(phase.writes.block(sub_operator))
-        assert found is not None
-        return Summand((phase.name, phase.key(sub_operator)), found)
+        place = self.expected.meaning.place(phase.writes.block(sub_operator))
+        assert place is not None
+        return Summand((phase.name, phase.key(sub_operator)), place)
 
     def _operands(
         self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]
     ) -> None:
         kind = self._kind(operation.rank, phase.name)
-        wanted = [template.block(sub_operator) for template in phase.reads]
+        names = [template.block(sub_operator) for template in phase.reads]
         memory = self.device[operation.rank]
-        for block, want in zip(reads, wanted, strict=False):
+        for block, name in zip(reads, names, strict=False):
             held = memory.get(block)
             content = self._read(operation, block, kind) if held is None else held
-            if content.holds(self.expected.sum(want)):
+            if content.holds(self.expected.sum(name)):
                 continue
             if (operation.rank, operation.index, block) not in self._racing:
                 purpose = f"{phase.name} sub-operator {sub_operator_text(sub_operator)}"
-                unfinished = self._is_unfinished(content.parts, want)
+                unfinished = self._is_unfinished(content.parts, name)
                 self.broken.append(
                     Broken(
                         "completion" if unfinished else kind,
-                        place(operation), block, content.parts, want, purpose,
+                        place(operation), block, content.parts, name, purpose,
                     )
                 )  # fmt: skip
-        if len(reads) != len(wanted):
-            both = " and ".join(wanted)
+        if len(reads) != len(names):
+            both = " and ".join(names)
             self.broken.append(Broken(kind, place(operation), both, None, both, OPERANDS))
 
     def _is_unfinished(self, got: Sum, want: str) -> bool:
-        """Whether these are parts of what is wanted, some missing or too often."""
-        due = parts_of(self.expected.sum(want))
-        return self.expected.meaning.maker(want) is not None and set(parts_of(got)) <= set(due)
+        """Whether these are summands of the needed sum, with some missing or too often."""
+        required = parts_of(self.expected.sum(want))
+        return self.expected.meaning.maker(want) is not None and set(parts_of(got)) <= set(required)
 
     def _kind(self, rank: int, phase: str) -> str:
         """Alignment in the first step of a phase that is not the rank's first, else placement.
@@ -290,15 +291,15 @@ class SymbolicRun:
         given = node.blocks if isinstance(node, Join) else (node.block,)
         held = [self._read(operation, block).parts for block in given]
         if node.in_place:
-            self._gone[rank].update(given)
+            self._freed[rank].update(given)
             for block in given:
                 self.device[rank].pop(block, None)
         boxes = [part.box for part in parts if part]
         if whole is None or len(boxes) < len(parts) or not fills(boxes, whole.box):
             self._refuse(operation, f"the parts of {node.block}, side by side", OPERANDS)
             return
-        own = boxes if isinstance(node, Join) else [whole.box]
-        for block, content, box in zip(given, held, own, strict=True):
+        held_boxes = boxes if isinstance(node, Join) else [whole.box]
+        for block, content, box in zip(given, held, held_boxes, strict=True):
             if not fits(content, box):
                 self._refuse(operation, block, SIZE)
                 return
@@ -306,10 +307,10 @@ class SymbolicRun:
             for block, box in zip(node.blocks, boxes, strict=True):
                 self._write(rank, block, Content.flat(cut(held[0], whole.box, box)))
             return
-        made = joined(zip(held, boxes, strict=True), whole.box)
-        if made is None:
+        united = joined(zip(held, boxes, strict=True), whole.box)
+        if united is None:
             self._refuse(operation, "parts of one kind", OPERANDS)
-        whole_content = self.expected.datum(node.block) if made is None else Content.flat(made)
+        whole_content = self.expected.datum(node.block) if united is None else Content.flat(united)
         self._write(rank, node.block, whole_content)
 
     def _refuse(self, operation: Operation, what: str, why: str) -> None:
@@ -318,7 +319,7 @@ class SymbolicRun:
     def _finish_collective(self, operation: Operation, call: Operation) -> None:
         node = call.instruction
         assert isinstance(node, Collective)
-        met = self.flow.meeting[call]
+        met = self.flow.matched_calls[call]
         if met[0] not in self._results:
             given = {member.rank: self._given[member] for member in met}
             self._results[met[0]] = (given, list(_shared(node, given)))
@@ -329,17 +330,17 @@ class SymbolicRun:
 
 
 def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Content]:
-    """What a reduction makes, once for all members: a sum for each of their places."""
+    """Yield the reduced contents, computed once for all members."""
     if isinstance(node, AllReduce | Reduce | ReduceScatter):
-        for brought in zip(*(given[member] for member in node.group), strict=True):
-            yield reduced(node.reduction, brought)
+        for contents in zip(*(given[member] for member in node.group), strict=True):
+            yield reduced(node.reduction, contents)
 
 
 def _results(
     node: Collective, rank: int, given: dict[int, list[Content]], shared: list[Content]
 ) -> Iterator[tuple[str, Content]]:
-    """Blocks that a member gets from a collective, with what they hold then."""
-    own = node.group.index(rank)
+    """Yield the blocks that a member receives from a collective, with their contents."""
+    member_index = node.group.index(rank)
     match node:
         case AllReduce(block=block):
             yield block, shared[0]
@@ -350,6 +351,8 @@ def _results(
         case AllGather(blocks=blocks):
             yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
         case ReduceScatter(block=block):
-            yield block, shared[own]
+            yield block, shared[member_index]
         case AllToAll(into=into):
-            yield from zip(into, (given[member][own] for member in node.group), strict=True)
+            yield from zip(
+                into, (given[member][member_index] for member in node.group), strict=True
+            )
