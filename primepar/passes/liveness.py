@@ -39,14 +39,26 @@ class LiveBlocks:
 
     def do(self, node: Instruction) -> int:
         """Advance by one instruction; returns the increase of the live elements."""
-        before, (_, made, gone) = self.total, self._rank.touched(node)
+        (_, made, gone), grown = self._rank.touched(node), 0
         for name in gone:
-            self.total -= self._blocks.pop(name, 0)
+            grown -= self._blocks.pop(name, 0)
         for name in made:
             if name not in self._blocks:
                 self._blocks[name] = self._size(name) or 0
-                self.total += self._blocks[name]
-        return self.total - before
+                grown += self._blocks[name]
+        self.total += grown
+        return grown
+
+    def peak(self, nodes: Iterable[Instruction]) -> int:
+        """Advance by some instructions; returns the peak: the largest number of live elements.
+
+        The elements before the first instruction count too.
+        """
+        most = self.total
+        for node in nodes:
+            if self.do(node) > 0:
+                most = max(most, self.total)
+        return most
 
     def after(self, node: Instruction) -> int:
         """Return the live elements after an instruction, without the blocks that it frees."""
@@ -56,12 +68,8 @@ class LiveBlocks:
 
 def peaks(program: Program) -> list[int]:
     """Return the peak of live elements on every rank; blocks of unknown size count as zero."""
-    size, peak_by_rank = sizes_of(program), []
-    for rank, nodes in enumerate(program.programs):
-        live = LiveBlocks(size, Rank(rank), initial_blocks(program)[rank])
-        most = live.total
-        for node in nodes:
-            live.do(node)
-            most = max(most, live.total)
-        peak_by_rank.append(most)
-    return peak_by_rank
+    size, initial = sizes_of(program), initial_blocks(program)
+    return [
+        LiveBlocks(size, Rank(rank), initial[rank]).peak(nodes)
+        for rank, nodes in enumerate(program.programs)
+    ]

@@ -23,7 +23,6 @@ longer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import LOCAL, NOTHING, Rank, UsedBlocks, followed, request_of
-from primepar.passes.liveness import LiveBlocks, Size, peaks, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, sizes_of
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -56,9 +55,10 @@ _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 def overlap(program: Program) -> Program:
     """Return the program with posts as early, and waits as late, as data and memory allow."""
     size, lists = sizes_of(program), []
-    by_rank = zip(program.programs, initial_blocks(program), peaks(program), strict=True)
-    for number, (nodes, initial, peak) in enumerate(by_rank):
+    by_rank = zip(program.programs, initial_blocks(program), strict=True)
+    for number, (nodes, initial) in enumerate(by_rank):
         rank = Rank(number)
+        peak = LiveBlocks(size, rank, initial).peak(nodes)
         late = _Late(LiveBlocks(size, rank, initial), size, rank, peak).list(nodes)
         early = _early(late, LiveBlocks(size, rank, initial), size, rank, peak)
         # Once more: waits can now pass the posts that moved up.
@@ -147,12 +147,14 @@ class _Late:
 
     def _make_way(self, used: UsedBlocks) -> None:
         """Emit the held instructions that must come before an instruction with these uses."""
+        if not self.held:
+            return
         for name in used.reads:
-            for held in list(self.by_block.get(name, ())):
+            for held in list(self.by_block.get(name) or ()):
                 if held in self.held and name in held.touches.changes:
                     self._let_go(held)
         for name in used.changes:
-            for held in list(self.by_block.get(name, ())):
+            for held in list(self.by_block.get(name) or ()):
                 self._let_go(held)
 
     def _make_room(self, node: Instruction) -> None:
@@ -232,7 +234,8 @@ class _Posts:
 
     def __init__(self) -> None:
         self.posts: list[tuple[Instruction, UsedBlocks, int]] = []
-        self.reads, self.changes, self.requests = Counter[str](), Counter[str](), Counter[str]()
+        self.reads, self.changes = dict[str, int](), dict[str, int]()
+        self.requests = dict[str, int]()
         self.elements = 0
 
     def take(self, node: Instruction, used: UsedBlocks, elements: int) -> None:
@@ -242,11 +245,16 @@ class _Posts:
 
     def _count(self, node: Instruction, used: UsedBlocks, elements: int, times: int) -> None:
         self.elements += times * elements
-        self.requests[str(request_of(node))] += times
-        for name in used.reads:
-            self.reads[name] += times
-        for name in used.changes:
-            self.changes[name] += times
+        counted = (
+            (self.requests, (str(request_of(node)),)),
+            (self.reads, used.reads),
+            (self.changes, used.changes),
+        )
+        for counts, names in counted:
+            for name in names:
+                counts[name] = counts.get(name, 0) + times
+                if not counts[name]:
+                    del counts[name]
 
     def stopped_by(
         self, used: UsedBlocks, request: str | None, blocks: bool, room: int
@@ -260,9 +268,10 @@ class _Posts:
         while self.posts and (
             blocks
             or self.elements > room
-            or self.requests[str(request)]
-            or any(self.changes[name] for name in used.reads)
-            or any(self.changes[name] or self.reads[name] for name in used.changes)
+            or str(request) in self.requests
+            or not self.changes.keys().isdisjoint(used.reads)
+            or not self.changes.keys().isdisjoint(used.changes)
+            or not self.reads.keys().isdisjoint(used.changes)
         ):
             node, touches, elements = self.posts.pop(0)
             self._count(node, touches, elements, -1)
