@@ -14,7 +14,10 @@ from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.explore import explore
 from primepar.commands.list import list_
-from primepar.commands.plan_search import plan
+from primepar.commands.pipeline import pipeline
+from primepar.commands.plan import plan
+from primepar.commands.profile import profile
+from primepar.commands.redundancy import redundancy
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
 from primepar.commands.train import train
@@ -38,6 +41,13 @@ app.command("explore", epilog="Example: primepar explore primepar --side 2 --eve
 app.command(
     "plan", epilog="Example: primepar plan config.json --cluster v100-8x4 --devices 8 -o plan.json"
 )(plan)
+app.command(
+    "redundancy", epilog="Example: primepar redundancy opt-6.7b --cluster v100-8x4 --devices 8"
+)(redundancy)
+app.command(
+    "pipeline", epilog="Example: primepar pipeline opt-175b --cluster v100-8x4 --devices 32"
+)(pipeline)
+app.command("profile", epilog="Example: primepar profile --ranks 4 -o here.toml")(profile)
 app.command(
     "simulate", epilog="Example: primepar simulate P2x2 --shape 4096,4096,4096 --cluster h200-8"
 )(simulate)

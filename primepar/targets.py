@@ -32,10 +32,10 @@ def resolve(text: str) -> Target:
         return load_plan(path) if is_plan(path) else load_program(path)
     if ".py" in text:
         return load_primitive(text)
-    if text.rpartition(",")[2] in READY:
+    if text.rpartition(",")[2].partition(":")[0] in READY:
         raise TargetError(
-            f"{text}: expected a model and a number of devices for a ready plan, got neither: "
-            f"write {text} --model config.json --ranks 4, to show it or to verify it"
+            f"{text}: expected a model and a number of devices for a preset plan, got neither: "
+            f"write {text} --model config.json --devices 4, to show it or to verify it"
         )
     try:
         return parse_sequence(text)
@@ -54,7 +54,7 @@ def without_lengths(text: str) -> Nesting | None:
     """
     tokens, file = [token.strip() for token in text.split(",")], text.partition(":")[0]
     alone = len(tokens) == 1 and (text in PRIMITIVES or ".py" in text)
-    if alone or tokens[-1] in READY or ("," in file and Path(file).is_file()):
+    if alone or tokens[-1].partition(":")[0] in READY or ("," in file and Path(file).is_file()):
         return None
     if not all(".py" in token or labelled(token) for token in tokens):
         return None

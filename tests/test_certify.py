@@ -45,7 +45,7 @@ def test_what_verify_writes_certify_takes(
 
 def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
-    making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--ranks", "2",
+    making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "2",
               "--positions", "2")  # fmt: skip
     assert run("verify", "megatron", *making, "--certificate", str(file)).code == 0
     checked = run("certify", str(file), "megatron", *making)

@@ -297,10 +297,11 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train, bench"
+COMMANDS = ("list, show, check, verify, certify, exercise, explore, plan, redundancy, pipeline, "
+            "profile, simulate, train, bench")  # fmt: skip
 TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
-          "ready plan beside --model")  # fmt: skip
-CLUSTER = f"cluster in TOML, or a ready one: {', '.join(ready_clusters())}"
+          "preset plan together with --model")  # fmt: skip
+CLUSTER = f"cluster file (TOML), or a preset: {', '.join(ready_clusters())}"
 USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar list",
     "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",

@@ -95,7 +95,7 @@ def test_json_has_the_same_numbers() -> None:
 
 
 def test_a_plan_tells_tokens_per_second() -> None:
-    command = ("simulate", "megatron", "--model", str(CONFIG), "--ranks", "2", "--batch", "2",
+    command = ("simulate", "megatron", "--model", str(CONFIG), "--devices", "2", "--batch", "2",
                "--positions", "8", "--cluster", "h200-8")  # fmt: skip
     told = json.loads(run(*command, "--json").out)
     step = told["step"]

@@ -74,7 +74,7 @@ shared = true
 cluster = load_cluster(str(OUT / "09_cluster.toml"))
 
 # %% [markdown]
-# Your own machine can be measured instead: `primepar plan --profile -o cluster.toml`.
+# Your own machine can be measured instead: `primepar profile -o cluster.toml`.
 #
 # ## The order of the cuts
 #

@@ -11,15 +11,14 @@ from msgspec import Struct
 from primepar.commands.certificates import program_of
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     json_text,
 )
-from primepar.commands.plan import Making
+from primepar.commands.plan_targets import Making
 from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Primitive
@@ -56,9 +55,8 @@ def certify(
     ],
     target: PlanTargetArgument,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -66,7 +64,7 @@ def certify(
 
     Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate.
     """
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)
     seen = _checked(file, target, placed, making)
     if json:

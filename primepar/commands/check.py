@@ -9,12 +9,11 @@ import typer
 
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     ShapeOption,
     SideOption,
     json_text,
@@ -22,7 +21,7 @@ from primepar.commands.options import (
     on_mesh,
     operator_of,
 )
-from primepar.commands.plan import Making, refuse_for_plan
+from primepar.commands.plan_targets import Making, refuse_for_plan
 from primepar.plan import Plan
 from primepar.schedule import Program
 
@@ -40,9 +39,8 @@ def check(
     shape: ShapeOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random integers.")] = 0,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -53,7 +51,7 @@ def check(
     if a tensor differs, if the schedule is refused, or if other than the method's formula leaves a
     device.
     """
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     found = making.resolved(target, step=True)
     if isinstance(found, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})

@@ -10,17 +10,16 @@ import typer
 
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     SideOption,
     json_text,
     on_mesh,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan, show_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan, show_plan
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
@@ -49,9 +48,8 @@ def show(
         ),
     ] = False,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: Annotated[
         Path | None,
@@ -71,7 +69,7 @@ def show(
     told operator by operator: its sequence, where its input and output lie, and what moves between;
     its program is that of a whole training step, after the passes that `--passes` lists.
     """
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     found = making.resolved(target, step=program or passes)
     if isinstance(found, Plan):
         refuse_for_plan(target, {"--side": side, "--phase": phase})
@@ -86,7 +84,7 @@ def show(
     if passes:
         raise TargetError(
             f"{target}: expected a plan with --passes, as they are of the program of a training "
-            "step, got no plan: name one, such as megatron-sp with --model and --ranks"
+            "step, got no plan: name one, such as megatron-sp with --model and --devices"
         )
     _check_output(output, program)
     placed = on_mesh(target, found, side)

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     ShapeOption,
     SideOption,
     json_text,
@@ -25,7 +24,7 @@ from primepar.commands.options import (
     on_mesh,
     operator_of,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline_text import timeline_text
@@ -57,9 +56,8 @@ def simulate(
         ),
     ] = None,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: Annotated[
         Path | None,
@@ -82,7 +80,7 @@ def simulate(
             "--output: expected a name that ends with .svg (the picture), .json (the trace) or "
             f".txt (the text), got {output}"
         )
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     found, machine = making.resolved(target, step=True), load_cluster(cluster)
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)

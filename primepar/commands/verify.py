@@ -23,16 +23,15 @@ from primepar.commands.counterexamples import (
 )
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     SideOption,
     json_text,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.pictures.counterexample_text import counterexample_lines
@@ -69,9 +68,8 @@ def verify(
         ),
     ] = 60.0,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: CounterexampleOption = None,
     smallest: MinimalOption = None,
@@ -88,7 +86,7 @@ def verify(
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     check_names(output, smallest)
     check_name(certificate)
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)
     step = None
     if isinstance(placed, Nesting):

@@ -127,7 +127,7 @@ READY = {
 }
 """Name -> method, in the order in which they are taught."""
 
-_NAME = re.compile(r"(?:M(\d+),)?([^,]*)")
+_NAME = re.compile(r"(?:M(\d+),)?([^,:]*)(?::(\d+))?")
 
 
 def ready_plan(
@@ -135,15 +135,14 @@ def ready_plan(
     model: ModelConfig,
     ranks: int,
     batch: int | None = None,
-    depth: int | None = None,
 ) -> Plan:
     """The plan of a method for a model on `ranks` devices.
 
     `M2,megatron` runs two copies of the method, each on its half of the devices and of the batch.
-    `depth` is Tesseract's d; by default the largest up to q. Raises `PlanError` for a method, a
-    mesh or a model that do not fit.
+    `tesseract:2` has depth 2; by default the depth is the largest up to q. Raises `PlanError` for
+    a method, a mesh or a model that do not fit.
     """
-    copies, method = _parse(name, ranks)
+    copies, method, depth = _parse(name, ranks)
     lengths = _lengths(method, name, copies, ranks, depth)
     roles = READY[method].roles(*lengths)
     data = f"M{copies}," if copies > 1 else ""
@@ -154,12 +153,12 @@ def ready_plan(
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
 
 
-def _parse(name: str, ranks: int) -> tuple[int, str]:
-    """Number of copies and the method."""
+def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
+    """Number of copies, the method, and its depth where one is given."""
     match = _NAME.fullmatch(name)
     if not match or match[2] not in READY:
         raise PlanError(
-            f"expected a ready plan ({', '.join(READY)}), or M<d>, before one as in M2,megatron, "
+            f"expected a preset plan ({', '.join(READY)}), or M<d>, before one as in M2,megatron, "
             f"got {name!r}"
         )
     if not 1 <= ranks <= MOST_RANKS:
@@ -170,7 +169,7 @@ def _parse(name: str, ranks: int) -> tuple[int, str]:
             f"{name}: expected a number of devices that M{copies} divides, got {ranks}: "
             f"take {max(1, copies)} or a multiple of it, or another M"
         )
-    return copies, match[2]
+    return copies, match[2], int(match[3]) if match[3] else None
 
 
 def _lengths(method: str, name: str, copies: int, ranks: int, depth: int | None) -> tuple[int, ...]:
@@ -195,7 +194,8 @@ def _lengths_of_depth(
 ) -> tuple[int, ...]:
     if method != "tesseract":
         raise PlanError(
-            f"{name}: expected no depth, which only tesseract has, got {depth}: leave it out"
+            f"{name}: expected no depth, which only tesseract has, got :{depth}: write "
+            f"{name.partition(':')[0]}"
         )
     layer, rest = divmod(ranks // copies, max(1, depth))
     side = _square(layer)

@@ -1,17 +1,27 @@
-"""`primepar plan --pipeline`: every split of the devices into stages, replicas and neighbours."""
+"""`primepar pipeline`: every split of the devices into pipeline stages and replicas."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
 
-from primepar.commands.progress import Tick
+import typer
+
+from primepar.commands.options import JsonOption, json_text
+from primepar.commands.plan_options import (
+    BatchOption,
+    ClusterOption,
+    DevicesOption,
+    DtypeOption,
+    ModelArgument,
+    Question,
+    SpaceOption,
+)
+from primepar.commands.progress import Tick, progress
 from primepar.errors import PlanError
-from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
 from primepar.plan.pipeline.schedule import bubble
 from primepar.plan.pipeline.splits import Pipeline, Splits
-from primepar.plan.search.space import SpaceName
 
 
 @dataclass(frozen=True)
@@ -29,17 +39,36 @@ class Row:
     fits: bool
 
 
-def pipelines(
-    model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
-    space: SpaceName, tick: Tick,
-) -> list[Row]:  # fmt: skip
+def pipeline(
+    model: ModelArgument,
+    cluster: ClusterOption,
+    devices: DevicesOption,
+    batch: BatchOption = 8,
+    dtype: DtypeOption = None,
+    space: SpaceOption = "paper",
+    json: JsonOption = False,
+) -> None:
+    """List all splits of the devices into pipeline stages, replicas and devices of a replica.
+
+    The fastest comes first. Every stage has the fastest plan of its own. No plan is written.
+    """
+    question = Question(model, cluster, devices, batch, dtype, space)
+    with progress() as tick:
+        rows = pipelines(question, tick)
+    typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
+
+
+def pipelines(question: Question, tick: Tick) -> list[Row]:
     """All splits, the best first.
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
     """
-    dtype = dtype or next(iter(cluster.rates))
-    found = Splits(model, cluster, devices, batch, dtype, space, tick=tick).ranked()
-    rows = [_row(each, cluster) for each in found]
+    model, cluster = question.read
+    dtype = question.dtype or next(iter(cluster.rates))
+    splits = Splits(
+        model, cluster, question.devices, question.batch, dtype, question.space, tick=tick
+    )
+    rows = [_row(split, cluster) for split in splits.ranked()]
     if not rows[0].fits:
         least = ceil(min(row.memory for row in rows))
         raise PlanError(
@@ -50,10 +79,10 @@ def pipelines(
     return rows
 
 
-def _row(found: Pipeline, cluster: Cluster) -> Row:
-    idle = bubble(found.split.stages, found.microbatches)
-    return Row(*found.split, found.microbatches, found.size, found.seconds, idle, found.memory,
-               found.memory <= cluster.memory)  # fmt: skip
+def _row(split: Pipeline, cluster: Cluster) -> Row:
+    idle = bubble(split.split.stages, split.microbatches)
+    return Row(*split.split, split.microbatches, split.size, split.seconds, idle, split.memory,
+               split.memory <= cluster.memory)  # fmt: skip
 
 
 def pipeline_words(rows: list[Row]) -> str:
@@ -61,8 +90,8 @@ def pipeline_words(rows: list[Row]) -> str:
     heads = ("stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB", "")
     cells = [heads, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(own, widths, strict=True)).rstrip()
-             for own in cells]  # fmt: skip
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in cells]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -1,13 +1,30 @@
-"""`primepar plan --objective redundancy`: the least redundant memory, and how sure that is."""
+"""`primepar redundancy`: the plan with the least redundant memory, and how sure that is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from primepar.commands.plan_objective import Objective
+import typer
+
+from primepar.commands.options import JsonOption, json_text
+from primepar.commands.plan_objective import Bounds
+from primepar.commands.plan_options import (
+    BatchOption,
+    ClusterOption,
+    DevicesOption,
+    DtypeOption,
+    ExplainOption,
+    MemoryOption,
+    ModelArgument,
+    OutputOption,
+    Question,
+    SpaceOption,
+    WithinOption,
+)
+from primepar.commands.progress import progress
 from primepar.errors import ConfigError, PlanError, UndecidedError
 
 if TYPE_CHECKING:
@@ -18,12 +35,12 @@ if TYPE_CHECKING:
 
 Solver = Literal["ilp", "dp"]
 TIMEOUT = 60.0
-"""Seconds that the integer program may take where nothing else is said."""
+"""Seconds that the integer program may take by default."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The least redundancy: how it was found, and that of other plans beside it.
+    """The least redundancy: how it was found, and that of other plans.
 
     No plan has less than `bound` bytes; `gap` is what may be saved at most, as a share.
     """
@@ -40,32 +57,28 @@ class Comparison:
 class Solving:
     """The options that say how the least redundancy is found."""
 
-    objective: Objective
-    solver: Solver | None
+    bounds: Bounds
+    solver: Solver
     timeout: float | None
 
     def check(self) -> None:
-        """Raise `ConfigError` for options that say nothing, or a limit that is none."""
-        given = {"--solver": self.solver is not None, "--timeout": self.timeout is not None}
-        if self.objective.goal != "redundancy":
-            beside = f"--objective {self.objective.goal}"
-            self.objective.refuse(given, beside, "it has one search of its own")
+        """Raise `ConfigError` for options without effect, or a limit that is none."""
+        self.bounds.check_bounds()
         if self.solver == "dp":
-            bounds = {"--within": self.objective.within is not None,
-                      "--memory": self.objective.memory is not None}  # fmt: skip
+            given = {"--within": self.bounds.within is not None,
+                     "--memory": self.bounds.memory is not None,
+                     "--timeout": self.timeout is not None}  # fmt: skip
             why = "only the integer program keeps to bounds, or to a time"
-            self.objective.refuse(bounds | {"--timeout": given["--timeout"]}, "--solver dp", why)
+            self.bounds.refuse(given, "--solver dp", why)
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison | None]:
-        """The best plan within the bounds; of the least redundancy, others beside it.
+    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison]:
+        """The plan with the least redundancy within the bounds, and how it compares.
 
-        `planner` makes one that keeps what costs more and takes less memory. Raises `PlanError`
-        where no plan is within the bounds, `UndecidedError` if none was found in time.
+        `planner(True)` keeps states that take more time and less memory. Raises `PlanError` where
+        no plan is within the bounds, `UndecidedError` if none was found in time.
         """
-        if self.objective.goal != "redundancy":
-            return self.objective.best(planner), None
         made = planner(True)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
         if least.found is None:
@@ -88,7 +101,7 @@ class Solving:
         """First without the bound on memory that a device is: mostly the plan is within it."""
         from primepar.plan.redundancy.least import Within, least
 
-        asked, device = self.objective, planner.training.cluster.memory
+        asked, device = self.bounds, planner.training.cluster.memory
         timeout = self.timeout or TIMEOUT
         within = Within(asked.within or inf, asked.memory or inf)
         found = least(planner, within, timeout)
@@ -100,7 +113,7 @@ class Solving:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
         from primepar.plan.redundancy.program import MOST_COLUMNS
 
-        asked = self.objective
+        asked = self.bounds
         if least.columns > MOST_COLUMNS:
             return UndecidedError(
                 f"expected an integer program of at most {MOST_COLUMNS:,} variables, got "
@@ -125,33 +138,86 @@ class Solving:
     def _comparison(
         self, least: Least, found: Found, planner: Callable[[bool], Planner]
     ) -> Comparison:
-        """The plan that was found beside the fastest one and Megatron's."""
+        """The plan that was found, compared with the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
 
-        beside = megatron(found.planner)
+        of_megatron = megatron(found.planner)
         plans = [Account.of("this plan", found),
                  Account.of("fastest plan", planner(False).search())]  # fmt: skip
-        plans += [] if beside is None else [beside]
-        solver = self.solver or "ilp"
-        return Comparison(solver, least.proved, least.bound, least.gap, least.columns, plans)
+        plans += [] if of_megatron is None else [of_megatron]
+        return Comparison(self.solver, least.proved, least.bound, least.gap, least.columns, plans)
 
 
-def with_comparison(told: Explanation, beside: Comparison) -> dict[str, object]:
+def redundancy(
+    model: ModelArgument,
+    cluster: ClusterOption,
+    devices: DevicesOption,
+    batch: BatchOption = 8,
+    dtype: DtypeOption = None,
+    space: SpaceOption = "paper",
+    memory: MemoryOption = None,
+    within: WithinOption = None,
+    solver: Annotated[
+        Solver,
+        typer.Option(help="The integer program, or the dynamic program, which takes no bounds."),
+    ] = "ilp",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Time limit of the integer program.", show_default="60"
+        ),
+    ] = None,
+    explain: ExplainOption = False,
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the plan that holds the fewest bytes beyond one copy of every tensor.
+
+    It is compared with the fastest plan and with Megatron's. Ends with 3 if the time limit passes
+    before the plan is proved to be the best.
+    """
+    question = Question(model, cluster, devices, batch, dtype, space)
+    solving = Solving(Bounds(memory, within), solver, timeout)
+    solving.check()
+    from primepar.plan.plan import save_plan
+    from primepar.plan.search.explain import explain as explained
+    from primepar.plan.search.explain import words
+
+    with progress() as tick:
+        best, comparison = solving.best(question.planner(tick))
+        tick("what every device sends and holds")
+        explanation = explained(best, neighbours=explain)
+    if output is not None:
+        save_plan(best.plan, output)
+    if json:
+        typer.echo(json_text(with_comparison(explanation, comparison)), nl=False)
+    else:
+        typer.echo(words(explanation) + comparison_words(comparison), nl=False)
+        if output is not None:
+            typer.echo(f"wrote {output}")
+    raise typer.Exit(0 if comparison.proved else UndecidedError.exit_code)
+
+
+def with_comparison(explanation: Explanation, comparison: Comparison) -> dict[str, object]:
     """The explanation of the plan with one more key, `redundancy`."""
-    own = {each.name: getattr(told, each.name) for each in fields(told)}
-    return own | {"redundancy": beside}
+    keys = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
+    return keys | {"redundancy": comparison}
 
 
-def comparison_words(told: Comparison) -> str:
+def comparison_words(comparison: Comparison) -> str:
     """The comparison as text."""
     from primepar.plan.redundancy.compare import table
 
-    if told.solver == "dp":
+    if comparison.solver == "dp":
         how = "no plan of the space has less redundant memory, by the dynamic program"
-    elif told.proved:
-        how = (f"no plan of the space within the bounds has less redundant memory: proved by the "
-               f"integer program, {told.variables:,} variables, gap {told.gap:g}")  # fmt: skip
+    elif comparison.proved:
+        how = (
+            "no plan of the space within the bounds has less redundant memory: proved by the "
+            f"integer program, {comparison.variables:,} variables, gap {comparison.gap:g}"
+        )
     else:
-        how = (f"not proved to have the least redundant memory: stopped by --timeout, when none "
-               f"had less than {told.bound / 2**20:,.1f} MiB (gap {told.gap:.2%})")  # fmt: skip
-    return f"\n{table(told.plans)}\n\n{how}\n"
+        how = (
+            "not proved to have the least redundant memory: stopped by --timeout, when none "
+            f"had less than {comparison.bound / 2**20:,.1f} MiB (gap {comparison.gap:.2%})"
+        )
+    return f"\n{table(comparison.plans)}\n\n{how}\n"
