@@ -38,8 +38,8 @@ def prove(program: Program, name: str) -> str:
             words = (each.counterexample or each.reason or "").splitlines()[0]
             raise RefutedError(
                 f"{name}: expected a program that is proved, got {each.name} {each.verdict}: "
-                f"{words}; look at it with primepar verify, or add --no-verify to run it all the "
-                "same"
+                f"{words}; look at it with primepar verify, or add --set checks.verify=false to "
+                "run it all the same"
             )
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
