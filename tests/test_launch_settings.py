@@ -41,15 +41,10 @@ REFUSED = {
     ("--set", "model.heads=5"): "heads: expected a divisor of hidden=192, got 5",
     ("--ranks", "0"): "--ranks: expected 1 or more, got 0",
     ("--resume",): "--resume: expected a folder of checkpoints, got none: add --checkpoint DIR",
-    (
-        "--set",
-        "checkpoint.every=5",
-    ): "checkpoint.every: expected a folder of checkpoints, got none: add --checkpoint DIR",
-    (
-        "--set",
-        "output.trace=run.png",
-    ): "output.trace: expected a name that ends with .svg "
-    "(a picture) or .json (a Chrome trace), got 'run.png'",
+    ("--set", "checkpoint.every=5"): "checkpoint.every: expected a folder of checkpoints, got "
+    "none: add --checkpoint DIR",
+    ("--set", "output.trace=run.png"): "output.trace: expected a name that ends with .svg (a "
+    "picture) or .json (a Chrome trace), got 'run.png'",
     ("--set", "output.log=no/where.jsonl"): "output.log no/where.jsonl: expected a folder that is "
     "there, got no: make it first",
     ("--data", "no.txt"): "no.txt: expected a file of text to train on, got no such file or "

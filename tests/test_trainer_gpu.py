@@ -24,15 +24,8 @@ pytestmark = [
 def losses(folder: Path, device: str, *arguments: str) -> dict[int, float]:
     """Step -> loss of a run in `folder`."""
     log = folder / f"{device}.jsonl"
-    done = run(
-        "train",
-        *SMALL,
-        "--set",
-        f"training.device={device}",
-        "--set",
-        f"output.log={log}",
-        *arguments,
-    )
+    changes = ("--set", f"training.device={device}", "--set", f"output.log={log}")
+    done = run("train", *SMALL, *changes, *arguments)
     assert (done.code, done.err) == (0, "")
     return {row.step: row.loss for row in read_log(log) if isinstance(row, StepRow)}
 
