@@ -19,7 +19,7 @@ from long_runs import fingerprint, judged
 from mutation_judge import Generated, Judged, agree_on, judge, tasks
 from mutation_store import Store
 
-from primepar.verify.explorer.judge import ORDER
+from primepar.verify.explorer.properties import ORDER
 
 COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 

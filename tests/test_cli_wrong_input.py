@@ -298,7 +298,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 
 COMMANDS = ("list, show, check, verify, certify, exercise, explore, plan, redundancy, pipeline, "
-            "profile, simulate, train, bench")  # fmt: skip
+            "profile, simulate, train")  # fmt: skip
 TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
           "preset plan together with --model")  # fmt: skip
 CLUSTER = f"cluster file (TOML), or a preset: {', '.join(ready_clusters())}"

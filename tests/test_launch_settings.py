@@ -12,8 +12,8 @@ import pytest
 from command import run
 
 from primepar.commands.train import train
-from primepar.distributed.relaunch import mpirun_line
-from primepar.distributed.settings import (
+from primepar.distributed.training.relaunch import mpirun_line
+from primepar.distributed.training.settings import (
     BATCH,
     OPTIONS,
     SIZES,
@@ -22,7 +22,7 @@ from primepar.distributed.settings import (
     key_of,
     meta_of,
 )
-from primepar.distributed.settings_file import (
+from primepar.distributed.training.settings_file import (
     arguments,
     config_text,
     read_settings,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from command import run
 
-from primepar.distributed.log import StepRow, read_log
+from primepar.distributed.training.log import StepRow, read_log
 
 SMALL = [
     "--batch", "4", "--set", "training.dtype=float64", "--set", "model.layers=1",

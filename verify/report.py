@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
-from primepar.verify.counterexample.data import Counterexample
+from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
+from primepar.schedule.counterexample import Counterexample
 
 Verdict = Literal["proved", "refuted", "unknown", "not asked"]
 """A property that has no meaning until another one holds is not asked; a report always is."""

@@ -25,7 +25,7 @@ from primepar.plan.pipeline.splits import Pipeline, Splits
 
 
 @dataclass(frozen=True)
-class Row:
+class SplitRow:
     """One split: seconds of a step, idle time over work, and bytes of the fullest device."""
 
     stages: int
@@ -58,7 +58,7 @@ def pipeline(
     typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
 
 
-def pipelines(question: Question, tick: Tick) -> list[Row]:
+def pipelines(question: Question, tick: Tick) -> list[SplitRow]:
     """All splits, the best first.
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
@@ -79,13 +79,13 @@ def pipelines(question: Question, tick: Tick) -> list[Row]:
     return rows
 
 
-def _row(split: Pipeline, cluster: Cluster) -> Row:
+def _row(split: Pipeline, cluster: Cluster) -> SplitRow:
     idle = bubble(split.split.stages, split.microbatches)
-    return Row(*split.split, split.microbatches, split.size, split.seconds, idle, split.memory,
+    return SplitRow(*split.split, split.microbatches, split.size, split.seconds, idle, split.memory,
                split.memory <= cluster.memory)  # fmt: skip
 
 
-def pipeline_words(rows: list[Row]) -> str:
+def pipeline_words(rows: list[SplitRow]) -> str:
     """The rows as a table."""
     heads = ("stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB", "")
     cells = [heads, *map(_cells, rows)]
@@ -95,7 +95,7 @@ def pipeline_words(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SplitRow) -> tuple[str, ...]:
     split = tuple(map(str, (row.stages, row.replicas, row.parts)))
     took = f"{row.microbatches} of {row.microbatch}", f"{1e3 * row.seconds:,.1f}"
     memory = f"{row.memory / 2**20:,.1f}", "" if row.fits else "too much"

@@ -76,7 +76,7 @@ def plan(
 
 def _best(question: Question, asked: Objective, explain: bool, output: Path | None) -> Explanation:
     """The best plan in words and numbers; written where there is a place for it."""
-    from primepar.plan.plan import save_plan
+    from primepar.plan.plan_file import save_plan
     from primepar.plan.search.explain import explain as explained
 
     with progress() as tick:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
-    from primepar.plan.search.planner import Found, Planner
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Goal = Literal["time", "memory", "pareto"]
 _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
@@ -53,7 +54,7 @@ class Bounds:
                     f"{option}: expected none together with {with_}, as {because}: leave it out"
                 )
 
-    def fastest(self, planner: Planner, bound: float, held: bool = False) -> Found:
+    def fastest(self, planner: Planner, bound: float, held: bool = False) -> SearchResult:
         """The fastest plan within `bound` bytes, as the search adds them up.
 
         Where there is none, the smallest, if `held` is asked for and a device holds no more at
@@ -77,13 +78,14 @@ class Bounds:
         return found
 
     @staticmethod
-    def smallest(planner: Callable[[bool], Planner], within: float) -> Found:
+    def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
         """The smallest plan within `within` seconds. Raises `PlanError`."""
+        from primepar.plan.search.search import search
         from primepar.plan.search.tradeoff import Tradeoff
 
         found = Tradeoff(planner(True)).smallest(within)
         if found is None:
-            shortest = planner(False).search().seconds
+            shortest = search(planner(False)).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
@@ -115,16 +117,16 @@ class Objective(Bounds):
         self.refuse({name: given[name] for name in without_effect},
                     f"--objective {self.goal}", because)  # fmt: skip
 
-    def best(self, planner: Callable[[bool], Planner]) -> Found:
+    def best(self, planner: Callable[[bool], Planner]) -> SearchResult:
         """The best plan; `planner(True)` keeps states that take more time and less memory.
 
         Raises `PlanError` where no plan is within the bound.
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
-        from primepar.plan.search.classes import EXACT
+        from primepar.plan.search.search import EXACT, search
 
-        found = planner(False).search()
+        found = search(planner(False))
         cluster = found.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
         if found.memory <= bound or max(found.held) <= bound:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from primepar.distributed.settings import DeviceChoice, Dtype
+from primepar.distributed.training.settings import DeviceChoice, Dtype
 
 
 def profile(
@@ -34,8 +34,8 @@ def profile(
 
     `plan`, `redundancy`, `pipeline` and `simulate` take the file as --cluster.
     """
-    from primepar.distributed.profile import Profile
-    from primepar.distributed.profile import profile as measure
+    from primepar.distributed.profiling.measure import Profile
+    from primepar.distributed.profiling.measure import profile as measure
 
     asked = Profile(output=str(output), ranks=ranks, dtype=dtype, device=device)
     raise typer.Exit(measure(asked))

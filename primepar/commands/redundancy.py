@@ -29,9 +29,10 @@ from primepar.errors import ConfigError, PlanError, UndecidedError
 
 if TYPE_CHECKING:
     from primepar.plan.redundancy.compare import Account
-    from primepar.plan.redundancy.least import Least
+    from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
-    from primepar.plan.search.planner import Found, Planner
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Solver = Literal["ilp", "dp"]
 TIMEOUT = 60.0
@@ -73,7 +74,7 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison]:
+    def best(self, planner: Callable[[bool], Planner]) -> tuple[SearchResult, Comparison]:
         """The plan with the least redundancy within the bounds, and how it compares.
 
         `planner(True)` keeps states that take more time and less memory. Raises `PlanError` where
@@ -86,7 +87,7 @@ class Solving:
         return least.found, self._comparison(least, least.found, planner)
 
     def _by_search(self, planner: Planner) -> Least:
-        from primepar.plan.redundancy.least import least_by_search
+        from primepar.plan.redundancy.least_redundancy import least_by_search
 
         least, cluster = least_by_search(planner), planner.training.cluster
         if least.found is not None and least.found.memory > cluster.memory:
@@ -99,7 +100,7 @@ class Solving:
 
     def _by_program(self, planner: Planner) -> Least:
         """First without the bound on memory that a device is: mostly the plan is within it."""
-        from primepar.plan.redundancy.least import Within, least
+        from primepar.plan.redundancy.least_redundancy import Within, least
 
         asked, device = self.bounds, planner.training.cluster.memory
         timeout = self.timeout or TIMEOUT
@@ -111,7 +112,7 @@ class Solving:
 
     def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
-        from primepar.plan.redundancy.program import MOST_COLUMNS
+        from primepar.plan.redundancy.integer_program import MOST_COLUMNS
 
         asked = self.bounds
         if least.columns > MOST_COLUMNS:
@@ -136,14 +137,15 @@ class Solving:
         )
 
     def _comparison(
-        self, least: Least, found: Found, planner: Callable[[bool], Planner]
+        self, least: Least, found: SearchResult, planner: Callable[[bool], Planner]
     ) -> Comparison:
         """The plan that was found, compared with the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
+        from primepar.plan.search.search import search
 
         of_megatron = megatron(found.planner)
         plans = [Account.of("this plan", found),
-                 Account.of("fastest plan", planner(False).search())]  # fmt: skip
+                 Account.of("fastest plan", search(planner(False)))]  # fmt: skip
         plans += [] if of_megatron is None else [of_megatron]
         return Comparison(self.solver, least.proved, least.bound, least.gap, least.columns, plans)
 
@@ -179,7 +181,7 @@ def redundancy(
     question = Question(model, cluster, devices, batch, dtype, space)
     solving = Solving(Bounds(memory, within), solver, timeout)
     solving.check()
-    from primepar.plan.plan import save_plan
+    from primepar.plan.plan_file import save_plan
     from primepar.plan.search.explain import explain as explained
     from primepar.plan.search.explain import words
 

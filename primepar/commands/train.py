@@ -74,7 +74,7 @@ def train(
     Run it alone, with --ranks N, or under mpirun or torchrun. The program of a step is proved
     first. Ctrl-C ends the run after its step. An option overrides --set and the file.
     """
-    from primepar.distributed.settings_file import config_text, settings_of
+    from primepar.distributed.training.settings_file import config_text, settings_of
 
     settings = settings_of(config, changes or (), {
         "plan": plan, "steps": steps, "batch": batch, "data": data, "seed": seed,
@@ -84,6 +84,6 @@ def train(
         typer.echo(config_text(settings), nl=False)
         return
     from primepar.commands.proof import prove
-    from primepar.distributed.command import train as run
+    from primepar.distributed.training.run import train as run
 
     raise typer.Exit(run(settings, ranks, prove))

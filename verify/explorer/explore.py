@@ -16,8 +16,8 @@ from typing import Literal
 
 from primepar.schedule.program import Program
 from primepar.verify.explorer.counts import judge_counts
-from primepar.verify.explorer.judge import ORDER, STATIC, asked, judge_coverage, judge_end
 from primepar.verify.explorer.machine import Machine
+from primepar.verify.explorer.properties import ORDER, STATIC, asked, judge_coverage, judge_end
 
 MOST_STATES = 200_000
 Verdict = Literal["proved", "refuted", "unknown"]
