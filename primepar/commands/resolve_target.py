@@ -10,6 +10,7 @@ from pathlib import Path
 from primepar.errors import PrimitiveError, SequenceError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.registry import labelled
+from primepar.plan import PRESETS
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import is_plan, load_plan
 from primepar.schedule import Primitive, Program, Sequence, load_program

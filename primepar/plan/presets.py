@@ -160,8 +160,8 @@ def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
     match = _NAME.fullmatch(name)
     if not match or match[2] not in PRESETS:
         raise PlanError(
-            f"expected a preset plan ({', '.join(PRESETS)}), or M<d>, before one as in M2,megatron, "
-            f"got {name!r}"
+            f"expected a preset plan ({', '.join(PRESETS)}), or M<d>, before one as in "
+            f"M2,megatron, got {name!r}"
         )
     if not 1 <= ranks <= MOST_RANKS:
         raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")
