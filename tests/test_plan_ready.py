@@ -122,6 +122,7 @@ def test_a_name_of_no_method_is_refused(name: str) -> None:
     assert refusal(name, 4) == (
         "expected a preset plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
         f"stationary, data), or M<d>, before one as in M2,megatron, got {name!r}"
+        f"{': write megatron' * name.endswith('megatron')}"
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
 
-from primepar.errors import PlanError
+from primepar.errors import PlanError, nearest
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.plan.plan import MOST_RANKS, Plan
@@ -161,7 +161,7 @@ def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
     if not match or match[2] not in PRESETS:
         raise PlanError(
             f"expected a preset plan ({', '.join(PRESETS)}), or M<d>, before one as in "
-            f"M2,megatron, got {name!r}"
+            f"M2,megatron, got {name!r}{nearest(name, PRESETS)}"
         )
     if not 1 <= ranks <= MOST_RANKS:
         raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -16,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from primepar.distributed.training.settings import OPTIONS, Settings, key_of, meta_of, shown
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, nearest
 from primepar.files import read_bytes
 
 _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string",
@@ -115,7 +114,7 @@ def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
     if section not in _names():
         raise ConfigError(
             f"{path}: expected sections out of {', '.join(_names())}, got [{section}]"
-            f"{_near(section, _names(), '[', ']')}"
+            f"{nearest(section, _names(), '[', ']')}"
         )
     return keys
 
@@ -126,7 +125,7 @@ def _setting(path: Path, section: str, key: str, value: Any) -> tuple[str, Any]:
     if key not in keys:
         raise ConfigError(
             f"{path}: {section}.{key}: expected a key out of {', '.join(keys)}, got {key!r}"
-            f"{_near(key, keys)}"
+            f"{nearest(key, keys)}"
         )
     try:
         return keys[key], msgspec.convert(value, _type(keys[key]))
@@ -161,18 +160,12 @@ def _instead(key: str, text: str) -> str:
     section, _, end = key.partition(".")
     if section in _names():
         keys = _names()[section]
-        near = _near(end, keys, f"{section}.", f"={text}")
+        near = nearest(end, keys, f"{section}.", f"={text}")
         return near or f": write one of {', '.join(f'{section}.{each}' for each in keys)}"
     known = {key_of(name): name for name in Settings.__struct_fields__}
     same = [each for each in known if each.partition(".")[2] == key or known[each] == key]
-    near = f": write {same[0]}={text}" if same else _near(key, known, "", f"={text}")
+    near = f": write {same[0]}={text}" if same else nearest(key, known, "", f"={text}")
     return near or ": primepar train --show-config lists them all"
-
-
-def _near(name: str, known: Iterable[str], before: str = "", after: str = "") -> str:
-    """`: write ...` with the nearest of the names that there are, if one is near."""
-    near = get_close_matches(name, list(known), n=1)
-    return f": write {before}{near[0]}{after}" if near else ""
 
 
 def _type(name: str) -> Any:
