@@ -29,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("list", epilog="Example: primepar list")(list_)
 app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
@@ -50,15 +51,13 @@ app.command("profile", epilog="Example: primepar profile --ranks 4 -o here.toml"
 app.command(
     "simulate", epilog="Example: primepar simulate P2x2 --shape 4096,4096,4096 --cluster h200-8"
 )(simulate)
-app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
-    train
-)
+app.command("train", epilog="Example: mpirun -n 4 primepar train --plan P2x2 --steps 100")(train)
 
 
 def main(commands: typer.Typer = app, name: str = "primepar") -> None:
     """Run a command line: bad input ends in one line on stderr, never in a traceback."""
     try:
-        sys.exit(commands(prog_name=name, standalone_mode=False))
+        sys.exit(commands(_arguments(), prog_name=name, standalone_mode=False))
     except PrimeParError as error:
         _refuse(name, str(error), error.exit_code)
     except UsageError as error:
@@ -70,6 +69,13 @@ def main(commands: typer.Typer = app, name: str = "primepar") -> None:
     except MemoryError:
         _refuse(name, "expected a mesh and a shape that fit into memory, got larger ones: take "
                 "smaller ones")  # fmt: skip
+
+
+def _arguments() -> list[str]:
+    """The words of the command line; `help verify` is `verify --help`."""
+    if sys.argv[1:2] == ["help"]:
+        return [*sys.argv[2:], "--help"]
+    return sys.argv[1:]
 
 
 def _refuse(name: str, message: str, code: int = PrimeParError.exit_code) -> NoReturn:

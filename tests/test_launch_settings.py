@@ -49,8 +49,9 @@ REFUSED = {
     "there, got no: make it first",
     ("--data", "no.txt"): "no.txt: expected a file of text to train on, got no such file or "
     "directory: check --data",
-    ("--plan", "P2x3"): "sequence 'P2x3': expected 2 lengths after P, equal along r "
-    "and c, like P2x2, got 'P2x3'",
+    ("--plan", "P2x3"): "--plan P2x3: expected a plan file (.json), or a sequence like K,P2x2, got "
+    "neither: sequence 'P2x3': expected 2 lengths after P, equal along r and c, like P2x2, got "
+    "'P2x3'",
     ("--set", "model.vocabulary=255"): "model.vocabulary: expected 256 or more, got 255",
     ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple or a divisor of the 2 slices "
     "of the rows in sequence P2x2, got 5: take 6, or another --plan",

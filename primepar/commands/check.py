@@ -17,13 +17,14 @@ from primepar.commands.options import (
     ShapeOption,
     SideOption,
     json_text,
+    likely_cause,
     no_shape,
     on_mesh,
     operator_of,
 )
 from primepar.commands.plan_targets import Making, refuse_for_plan
 from primepar.plan import Plan
-from primepar.schedule import Program
+from primepar.schedule import Primitive, Program
 
 if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
@@ -70,11 +71,13 @@ def check(
         report = check_program(placed, target, seed)
     else:
         raise no_shape(target, shape)
-    _end(report, json)
+    cause = likely_cause(found) if isinstance(found, Primitive) and not report.equal else ""
+    _end(report, json, cause)
 
 
-def _end(report: CheckReport, json: bool) -> NoReturn:
+def _end(report: CheckReport, json: bool, cause: str = "") -> NoReturn:
     typer.echo(json_text(report) if json else "\n".join(_lines(report)), nl=not json)
+    typer.echo("" if json else cause, nl=False)
     raise typer.Exit(0 if report.equal else 1)
 
 

@@ -136,6 +136,14 @@ def _is_length(part: str) -> bool:
     return part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0
 
 
+def likely_cause(primitive: Primitive) -> str:
+    """A line with the likeliest mistake in a map that is refuted; empty where none is seen."""
+    from primepar.schedule.slice_range import unwrapped
+
+    cause = unwrapped(primitive)
+    return f"  likely cause: {cause}\n" if cause else ""
+
+
 def operator_of(shape: str) -> Linear:
     """The operator of `--shape`. Raises `ShapeError`."""
     parts = [part.strip() for part in shape.split(",")]

@@ -30,8 +30,10 @@ from primepar.commands.options import (
     PositionsOption,
     SideOption,
     json_text,
+    likely_cause,
 )
 from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
+from primepar.commands.resolve_target import Target
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.pictures.counterexample_text import counterexample_lines
@@ -115,6 +117,7 @@ def verify(
         typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, replay)))
+        typer.echo(_cause(report, placed), nl=False)
     if output is not None:
         write_picture(report, output)
     if smallest is not None:
@@ -122,6 +125,12 @@ def verify(
     if certificate is not None:
         write_certificate(report, placed, certificate, side, buffered, timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _cause(report: Report, placed: Target | Nesting) -> str:
+    if report.verdict == "refuted" and isinstance(placed, Primitive):
+        return likely_cause(placed)
+    return ""
 
 
 def _named(target: str, side: str | None) -> str:

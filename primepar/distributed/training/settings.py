@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from primepar.errors import ConfigError, MeshError
+from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan import PRESETS, Plan, RowCuts, load_plan
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -216,7 +216,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         By default P{s}x{s} on s * s processes. Raises `MeshError`, or `ConfigError` where a size
         is not a multiple of the slices that it is cut into.
         """
-        sequence = parse_sequence(self._sequence_text(processes))
+        sequence = self._sequence(processes)
         if sequence.ranks != processes:
             raise MeshError(
                 f"sequence {sequence}: expected {sequence.ranks} processes, got {processes}: start "
@@ -245,16 +245,29 @@ class Settings(Struct, frozen=True, kw_only=True):
                     f"got {size}: take {-(-size // slices) * slices}, or another --plan"
                 )
 
-    def _sequence_text(self, processes: int) -> str:
+    def _sequence(self, processes: int) -> Sequence:
+        """The sequence that is given, or the default on a square number of processes."""
+        if self.plan in PRESETS:
+            raise ConfigError(
+                f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
+                f"of a preset: write its plan with primepar show {self.plan} --model config.json "
+                f"--devices {processes} -o plan.json"
+            )
         if self.plan is not None:
-            return self.plan
+            try:
+                return parse_sequence(self.plan)
+            except SequenceError as error:
+                raise SequenceError(
+                    f"--plan {self.plan}: expected a plan file (.json), or a sequence like K,P2x2, "
+                    f"got neither: {error}"
+                ) from None
         side = isqrt(processes)
         if side * side != processes:
             raise MeshError(
                 f"processes: expected a square number for the default sequence, got {processes}: "
                 f"choose one of {processes} devices, --plan {examples(processes)}"
             )
-        return f"P{side}x{side}"
+        return parse_sequence(f"P{side}x{side}")
 
 
 def shown(name: str) -> str:
