@@ -20,7 +20,7 @@ from primepar.schedule.tracing import maps_of
 
 _TOKEN = re.compile(r"[A-Z][a-z]?\d*(x\d+)*$|\w+\d+[xX;+ ]")
 """What looks like a primitive of a sequence, maybe misspelt."""
-LONGEST_LETTERS = 4
+LONGEST_LETTERS = 3
 """Length of a string from which on it is one name of an axis, and not a letter for each."""
 Target = Primitive | Sequence | Program | Plan
 
