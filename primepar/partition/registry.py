@@ -84,8 +84,9 @@ def _repeated(primitive: Primitive, match: re.Match[str]) -> str:
     """`: write P3x3` for P3, the one length along every axis."""
     if not match[2] or "x" in match[2]:
         return ""
-    lengths = primitive.sides_of((int(match[2]),) * len(primitive.axis_sides))
-    return f": write {primitive.text(lengths)}" if lengths else ""
+    lengths = (int(match[2]),) * (primitive.example.count("x") + 1)
+    fits = primitive.sides_of(lengths) is not None
+    return f": write {primitive.label}{'x'.join(map(str, lengths))}" if fits else ""
 
 
 def _respelt(token: str, text: str) -> str:
