@@ -1,4 +1,4 @@
-"""The command line `primepar`. Each command stands in a file of its own and loads what it needs."""
+"""The command line `primepar`. Each command is in a file of its own and loads what it needs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command, and show the help where none is named."""
+    """Take the options before a command, and print the help where none is named."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(PrimeParError.exit_code)

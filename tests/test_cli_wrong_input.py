@@ -292,8 +292,10 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 COMMANDS = ("list, show, check, verify, certify, exercise, explore, plan, redundancy, pipeline, "
             "profile, simulate, train")  # fmt: skip
-TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
-          "preset plan together with --model")  # fmt: skip
+TARGET = (
+    "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
+    "plan.json, or a preset plan with --model"
+)
 CLUSTER = f"cluster file (TOML), or a preset: {', '.join(ready_clusters())}"
 USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar show",
@@ -308,8 +310,7 @@ USAGE = {
         "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
         "power of two)",
     "simulate K2":
-        "--cluster: expected a value, got none: write --cluster NAME|FILE (a ready cluster, like "
-        "h200-8, or a TOML file of one)",
+        f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
     "plan opt-6.7b --cluster":
         "--cluster: expected a value, got none: write --cluster VALUE",
     "verify K2 --json=3": "--json: expected no value, got one: write --json",

@@ -159,7 +159,7 @@ verify = false
 """
 
 
-def test_options_override_set_and_set_overrides_the_file(tmp_path: Path) -> None:
+def test_options_and_set_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(FILE)
     changes = ["optimizer.lr=0.5", "output.log='a b'", "checks.conform=true", "optimizer.clip=2"]

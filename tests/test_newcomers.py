@@ -40,8 +40,8 @@ PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, da
 MODELS = "opt-6.7b, opt-175b, llama-2-7b, llama-2-70b, bloom-7b1, bloom-176b"
 CLUSTERS = "cpu-gloo-4, h200-8, torus-4x4, v100-8x4"
 TARGET = (
-    "a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
-    "preset plan together with --model"
+    "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
+    "plan.json, or a preset plan with --model"
 )
 
 

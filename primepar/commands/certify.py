@@ -39,7 +39,7 @@ class Checked(Struct, frozen=True):
     """The verdict that is certified if it holds."""
     scope: str
     properties: tuple[str, ...]
-    """What the verdict is about; of memory and traffic a certificate says nothing."""
+    """What the verdict is about; memory and traffic are never certified."""
     reason: str | None = None
     """What does not hold."""
 
@@ -62,7 +62,7 @@ def certify(
 ) -> None:
     """Check the certificate of a proof or a refutation, without Z3 and without the prover.
 
-    Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate.
+    Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate of TARGET.
     """
     making = Making(model, devices, batch, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)

@@ -45,22 +45,22 @@ def check(
     positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare emulated devices with one device, on integers and with ==.
+    """Compare emulated devices with one device: integers, and ==.
 
-    Phases with signatures of their own are computed by exact stand-ins; a training step of a plan
-    also on real numbers, loss and gradients within 1e-10 of the dense transformer's. Ends with 1
-    if a tensor differs, if the schedule is refused, or if other than the method's formula leaves a
-    device.
+    Phases with signatures of their own are computed by exact stand-ins. A training step of a plan
+    is also run on real numbers: loss and gradients are compared with the dense transformer's,
+    within 1e-10. Ends with 1 if a tensor differs, if the schedule is refused, or if a device sends
+    more or less than the formula of the method.
     """
     making = Making(model, devices, batch, positions)
-    found = making.resolved(target, step=True)
-    if isinstance(found, Plan):
+    resolved = making.resolved(target, step=True)
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(found)
+        step = making.step(resolved)
         from primepar.reference.check import check_plan
 
-        _end(check_plan(found, step.batch, step.positions, target, seed), json)
-    placed = on_mesh(target, found, side)
+        _end(check_plan(resolved, step.batch, step.positions, target, seed), json)
+    placed = on_mesh(target, resolved, side)
     operator = None if shape is None else operator_of(shape)
     from primepar.reference.check import check as check_sequence
     from primepar.reference.check import check_program
@@ -71,7 +71,7 @@ def check(
         report = check_program(placed, target, seed)
     else:
         raise no_shape(target, shape)
-    cause = likely_cause(found) if isinstance(found, Primitive) and not report.equal else ""
+    cause = likely_cause(resolved) if isinstance(resolved, Primitive) and not report.equal else ""
     _end(report, json, cause)
 
 

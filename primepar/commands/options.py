@@ -17,7 +17,8 @@ TargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A registered name, file.py:Class, program.json, or a sequence like K,P2x2.",
+        help="A name that `primepar list` prints, file.py:Class, program.json, or a sequence like "
+        "K,P2x2.",
         show_default=False,
     ),
 ]
@@ -25,8 +26,8 @@ PlanTargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, "
-        "or a preset plan together with --model.",
+        help="A name that `primepar list` prints, file.py:Class, program.json, a sequence like "
+        "K,P2x2, plan.json, or a preset plan with --model.",
         show_default=False,
     ),
 ]
@@ -35,7 +36,7 @@ SideOption = Annotated[
     typer.Option(
         "--side",
         metavar="S",
-        help="Length of the mesh's side; one length for each side where there are several: 2,3.",
+        help="Side of the mesh. Where it has several sides, one length each: 2,3.",
     ),
 ]
 ModelOption = Annotated[
@@ -65,7 +66,7 @@ PositionsOption = Annotated[
     typer.Option(
         "--positions",
         min=1,
-        help="Tokens of each sequence of a plan's step; all that the model takes if not given.",
+        help="Tokens of each sequence of a plan's step. By default the model's context.",
         show_default=False,
     ),
 ]
@@ -74,7 +75,7 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="M,N,K",
-        help="Elements of the operator's dims, or B,M,N,K; two for each slice if not given.",
+        help="Elements of the operator's dims, or B,M,N,K. By default two for each slice.",
         show_default=False,
     ),
 ]
@@ -85,9 +86,9 @@ MOST_DEVICES = 4096
 
 
 def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
-    """Put a primitive on the mesh of `--side`; let a sequence or a program be.
+    """Put a primitive on the mesh of `--side`; a sequence or a program has its own.
 
-    Raises `TargetError` if the side is missing, is no length, or has nothing to be said of.
+    Raises `TargetError` if the side is missing, is no length, or belongs to no primitive.
     """
     if isinstance(target, Plan):
         raise TargetError(
@@ -98,9 +99,9 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))
     elif side is not None:
-        own = "sequence" if isinstance(target, Sequence) else "program"
+        kind = "sequence" if isinstance(target, Sequence) else "program"
         raise TargetError(
-            f"{name}: expected no --side, as a {own} has its own mesh, got --side {side}: "
+            f"{name}: expected no --side, as a {kind} has its own mesh, got --side {side}: "
             "leave it out"
         )
     else:
@@ -156,7 +157,7 @@ def operator_of(shape: str) -> Linear:
 
 
 def no_shape(target: str, shape: str | None) -> TargetError:
-    """The error for a shape beside a program."""
+    """The error for a shape together with a program."""
     return TargetError(
         f"{target}: expected no --shape, as a program names its own, got --shape {shape}: "
         'write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'

@@ -64,18 +64,18 @@ class Bounds:
 
         tradeoff = Tradeoff(planner)
         least = tradeoff.least_memory()
-        found = tradeoff.fastest(max(bound, least))
-        assert found is not None, "the smallest plan is within the bound"
-        taken = max(found.held) if held and least > bound else ceil(least)
-        if taken > bound:
+        result = tradeoff.fastest(max(bound, least))
+        assert result is not None, "the smallest plan is within the bound"
+        least_bytes = max(result.held) if held and least > bound else ceil(least)
+        if least_bytes > bound:
             whose = f"a device of the cluster {planner.training.cluster.name}"
             raise PlanError(
                 f"expected a plan within the {bound:,.0f} bytes of "
                 f"{whose if self.memory is None else '--memory'}, got none: the smallest takes "
-                f"{taken:,} bytes, {taken - bound:,.0f} too many: take more --devices or a "
-                "smaller --batch"
+                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: take more --devices "
+                "or a smaller --batch"
             )
-        return found
+        return result
 
     @staticmethod
     def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
@@ -83,14 +83,14 @@ class Bounds:
         from primepar.plan.search.search import search
         from primepar.plan.search.tradeoff import Tradeoff
 
-        found = Tradeoff(planner(True)).smallest(within)
-        if found is None:
+        result = Tradeoff(planner(True)).smallest(within)
+        if result is None:
             shortest = search(planner(False)).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
             )
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,15 @@ class Objective(Bounds):
             return self.smallest(planner, self.within)
         from primepar.plan.search.search import EXACT, search
 
-        found = search(planner(False))
-        cluster = found.planner.training.cluster
+        result = search(planner(False))
+        cluster = result.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        if found.memory <= bound or max(found.held) <= bound:
-            return found
-        if found.planner.training.wires.devices > EXACT:
+        if result.memory <= bound or max(result.held) <= bound:
+            return result
+        if result.planner.training.wires.devices > EXACT:
             raise PlanError(
                 f"expected a plan within {bound:,.0f} bytes of a device, got one of "
-                f"{ceil(found.memory):,} bytes: on so many devices only the fastest is searched: "
+                f"{ceil(result.memory):,} bytes: on so many devices only the fastest is searched: "
                 "take more --devices, a smaller --batch, or --alpha for less memory"
             )
         return self.fastest(planner(True), bound, held=True)
@@ -144,12 +144,12 @@ class Objective(Bounds):
         """The Pareto front of time and memory, the fastest first."""
         from primepar.plan.search.tradeoff import Tradeoff
 
-        return [Outcome(each.seconds, each.memory) for each in Tradeoff(planner).front()]
+        return [Outcome(plan.seconds, plan.memory) for plan in Tradeoff(planner).front()]
 
 
 def front_words(front: list[Outcome]) -> str:
     """The front as a table."""
-    rows = [(f"{1e3 * each.seconds:,.3f}", f"{each.memory / 2**20:,.3f}") for each in front]
+    rows = [(f"{1e3 * plan.seconds:,.3f}", f"{plan.memory / 2**20:,.3f}") for plan in front]
     widths = [max(map(len, column)) for column in zip(("ms", "MiB"), *rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
              for row in [("ms", "MiB"), *rows]]  # fmt: skip

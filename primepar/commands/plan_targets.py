@@ -31,28 +31,28 @@ class Making:
 
     def nesting(self, target: str) -> Nesting | None:
         """The sequence for every length that a target names, where no option makes it a plan."""
-        given = (getattr(self, each.name) for each in fields(self))
+        given = (getattr(self, field.name) for field in fields(self))
         return without_lengths(target) if all(value is None for value in given) else None
 
     def resolved(self, target: str, step: bool) -> Target:
         """What a target names: a preset plan where it is asked for, else what there is.
 
         Of a plan whose `step` is meant, a batch and positions are its sizes. Raises `TargetError`
-        for options that say nothing of the target, and `PlanError` and `ConfigError`.
+        for options that have no effect on the target, and `PlanError` and `ConfigError`.
         """
         if any(value is not None for value in (self.model, self.devices)):
-            found: Target = self._made(target)
+            resolved: Target = self._made(target)
         else:
-            found = resolve(target)
-            if self.batch is not None and not (isinstance(found, Plan) and step):
-                found = self._made(target)
-        if self.positions is not None and not (isinstance(found, Plan) and step):
-            mend = ", or write --program" if isinstance(found, Plan) else ""
+            resolved = resolve(target)
+            if self.batch is not None and not (isinstance(resolved, Plan) and step):
+                resolved = self._made(target)
+        if self.positions is not None and not (isinstance(resolved, Plan) and step):
+            instead = ", or write --program" if isinstance(resolved, Plan) else ""
             raise TargetError(
                 f"{target}: expected no --positions, which the step of a plan has, got "
-                f"--positions {self.positions}: leave it out{mend}"
+                f"--positions {self.positions}: leave it out{instead}"
             )
-        return found
+        return resolved
 
     def _made(self, target: str) -> Plan:
         given = {"--devices": self.devices, "--batch": self.batch}
@@ -78,8 +78,8 @@ class Making:
 
     def replay(self, target: str) -> str:
         """The commands that run the step on emulated devices."""
-        given = "".join(f" --{each.name} {value}" for each in fields(self)
-                        if (value := getattr(self, each.name)) is not None)  # fmt: skip
+        given = "".join(f" --{field.name} {value}" for field in fields(self)
+                        if (value := getattr(self, field.name)) is not None)  # fmt: skip
         write = f"primepar show {target}{given} --program -o step.json"
         return f"{write} && primepar check step.json"
 
@@ -103,11 +103,11 @@ class TrainingStep:
 
 
 def show_plan(plan: Plan, output: Path | None, json: bool) -> None:
-    """Tell a plan in words and pictures, or write it or its picture into a file."""
+    """Print a plan operator by operator, or write it or its picture into a file."""
     if output is None:
-        told = describe(plan)
+        description = describe(plan)
         columns = shutil.get_terminal_size((100, 24)).columns
-        typer.echo(json_text(told) if json else words(told, columns), nl=False)
+        typer.echo(json_text(description) if json else words(description, columns), nl=False)
         return
     if output.suffix == ".json":
         save_plan(plan, output)
@@ -122,7 +122,7 @@ def show_plan(plan: Plan, output: Path | None, json: bool) -> None:
 
 
 def refuse_for_plan(target: str, options: dict[str, object]) -> None:
-    """Raise `TargetError` if an option is given that says nothing of a plan."""
+    """Raise `TargetError` if an option is given that has no effect on a plan."""
     for option, value in options.items():
         if value:
             given = option if value is True else f"{option} {value}"

@@ -99,16 +99,16 @@ class Solving:
         return least
 
     def _by_program(self, planner: Planner) -> Least:
-        """First without the bound on memory that a device is: mostly the plan is within it."""
+        """First without the memory limit of a device, as the plan mostly keeps to it."""
         from primepar.plan.redundancy.least_redundancy import Within, least
 
         asked, device = self.bounds, planner.training.cluster.memory
         timeout = self.timeout or TIMEOUT
         within = Within(asked.within or inf, asked.memory or inf)
-        found = least(planner, within, timeout)
-        if asked.memory is None and found.found is not None and found.found.memory > device:
+        result = least(planner, within, timeout)
+        if asked.memory is None and result.found is not None and result.found.memory > device:
             return least(planner, replace(within, memory=device), timeout)
-        return found
+        return result
 
     def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
@@ -137,14 +137,14 @@ class Solving:
         )
 
     def _comparison(
-        self, least: Least, found: SearchResult, planner: Callable[[bool], Planner]
+        self, least: Least, result: SearchResult, planner: Callable[[bool], Planner]
     ) -> Comparison:
         """The plan that was found, compared with the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
         from primepar.plan.search.search import search
 
-        of_megatron = megatron(found.planner)
-        plans = [Account.of("this plan", found),
+        of_megatron = megatron(result.planner)
+        plans = [Account.of("this plan", result),
                  Account.of("fastest plan", search(planner(False)))]  # fmt: skip
         plans += [] if of_megatron is None else [of_megatron]
         return Comparison(self.solver, least.proved, least.bound, least.gap, least.columns, plans)

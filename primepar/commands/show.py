@@ -39,12 +39,13 @@ def show(
         typer.Option(help="Draw only this phase.", show_default=False),
     ] = None,
     program: Annotated[
-        bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
+        bool, typer.Option("--program", help="Print the lowered program, to read, edit and verify.")
     ] = False,
     passes: Annotated[
         bool,
         typer.Option(
-            "--passes", help="What each pass makes of the program of a plan's training step."
+            "--passes",
+            help="Print what each pass changes in the program of a plan's step.",
         ),
     ] = False,
     model: ModelOption = None,
@@ -63,23 +64,23 @@ def show(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the space-time grid: what each device multiplies at each step, and what moves.
+    """Draw a schedule: what each device multiplies at each step, and what moves.
 
     `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run. A plan is
-    told operator by operator: its sequence, where its input and output lie, and what moves between;
-    its program is that of a whole training step, after the passes that `--passes` lists.
+    printed operator by operator: the sequence, the layouts of input and output, and what moves
+    between them. Its program is that of a whole training step, after the passes of --passes.
     """
     making = Making(model, devices, batch, positions)
-    found = making.resolved(target, step=program or passes)
-    if isinstance(found, Plan):
+    resolved = making.resolved(target, step=program or passes)
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--phase": phase})
         if passes:
-            _show_passes(target, making.step(found), output, program, json)
+            _show_passes(target, making.step(resolved), output, program, json)
         elif program:
             _check_output(output, program)
-            _show_step(making.step(found), output, json)
+            _show_step(making.step(resolved), output, json)
         else:
-            show_plan(found, output, json)
+            show_plan(resolved, output, json)
         return
     if passes:
         raise TargetError(
@@ -87,7 +88,7 @@ def show(
             "step, got no plan: name one, such as megatron-sp with --model and --devices"
         )
     _check_output(output, program)
-    placed = on_mesh(target, found, side)
+    placed = on_mesh(target, resolved, side)
     lowered = _lowered(target, placed, phase)
     if output is None:
         grid = _grid(target, placed, lowered)
@@ -114,8 +115,10 @@ def _show_passes(
         )
     from primepar.commands.show_passes import passes_text, stages
 
-    found = stages(step)
-    typer.echo(json_text(found) if json else passes_text(f"{target}, {step}", found), nl=False)
+    resolved = stages(step)
+    typer.echo(
+        json_text(resolved) if json else passes_text(f"{target}, {step}", resolved), nl=False
+    )
 
 
 def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:

@@ -31,7 +31,7 @@ from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
-from primepar.plan.cluster import Cluster, load_cluster
+from primepar.plan.cluster import Cluster, load_cluster, ready_clusters
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import simulate_step
@@ -44,7 +44,7 @@ def simulate(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="A ready cluster, like h200-8, or a TOML file of one."
+            metavar="FILE", help=f"Cluster file (TOML), or a preset: {', '.join(ready_clusters())}."
         ),
     ],
     side: SideOption = None,
@@ -52,8 +52,8 @@ def simulate(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Type of all elements; the first that the cluster has if not given.",
-            show_default=False,
+            help="Type of all elements.",
+            show_default="the cluster's first",
         ),
     ] = None,
     model: ModelOption = None,
@@ -65,16 +65,16 @@ def simulate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the time line: a picture (.svg), a Chrome trace (.json) or text (.txt).",
+            help="Write the timeline: a picture (.svg), a Chrome trace (.json) or text (.txt).",
             show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a program on a cluster, event by event: time, memory, bytes per link, a time line.
+    """Simulate a program on a cluster: time, memory, bytes on each link, and a timeline.
 
-    The program is the one that `primepar verify` proves and `primepar train` executes; of a plan,
-    a whole training step. The data is not looked at.
+    The program is the one that `primepar verify` proves and `primepar train` executes. Of a plan it
+    is a whole training step.
     """
     if output is not None and output.suffix not in (".svg", ".json", ".txt"):
         raise TargetError(
@@ -82,21 +82,21 @@ def simulate(
             f".txt (the text), got {output}"
         )
     making = Making(model, devices, batch, positions)
-    found, machine = making.resolved(target, step=True), load_cluster(cluster)
+    resolved, machine = making.resolved(target, step=True), load_cluster(cluster)
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
     step = None
-    if isinstance(found, Plan):
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(found)
-        run = simulate_step(found, step.batch, step.positions, machine, kind)
+        step = making.step(resolved)
+        run = simulate_step(resolved, step.batch, step.positions, machine, kind)
     else:
-        run = simulated(_program(target, found, side, shape), machine, kind)
-    told = _told(target, machine, kind, run, step)
+        run = simulated(_program(target, resolved, side, shape), machine, kind)
+    summary = _summary(target, machine, kind, run, step)
     if output is not None:
         write_text(output, _drawn(run, output.suffix))
     if json:
-        typer.echo(json_text(told), nl=False)
+        typer.echo(json_text(summary), nl=False)
         return
     typer.echo("\n".join(_lines(target, machine, kind, run, step)))
     if output is not None:
@@ -107,8 +107,8 @@ def simulate(
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
 
 
-def _program(target: str, found: Target, side: str | None, shape: str | None) -> Program:
-    placed = on_mesh(target, found, side)
+def _program(target: str, resolved: Target, side: str | None, shape: str | None) -> Program:
+    placed = on_mesh(target, resolved, side)
     if isinstance(placed, Program):
         if shape is not None:
             raise no_shape(target, shape)
@@ -137,17 +137,17 @@ def _scaled(run: Simulation) -> tuple[list[Event], str]:
     ], unit
 
 
-def _told(
+def _summary(
     target: str, cluster: Cluster, dtype: str, run: Simulation, step: TrainingStep | None
 ) -> dict[str, object]:
     """What `--json` prints; bytes, seconds and operations."""
-    told: dict[str, object] = {"target": target, "cluster": cluster.name, "dtype": dtype}
+    summary: dict[str, object] = {"target": target, "cluster": cluster.name, "dtype": dtype}
     if step is not None:
         tokens = step.batch * step.positions
-        told["step"] = {"batch": step.batch, "positions": step.positions,
+        summary["step"] = {"batch": step.batch, "positions": step.positions,
                         "tokens_per_second": tokens / run.seconds}  # fmt: skip
     return {
-        **told,
+        **summary,
         "ranks": len(run.peak),
         "seconds": run.seconds,
         "operations": run.operations,

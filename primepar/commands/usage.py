@@ -52,12 +52,12 @@ def _call(param: Any, path: str, ctx: Any) -> str:
     meaning = f" ({said[:1].lower()}{said[1:]})" if said else ""
     if param.param_type_name == "option":
         return f"{_name(param)} {param.metavar or 'VALUE'}{meaning}"
-    arguments = [each for each in ctx.command.params if each.param_type_name == "argument"]
+    arguments = [param for param in ctx.command.params if param.param_type_name == "argument"]
     return f"{path} {' '.join(map(_name, arguments))}{meaning}"
 
 
 def _value(message: str, name: str, arguments: list[str]) -> str:
-    """What Typer says of a value, in the words of this house where they are known."""
+    """The message of Typer about a value, in the form of all messages where it is known."""
     choice = re.fullmatch(r"(?:Value error, )?(.*) is not one of (.*?)\.?", message)
     if choice:
         return f"expected one of {choice[2].replace(chr(39), '')}, got {choice[1]}"
@@ -71,13 +71,13 @@ def _value(message: str, name: str, arguments: list[str]) -> str:
 
 def _given(name: str, arguments: list[str]) -> str:
     """The last value that was given to an option, or the first that is given to no option."""
-    found = "" if name.startswith("-") else next(iter(_plain(arguments[1:])), "")
+    value = "" if name.startswith("-") else next(iter(_plain(arguments[1:])), "")
     for at, word in enumerate(arguments):
         if word == name and at + 1 < len(arguments):
-            found = arguments[at + 1]
+            value = arguments[at + 1]
         elif word.startswith(f"{name}="):
-            found = word.removeprefix(f"{name}=")
-    return repr(found) if found else "another value"
+            value = word.removeprefix(f"{name}=")
+    return repr(value) if value else "another value"
 
 
 def _plain(arguments: list[str]) -> list[str]:

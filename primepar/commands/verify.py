@@ -57,16 +57,16 @@ def verify(
     all_sides: Annotated[
         bool,
         typer.Option(
-            "--all-sides", help="Prove a primitive, or K,P, for every side (the default)."
+            "--all-sides", help="Prove a primitive, or K,P, for every side. This is the default."
         ),
     ] = False,
     buffered: Annotated[
-        bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
+        bool, typer.Option("--buffered", help="Let every send return at once, a weaker question.")
     ] = False,
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds in all; what is not told by then is unknown.",
+            help="Seconds in all. A property that is not decided by then is unknown.",
         ),
     ] = 60.0,
     model: ModelOption = None,
@@ -78,11 +78,11 @@ def verify(
     certificate: CertificateOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
+    """Prove a primitive on every mesh, or a sequence or a program as it stands.
 
-    A sequence without lengths, like K,P, is proved for every length of every member.
-    Of a plan a whole training step is proved: forward, backward, sums of gradients and updates.
-    Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
+    A sequence without lengths, like K,P, is proved for every length of every member. Of a plan a
+    whole training step is proved: forward, backward, sums of gradients and updates. Ends with 0
+    if all is proved, 1 if something is refuted, 3 if something is unknown.
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
@@ -235,7 +235,7 @@ def _replay(target: str, side: str | None) -> str:
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
     """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
-    found = next((each.details for each in report.properties if each.details), None)
+    found = next((result.details for result in report.properties if result.details), None)
     sides = tuple((found.sides or {}).values()) if found else ()
     if not all(labelled(name) for name in nesting.names) or not sides:
         return f"primepar verify {target} --minimal wrong.json && primepar check wrong.json"
@@ -244,6 +244,6 @@ def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
 
 def _smallest_sides(primitive: Primitive, report: Report) -> str:
     """The sides that the first counterexample starts with, `s=2 (2x2 devices): ...`."""
-    refuted = (each.counterexample for each in report.properties if each.counterexample)
+    refuted = (result.counterexample for result in report.properties if result.counterexample)
     mesh = next(refuted, "").partition("(")[0]
     return ",".join(re.findall(r"=(\d+)", mesh)[: len(primitive.side_names)])

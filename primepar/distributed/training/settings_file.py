@@ -23,7 +23,7 @@ _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string"
 
 
 def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str, Any]) -> Settings:
-    """The settings of a file, changed by `section.key=value` words, and then by options.
+    """The settings of a file, changed by `section.key=value` words and by options.
 
     Raises `ConfigError` for an unknown key, a wrong type, a setting that is given twice on the
     command line, and for what `Settings` refuses.
