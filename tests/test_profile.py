@@ -55,7 +55,8 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
         (("-o", "here.toml", "opt-6.7b"),
          "expected no more arguments of primepar profile, got opt-6.7b: leave it out"),
         (("-o", "here.toml", "--json"),
-         "--json: expected an option of primepar profile, got no such one: write --help"),
+         "--json: expected an option of primepar profile, got no such one: primepar profile --help "
+         "lists them"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_profiled_is_refused_in_one_line(

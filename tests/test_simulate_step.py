@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from command import run
+from lowered_steps import lower_step
 
 from primepar.models import ModelConfig, load_config
-from primepar.operators import lower_step
 from primepar.plan import ready_plan
 from primepar.plan.cluster import load_cluster, ready_clusters
 from primepar.plan.simulator.step import simulate_step
@@ -136,7 +136,7 @@ WRONG = {
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
         f"h300: expected a cluster file or one of {', '.join(ready_clusters())}, got No such file "
-        "or directory"
+        "or directory: write h200-8"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,9 +20,10 @@ from primepar.commands.plan_options import (
 )
 from primepar.commands.progress import Tick, progress
 from primepar.errors import PlanError
-from primepar.plan.cluster import Cluster
-from primepar.plan.pipeline.schedule import bubble
-from primepar.plan.pipeline.splits import Pipeline, Splits
+
+if TYPE_CHECKING:
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.pipeline.splits import Pipeline
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def pipelines(question: Question, tick: Tick) -> list[SplitRow]:
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
     """
+    from primepar.plan.pipeline.splits import Splits
+
     model, cluster = question.read
     dtype = question.dtype or next(iter(cluster.rates))
     splits = Splits(
@@ -80,6 +84,8 @@ def pipelines(question: Question, tick: Tick) -> list[SplitRow]:
 
 
 def _row(split: Pipeline, cluster: Cluster) -> SplitRow:
+    from primepar.plan.pipeline.schedule import bubble
+
     idle = bubble(split.split.stages, split.microbatches)
     return SplitRow(*split.split, split.microbatches, split.size, split.seconds, idle, split.memory,
                split.memory <= cluster.memory)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import Target
 from primepar.commands.certificates import (
     CertificateOption,
     check_name,
@@ -33,22 +34,19 @@ from primepar.commands.options import (
     likely_cause,
 )
 from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
-from primepar.commands.resolve_target import Target
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
-from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.plan import Plan
 from primepar.schedule import Primitive, Program
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
-    from primepar.verify.report import PropertyResult, Report
+    from primepar.verify.report import Report
 
 EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
 LONGEST = 1_000_000
 """Seconds; Z3 counts milliseconds in 32 bits."""
 _COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow", "not asked": "yellow"}
-NOT_CERTIFIED = "proved by Z3, not certified"
 
 
 def verify(
@@ -116,8 +114,7 @@ def verify(
     if json:
         typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, scope, replay)))
-        typer.echo(_cause(report, placed), nl=False)
+        typer.echo("\n".join(_lines(report, scope, _cause(report, placed), replay)))
     if output is not None:
         write_picture(report, output)
     if smallest is not None:
@@ -127,10 +124,11 @@ def verify(
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
-def _cause(report: Report, placed: Target | Nesting) -> str:
+def _cause(report: Report, placed: Target | Nesting) -> list[str]:
+    """The line with the likeliest mistake in a primitive, or no line."""
     if report.verdict == "refuted" and isinstance(placed, Primitive):
         return likely_cause(placed)
-    return ""
+    return []
 
 
 def _named(target: str, side: str | None) -> str:
@@ -203,29 +201,20 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
     }
 
 
-def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
-    reach = f" {scope}" if report.verdict == "proved" else ""
-    yield f"{report.target}: {styled(report.verdict)}{reach}"
-    for result in report.properties:
-        verdict = styled(result.verdict, 8)
-        if result.certified is False:
-            verdict = typer.style(NOT_CERTIFIED, fg=_COLOURS["unknown"])
-        yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
-        yield from (f"      {line}" for line in _detail(result).splitlines())
-        if result.details is not None:
-            for line in counterexample_lines(result.details):
-                yield f"        {line}".rstrip()
+def _lines(report: Report, scope: str, cause: list[str], replay: str) -> Iterator[str]:
+    yield from report.lines(scope, seconds=True, paint=_paint)
+    yield from cause
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
 
-def _detail(result: PropertyResult) -> str:
-    return result.counterexample or result.reason or ""
+def _paint(text: str, verdict: str) -> str:
+    return typer.style(text, fg=_COLOURS[verdict])
 
 
 def styled(verdict: str, width: int = 0) -> str:
     """A verdict in its colour."""
-    return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
+    return _paint(f"{verdict:{width}}", verdict)
 
 
 def _replay(target: str, side: str | None) -> str:

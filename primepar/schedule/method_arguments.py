@@ -14,7 +14,9 @@ from typing import Any
 from primepar.errors import PrimitiveError
 from primepar.schedule.primitive import Primitive
 
-METHODS = ("steps", "forward", "backward", "gradient", "home", "sent", "held")
+MAPS = ("steps", "forward", "backward", "gradient", "home")
+FORMULAS = ("sent", "held")
+"""Inherited formulas may be of other sides than the maps; they are checked where used."""
 NEAR = 0.85
 """How alike a name that is not one of the class is to one that is, to be a misspelling of it."""
 _SIZES = ["M", "N", "K"]
@@ -44,14 +46,14 @@ def check_methods(primitive: Primitive) -> None:
             "none: write it, the other phases have its map unless they have their own"
         )
     _check_axes(primitive, written)
-    for method in METHODS:
+    for method in MAPS:
         if method in written:
             _check_arguments(primitive, method, written[method])
 
 
 def _check_spelling(kind: str, written: Mapping[str, Any]) -> None:
     """Raise `PrimitiveError` for a name that is nearly `forward`, say, where there is no such."""
-    known = ["axes", *METHODS]
+    known = ["axes", *MAPS, *FORMULAS]
     for name in written:
         near = get_close_matches(name, known, n=1, cutoff=NEAR)
         if near and name not in known and near[0] not in written and not name.startswith("_"):

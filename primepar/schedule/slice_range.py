@@ -1,7 +1,7 @@
 """The likeliest mistake in a map: a slice index that runs past the side, as `% s` was forgotten.
 
 Such a map is a map all the same, of more slices than it computes, so it is refuted and not refused;
-what is found here is said beside the refutation.
+what is found here is printed together with the refutation.
 
     >>> from primepar import Primitive
     >>> class Mine(Primitive):
@@ -42,7 +42,7 @@ def unwrapped(primitive: Primitive) -> str | None:
         if len(index) != 1 or not isinstance(index[0], Expression):
             continue
         largest, place = _largest(primitive, index[0], steps, sides)
-        if largest + 1 not in counts:
+        if largest >= SIDE and largest + 1 not in counts:
             names = primitive.side_names
             mend = f"write {dims}=({index[0]}) % {names[0]}" if len(names) == 1 else (
                 f"wrap it with % of the side that {dims} is split by")  # fmt: skip

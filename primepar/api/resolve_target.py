@@ -11,9 +11,9 @@ from pathlib import Path
 from primepar.errors import PrimitiveError, SequenceError, TargetError, nearest
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.registry import labelled
-from primepar.plan import PRESETS
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import is_plan, load_plan
+from primepar.plan.presets import PRESETS
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.tracing import maps_of
@@ -108,7 +108,11 @@ def load_primitive(text: str) -> Primitive:
             f"{file}:{line}: expected a file that can be imported, "
             f"got {type(error).__name__}: {' '.join(str(error).split())}{_install(error)}"
         ) from None
-    kind = _primitive_of(text, file, name, namespace)
+    return primitive_of(text, _class_of(text, file, name, namespace))
+
+
+def primitive_of(text: str, kind: type[Primitive]) -> Primitive:
+    """Make the primitive of a class that messages call `text`. Raises `PrimitiveError`."""
     try:
         primitive = kind()
     except Exception as error:
@@ -116,7 +120,13 @@ def load_primitive(text: str) -> Primitive:
             f"{text}: expected a class that can be called without arguments, "
             f"got {type(error).__name__}: {error}"
         ) from None
-    _check_axes(text, primitive.axes)
+    try:
+        axes = primitive.axes
+    except Exception as error:
+        raise PrimitiveError(
+            f"{text}: expected axes that can be read, got {type(error).__name__}: {error}"
+        ) from None
+    _check_axes(text, axes)
     maps_of(primitive)
     return primitive
 
@@ -132,9 +142,7 @@ def _other_file(path: Path) -> str:
     return f"found none{nearest(str(path), files) or ': check the path'}"
 
 
-def _primitive_of(
-    text: str, file: str, name: str, namespace: Mapping[str, object]
-) -> type[Primitive]:
+def _class_of(text: str, file: str, name: str, namespace: Mapping[str, object]) -> type[Primitive]:
     """The class of that name, or the only primitive that a file defines. Raises `TargetError`."""
     kinds = {
         key: value
@@ -161,7 +169,7 @@ def _primitive_of(
 
 
 def _install(error: BaseException) -> str:
-    """The mend of a module that is not there."""
+    """What to do about a module that is not there."""
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
         return ": install it in this environment, or correct its name"
     return ""
