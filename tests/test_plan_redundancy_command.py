@@ -98,7 +98,8 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
          "bounds, or to a time: leave it out"),
         ((*LEAST, "--timeout", "-1"), "--timeout: expected more than 0 seconds, got -1"),
         ((*LEAST, "--alpha", "1"),
-         "--alpha: expected an option of primepar redundancy, got no such one: write --help"),
+         "--alpha: expected an option of primepar redundancy, got no such one: primepar "
+         "redundancy --help lists them"),
         ((*LEAST, "--within", "0.0001"),
          "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
          "shortest takes 0.00148514 seconds, 0.0014 too many"),
