@@ -159,7 +159,7 @@ def test_check_says_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> N
     path = "docs/examples/norm.json"
     done = run("check", path)
     assert (done.code, done.out.splitlines()[-1]) == (
-        0, "  by stand-ins for what the phases compute: data is where it belongs, summed once",
+        0, "  by surrogates of what the phases compute: data is where it belongs, summed once",
     )  # fmt: skip
     assert json.loads(run("check", path, "--json").out)["stand_ins"] is True
     assert run("show", path, "-o", str(tmp_path / "run.json")).code == 0

@@ -192,7 +192,7 @@ def test_a_program_has_its_own_shape_and_phases(folder: Path) -> None:
         '4,4,4: write it into the file, "shape": {"M": 4, "N": 4, "K": 4}\n'
     )
     assert run("show", "p.json", "--phase", "forward").err == (
-        "primepar: error: p.json: expected no --phase, as a program is shown as it stands, got "
+        "primepar: error: p.json: expected no --phase, as a program is shown as given, got "
         "--phase forward: leave it out\n"
     )
 

@@ -237,8 +237,8 @@ ANSWERS = {
     '"e": "d"}, got 3',
     f"{HEAD}    @property\n    def axes(self):\n        return 1 / 0\n": "mine.py:Walk: expected "
     "axes that can be read, got ZeroDivisionError: division by zero",
-    f"{HEAD}{MAP}raise KeyError('oh')\n": "mine.py:8: Walk.forward: expected a map that can be called "
-    "as forward(self, r, c, t, s), got KeyError: 'oh'",
+    f"{HEAD}{MAP}raise KeyError('oh')\n": "mine.py:8: Walk.forward: expected a map that can be "
+    "called as forward(self, r, c, t, s), got KeyError: 'oh'",
     f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "mine.py:8: Walk.forward: expected a "
     "map that can be called as forward(self, r, c, t, s), got RecursionError: maximum recursion "
     "depth exceeded",

@@ -53,7 +53,7 @@ def test_check_runs_the_step_by_stand_ins_and_on_real_numbers(plan: str) -> None
     done = run("check", plan, "--batch", "2")
     assert (done.code, done.err) == (0, "")
     *_, stand_ins, real = done.out.splitlines()
-    assert stand_ins.startswith("  by stand-ins for what the phases compute: ")
+    assert stand_ins.startswith("  by surrogates of what the phases compute: ")
     assert real == (
         "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"
     )

@@ -60,7 +60,7 @@ def _unknown(text: str, error: SequenceError) -> TargetError:
     for stem, kind in ((module, f":{name}"), (text, "")):
         if stem and Path(f"{stem}.py").is_file():
             return TargetError(f"{text}: expected file.py:Class, got no .py: write {stem}.py{kind}")
-    known = {each.lower(): each for each in (*PRIMITIVES, *PRESETS)}
+    known = {known.lower(): known for known in (*PRIMITIVES, *PRESETS)}
     near = known.get(text.lower(), "") or (
         "" if ": write" in str(error) else nearest(text, known.values()).removeprefix(": write ")
     )
@@ -138,7 +138,7 @@ def _other_file(path: Path) -> str:
     stem, ending, name = str(path).rpartition(".py")
     if name and Path(f"{stem}{ending}").is_file():
         return f"found none: write {stem}{ending}:{name.lstrip('.') if name[0] == '.' else 'Class'}"
-    files = [str(each) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    files = [str(file) for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
     return f"found none{nearest(str(path), files) or ': check the path'}"
 
 

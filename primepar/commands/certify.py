@@ -97,7 +97,7 @@ def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) 
         step = making.step(placed).program if isinstance(placed, Plan) else None
         program = program_of(target, placed, step, given)
         verdict = "refuted" if given.refuted else "proved"
-        scope = f"for side {given.side}" if given.side else "as it stands"
+        scope = f"for side {given.side}" if given.side else "as given"
         scope += ", with buffered sends" * given.buffered
         properties = certified(given, program)
         try:

@@ -43,7 +43,7 @@ def check(
 ) -> None:
     """Compare emulated devices with one device: integers, and ==.
 
-    Phases with signatures of their own are computed by exact stand-ins. A training step of a plan
+    Phases with signatures of their own are computed by exact surrogates. A training step of a plan
     is also run on real numbers: loss and gradients are compared with the dense transformer's,
     within 1e-10. Ends with 1 if a tensor differs, if the schedule is refused, or if a device sends
     more or less than the formula of the method.

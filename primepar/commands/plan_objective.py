@@ -134,8 +134,8 @@ class Objective(Bounds):
         if result.planner.training.wires.devices > EXACT:
             raise PlanError(
                 f"expected a plan within {bound:,.0f} bytes of a device, got one of "
-                f"{ceil(result.memory):,} bytes: on so many devices only the fastest is searched: "
-                "take more --devices, a smaller --batch, or --alpha for less memory"
+                f"{ceil(result.memory):,} bytes: on this many devices only the fastest is "
+                "searched: take more --devices, a smaller --batch, or --alpha for less memory"
             )
         return self.fastest(planner(True), bound, held=True)
 

@@ -56,7 +56,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Solving:
-    """The options that say how the least redundancy is found."""
+    """The options that choose how the least redundancy is found."""
 
     bounds: Bounds
     solver: Solver

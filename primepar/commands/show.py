@@ -144,7 +144,7 @@ def _lowered(name: str, placed: Sequence | Program, phase: Phase | None) -> Prog
         return lower(placed, phases=PHASES if phase is None else (phase,))
     if phase is not None:
         raise TargetError(
-            f"{name}: expected no --phase, as a program is shown as it stands, got --phase "
+            f"{name}: expected no --phase, as a program is shown as given, got --phase "
             f"{phase}: leave it out"
         )
     return placed

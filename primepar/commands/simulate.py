@@ -142,13 +142,13 @@ def _summary(
         "seconds": run.seconds,
         "operations": run.operations,
         "computing": run.computing,
-        "sent": [float(each) for each in run.sent],
+        "sent": [float(count) for count in run.sent],
         "peak": run.peak,
         "fits": max(run.peak) <= cluster.memory,
         "traffic": [
-            {"level": each.level, "first": each.first, "devices": each.devices,
-             "way": "out" if each.out else "in", "bytes": float(each.bytes), "busy": each.busy}
-            for each in run.traffic
+            {"level": way.level, "first": way.first, "devices": way.devices,
+             "way": "out" if way.out else "in", "bytes": float(way.bytes), "busy": way.busy}
+            for way in run.traffic
         ],
     }  # fmt: skip
 
@@ -170,13 +170,13 @@ def _lines(
         yield (f"  operations {_amount(total, '')}, {_amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
     yield f"  computing  {_range(run.computing, 's')} per device"
-    yield f"  sent       {_range([float(each) for each in run.sent], 'B')} per device"
+    yield f"  sent       {_range([float(count) for count in run.sent], 'B')} per device"
     yield f"  peak       {_range(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
     for level, link in enumerate(cluster.links):
-        ways = [each for each in run.traffic if each.level == level]
+        ways = [way for way in run.traffic if way.level == level]
         if ways:
-            bytes_ = sum(each.bytes for each in ways if each.out)
-            most = max(ways, key=lambda each: each.busy)
+            bytes_ = sum(way.bytes for way in ways if way.out)
+            most = max(ways, key=lambda way: way.busy)
             yield (f"  links      {_amount(float(bytes_), 'B')} within {link.joins} devices, the "
                    f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
 
@@ -198,7 +198,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "
 def _amount(value: float, unit: str) -> str:
     """`12.3 ms`, in decimal prefixes; seconds have none above 1."""
     prefixes = _PREFIXES[5:] if unit == "s" else _PREFIXES
-    factor, prefix = next((each for each in prefixes if value >= each[0]), (1, ""))
+    factor, prefix = next((pair for pair in prefixes if value >= pair[0]), (1, ""))
     return f"{value / factor:.4g} {prefix}{unit}".rstrip()
 
 

@@ -50,7 +50,7 @@ def option_instead(option: str, command: Any, path: str) -> str:
         return f"write {OPTIONS[name][option]}"
     if name == "train" and (key := _setting(option)):
         return f"write --set {key}=VALUE"
-    known = [opt for each in command.params for opt in each.opts if opt.startswith("--")]
+    known = [opt for param in command.params for opt in param.opts if opt.startswith("--")]
     if not option.startswith("--"):
         first = [opt for opt in known if opt[2] == option[1]]
         return f"write {first[0] if first else '--help'}"
@@ -63,7 +63,7 @@ def option_instead(option: str, command: Any, path: str) -> str:
 
 def argument_instead(word: str, given: list[str], command: Any, path: str) -> str:
     """What to write for one argument too many, after those that were given."""
-    options = {opt for each in command.params for opt in each.opts}
+    options = {opt for param in command.params for opt in param.opts}
     before = given[given.index(word) - 1] if word in given[1:] else ""
     if before.endswith(".py") and word.isidentifier():
         return f"write {before}:{word}"

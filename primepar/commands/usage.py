@@ -48,8 +48,8 @@ def _name(param: Any) -> str:
 
 def _call(param: Any, path: str, ctx: Any) -> str:
     """The option with its value, or the command with all of its arguments; and what it means."""
-    said = (param.help or "").rstrip(".")
-    meaning = f" ({said[:1].lower()}{said[1:]})" if said else ""
+    text = (param.help or "").rstrip(".")
+    meaning = f" ({text[:1].lower()}{text[1:]})" if text else ""
     if param.param_type_name == "option":
         return f"{_name(param)} {param.metavar or 'VALUE'}{meaning}"
     arguments = [param for param in ctx.command.params if param.param_type_name == "argument"]
@@ -72,9 +72,9 @@ def _value(message: str, name: str, arguments: list[str]) -> str:
 def _given(name: str, arguments: list[str]) -> str:
     """The last value that was given to an option, or the first that is given to no option."""
     value = "" if name.startswith("-") else next(iter(_plain(arguments[1:])), "")
-    for at, word in enumerate(arguments):
-        if word == name and at + 1 < len(arguments):
-            value = arguments[at + 1]
+    for place, word in enumerate(arguments):
+        if word == name and place + 1 < len(arguments):
+            value = arguments[place + 1]
         elif word.startswith(f"{name}="):
             value = word.removeprefix(f"{name}=")
     return repr(value) if value else "another value"

@@ -76,7 +76,7 @@ def verify(
     certificate: CertificateOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove a primitive on every mesh, or a sequence or a program as it stands.
+    """Prove a primitive on every mesh, or a sequence or a program as given.
 
     A sequence without lengths, like K,P, is proved for every length of every member. Of a plan a
     whole training step is proved: forward, backward, sums of gradients and updates. Ends with 0
@@ -109,7 +109,7 @@ def verify(
     else:
         placed = lowered(target, placed, side)
         report = _program(placed, target, buffered, timeout)
-        scope = f"for side {side}" if side else "as it stands"
+        scope = f"for side {side}" if side else "as given"
         replay = _replay(target, side)
     if json:
         typer.echo(json_text(_as_json(report, step)), nl=False)
@@ -224,8 +224,8 @@ def _replay(target: str, side: str | None) -> str:
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
     """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
-    found = next((result.details for result in report.properties if result.details), None)
-    sides = tuple((found.sides or {}).values()) if found else ()
+    details = next((result.details for result in report.properties if result.details), None)
+    sides = tuple((details.sides or {}).values()) if details else ()
     if not all(labelled(name) for name in nesting.names) or not sides:
         return f"primepar verify {target} --minimal wrong.json && primepar check wrong.json"
     return f"primepar check {nesting.of(sides)}"

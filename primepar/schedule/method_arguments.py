@@ -52,7 +52,7 @@ def check_methods(primitive: Primitive) -> None:
 
 
 def _check_spelling(kind: str, written: Mapping[str, Any]) -> None:
-    """Raise `PrimitiveError` for a name that is nearly `forward`, say, where there is no such."""
+    """Raise `PrimitiveError` for a name near to one that is missing, like `foward`."""
     known = ["axes", *MAPS, *FORMULAS]
     for name in written:
         near = get_close_matches(name, known, n=1, cutoff=NEAR)
@@ -113,6 +113,9 @@ def _positional(function: Any) -> list[str] | None:
         return None
     parameters = inspect.signature(function).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(each.kind not in plain or each.default is not each.empty for each in parameters):
+    if any(
+        parameter.kind not in plain or parameter.default is not parameter.empty
+        for parameter in parameters
+    ):
         return None
-    return [each.name for each in parameters]
+    return [parameter.name for parameter in parameters]

@@ -35,8 +35,8 @@ def unwrapped(primitive: Primitive) -> str | None:
     sides = dict.fromkeys(primitive.side_names, SIDE)
     steps = evaluate(maps.steps, sides)
     axes = len(primitive.axis_sides)
-    counts = {prod(each) for length in range(axes + 2)
-              for each in combinations_with_replacement((1, SIDE, steps), length)}  # fmt: skip
+    counts = {prod(factors) for length in range(axes + 2)
+              for factors in combinations_with_replacement((1, SIDE, steps), length)}  # fmt: skip
     for phase, dims in product(PHASES, "BMNK"):
         index = maps.phases[phase].get(dims, ())
         if len(index) != 1 or not isinstance(index[0], Expression):
@@ -44,11 +44,11 @@ def unwrapped(primitive: Primitive) -> str | None:
         largest, place = _largest(primitive, index[0], steps, sides)
         if largest >= SIDE and largest + 1 not in counts:
             names = primitive.side_names
-            mend = f"write {dims}=({index[0]}) % {names[0]}" if len(names) == 1 else (
+            instead = f"write {dims}=({index[0]}) % {names[0]}" if len(names) == 1 else (
                 f"wrap it with % of the side that {dims} is split by")  # fmt: skip
             return (
                 f"{type(primitive).__name__}.{phase}: {dims}={index[0]} reaches {largest} on side "
-                f"{SIDE}, at {place}: {mend}"
+                f"{SIDE}, at {place}: {instead}"
             )
     return None
 
@@ -66,5 +66,5 @@ def _largest(
         except (PrimitiveError, ZeroDivisionError):
             continue
         if value > best:
-            best, where = value, ", ".join(f"{name}={at}" for name, at in here.items())
+            best, where = value, ", ".join(f"{name}={position}" for name, position in here.items())
     return best, where

@@ -283,7 +283,7 @@ def key_of(name: str) -> str:
 @cache
 def meta_of(name: str) -> Any:
     """What is known of a setting: its description, and as `extra` its key and default in words."""
-    field = next(each for each in msgspec.structs.fields(Settings) if each.name == name)
+    field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
     return get_args(field.type)[1]
 
 

@@ -106,10 +106,10 @@ def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
     """The keys of a section. Raises `ConfigError` for a section that there is not."""
     if not isinstance(keys, dict):
         homes = [key_of(keys[section]) for keys in _names().values() if section in keys]
-        mend = f": write it below [{homes[0].partition('.')[0]}]" if homes else ""
+        instead = f": write it below [{homes[0].partition('.')[0]}]" if homes else ""
         raise ConfigError(
             f"{path}: {section}: expected a section, like [training], got a setting outside of "
-            f"all sections{mend}"
+            f"all sections{instead}"
         )
     if section not in _names():
         raise ConfigError(
@@ -161,15 +161,15 @@ def _instead(key: str, text: str) -> str:
     if section in _names():
         keys = _names()[section]
         near = nearest(end, keys, f"{section}.", f"={text}")
-        return near or f": write one of {', '.join(f'{section}.{each}' for each in keys)}"
+        return near or f": write one of {', '.join(f'{section}.{end}' for end in keys)}"
     known = {key_of(name): name for name in Settings.__struct_fields__}
-    same = [each for each in known if each.partition(".")[2] == key or known[each] == key]
+    same = [name for name in known if name.partition(".")[2] == key or known[name] == key]
     near = f": write {same[0]}={text}" if same else nearest(key, known, "", f"={text}")
     return near or ": primepar train --show-config lists them all"
 
 
 def _type(name: str) -> Any:
-    field = next(each for each in msgspec.structs.fields(Settings) if each.name == name)
+    field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
     return field.type
 
 
@@ -178,7 +178,7 @@ def _kind(name: str) -> str:
     kind = get_args(_type(name))[0]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
-    kinds = [each for each in get_args(kind) or (kind,) if each is not type(None)]
+    kinds = [one for one in get_args(kind) or (kind,) if one is not type(None)]
     return _KINDS[kinds[0]]
 
 
