@@ -221,8 +221,8 @@ ARITHMETIC = "use +, -, *, //, % and where"
         (lambda: A + "1", "str 1: use whole numbers"),
         (lambda: A + None, "NoneType None: use whole numbers"),
         (lambda: np.where(A == B, 1, 0), "NumPy's where: use primepar.where"),
-        (lambda: torch.where(A == B, 1, 0), "torch's where: use primepar.where"),
-        (lambda: torch.remainder(A, B), f"torch's remainder: {ARITHMETIC}"),
+        (lambda: torch.where(A == B, 1, 0), "torch's where: use primepar.where"),  # type: ignore[call-overload]
+        (lambda: torch.remainder(A, B), f"torch's remainder: {ARITHMETIC}"),  # type: ignore[call-overload]
         (lambda: np.minimum(A, B), f"NumPy's minimum: {ARITHMETIC}"),
         (lambda: np.mod(A, 3), f"NumPy's remainder: {ARITHMETIC}"),
         (lambda: np.roll(A, 1), f"NumPy's roll: {ARITHMETIC}"),
