@@ -1,7 +1,7 @@
 """Whole training steps as programs, AdamW and dropout in them, against one device in NumPy.
 
-With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every ready plan, and models do under
-100 random plans; else a few go 20 steps, and every ready plan has one family.
+With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every preset plan, and models do under
+100 random plans; else a few go 20 steps, and every preset plan has one family.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Case = tuple[Plan, int, float | None]
 
 
 def ready(name: str, plan: str, ranks: int) -> Case:
-    """A run of a family under a ready plan."""
+    """A run of a family under a preset plan."""
     long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
     clip = steps.CLIP if (name, plan) in CLIPPED else None
     return ready_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
