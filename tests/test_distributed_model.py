@@ -50,7 +50,7 @@ MIXED = {
     "head": "M2,Ks2",
     "loss": "K2,M2",
 }
-"""A sequence for each operator of a layer that fits none beside it."""
+"""A sequence for each operator of a layer that differs from that of its neighbours."""
 APART = {"qkv": "Ks2,Ns2", "proj": "Ns2,Ks2", "fc1": "Ks2,M2", "fc2": "Ns2,M2", "head": "Ks2,Ns2"}
 """Linear operators that leave several blocks apart on a device."""
 OURS = {"mixed": MIXED, "apart": MIXED | APART}
@@ -153,7 +153,7 @@ def test_every_rank_sends_what_the_program_of_the_step_sends(
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
-def test_what_is_redistributed_is_what_the_plan_says(ranks: int, name: str, plan: str) -> None:
+def test_what_is_redistributed_is_what_the_plan_defines(ranks: int, name: str, plan: str) -> None:
     planned = plan_of(name, plan, ranks)
     tokens = batch_of(planned) * cases.MODELS[name].context
     counted = traffic(planned, batch_of(planned), cases.MODELS[name].context).edges

@@ -125,9 +125,9 @@ def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
     assert plan.batch is not None
     losses, norms, parameters = oracle(plan.model, plan.batch, clip, count)
     everyone = results(ranks)[name]
-    for each in everyone:
-        assert each.losses == pytest.approx(losses, rel=CLOSE, abs=0)
-        assert each.norms == pytest.approx(norms, rel=CLOSE, abs=0)
+    for run in everyone:
+        assert run.losses == pytest.approx(losses, rel=CLOSE, abs=0)
+        assert run.norms == pytest.approx(norms, rel=CLOSE, abs=0)
     for parameter, expected in parameters.items():
         got = steps.whole([each.parts[parameter] for each in everyone], expected)
         assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter

@@ -71,7 +71,7 @@ def four_ranks(folder: Path) -> list[Any]:
 
 
 def halves(whole: Path, path: Path) -> None:
-    """Write the tensors of a file by turns as bfloat16 and as float16."""
+    """Write the tensors of a file, alternating, as bfloat16 and as float16."""
     kinds = cycle((torch.bfloat16, torch.float16))
     save_torch({name: each.to(next(kinds)) for name, each in load_torch(whole).items()}, path)
 
@@ -214,7 +214,7 @@ def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) 
     [("layers", "4"), ("layers", "2"), ("hidden", "192"), ("heads", "4"), ("context", "128"),
      ("vocabulary", "256")],
 )  # fmt: skip
-def test_what_a_plan_says_is_refused_beside_it_even_where_it_is_the_same(
+def test_what_a_plan_defines_is_refused_together_with_it_even_where_it_is_the_same(
     key: str, value: str, tmp_path: Path
 ) -> None:
     path = plan_file(tmp_path, "megatron", 4)
@@ -228,7 +228,7 @@ def test_what_a_plan_says_is_refused_beside_it_even_where_it_is_the_same(
 
 
 @pytest.mark.parametrize("batch", ["4", "6", "8"])
-def test_a_batch_beside_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
+def test_a_batch_together_with_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path, "data", 4)
     done = run("train", "--plan", path, "--batch", batch, "--ranks", "4")
     assert done == (

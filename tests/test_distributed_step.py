@@ -52,13 +52,13 @@ def plan_of(family: str, name: str) -> Plan:
 
 @cache
 def results() -> list[list[Ended]]:
-    return on_ranks(RANKS, run_steps, [(plan_of(*each[:2]), *each[2:]) for each in CASES])
+    return on_ranks(RANKS, run_steps, [(plan_of(*case[:2]), *case[2:]) for case in CASES])
 
 
 def ended(family: str, name: str, until: Until, passes: bool) -> list[Ended]:
     """What every rank has."""
-    at = CASES.index((family, name, until, passes))
-    return [own[at] for own in results()]
+    number = CASES.index((family, name, until, passes))
+    return [rank_results[number] for rank_results in results()]
 
 
 def expected(family: str, until: Until) -> Arrays:
@@ -96,7 +96,7 @@ def test_every_block_is_that_of_the_dense_transformer(
             known = place.tensor.removesuffix("/O")
             seen.add(known)
             right = part(whole[known], size, place.box)
-            if until == "logits" and known == "head":  # those of the padding say nothing
+            if until == "logits" and known == "head":  # those of the padding have no meaning
                 columns = whole[known].shape[1] - place.box[1][0]
                 got, right = got[:, :columns], right[:, :columns]
             np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)

@@ -1,4 +1,4 @@
-"""The byte-level GPT, its linear operators partitioned by one sequence, beside one device."""
+"""The byte-level GPT with one sequence for its linear operators, compared with one device."""
 
 from __future__ import annotations
 

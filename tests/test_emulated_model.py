@@ -1,4 +1,4 @@
-"""A whole model partitioned by any plan on emulated devices, beside the same on one device."""
+"""A whole model partitioned by any plan on emulated devices, compared with one device."""
 
 from __future__ import annotations
 

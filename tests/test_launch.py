@@ -1,4 +1,4 @@
-"""Who starts the processes, and what is said where they cannot meet."""
+"""Who starts the processes, and the messages where the rendezvous fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(environment: dict[str, str], *arguments: str) -> Done:
         ({"RANK": "3", "WORLD_SIZE": "8"}, Launch("alone", 0, 1)),
     ],
 )
-def test_the_environment_tells_the_launcher(environment: dict[str, str], expected: Launch) -> None:
+def test_the_environment_names_the_launcher(environment: dict[str, str], expected: Launch) -> None:
     assert Launch.of(environment) == expected
 
 
@@ -74,7 +74,7 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
 
 
 @pytest.mark.parametrize("package", ["torch", "mpi4py", "safetensors"])
-def test_a_missing_package_is_told_with_the_line_that_installs_it(
+def test_a_missing_package_is_reported_with_the_line_that_installs_it(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = find_spec
@@ -134,7 +134,7 @@ def test_more_processes_than_gpus_are_refused() -> None:
     )
 
 
-def test_no_gpu_is_told_where_one_was_asked_for() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     with (
         patch("torch.cuda.is_available", return_value=False),
         pytest.raises(LaunchError) as caught,
@@ -146,7 +146,7 @@ def test_no_gpu_is_told_where_one_was_asked_for() -> None:
     )
 
 
-def test_without_mpirun_ranks_says_what_to_install(tmp_path: Path) -> None:
+def test_without_mpirun_ranks_names_what_to_install(tmp_path: Path) -> None:
     with patch("sys.executable", str(tmp_path / "python")):
         assert train({}, "--ranks", "4") == (
             2,

@@ -107,7 +107,7 @@ def test_mpirun_that_is_terminated_leaves_no_process_and_no_torn_file(tmp_path: 
     ],
     ids=["before they meet", "after they met"],
 )
-def test_what_is_wrong_is_said_once(arguments: list[str], line: str, tmp_path: Path) -> None:
+def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Path) -> None:
     done = subprocess.run(
         mpirun(2, *arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True
     )

@@ -26,8 +26,10 @@ freeing, overlapping = (
 
 def assert_refused(made: Program, given: Program, *properties: str) -> None:
     """What is made is refuted for one of some properties, and does not run."""
-    found = {each.name for each in verify_program(made).properties if each.verdict == "refuted"}
-    assert found.intersection(properties)
+    refuted = {
+        result.name for result in verify_program(made).properties if result.verdict == "refuted"
+    }
+    assert refuted.intersection(properties)
     with pytest.raises(EmulationError):
         emulate(made, memories(given))
 
@@ -96,7 +98,7 @@ def test_all_reduces_of_adjoining_blocks_are_one(posted: bool) -> None:
         assert Join(parts, whole, in_place=True) in nodes
         assert Cut(whole, parts, in_place=True) in nodes
         assert [node.block for node in nodes if isinstance(node, AllReduce)] == [whole]
-    runs = [emulate(each, memories(given)) for each in (given, made)]
+    runs = [emulate(program, memories(given)) for program in (given, made)]
     assert runs[0].sent == runs[1].sent
     assert [
         {name: held.array.tolist() for name, held in blocks.items()} for blocks in runs[0].blocks
