@@ -73,7 +73,7 @@ def four_ranks(folder: Path) -> list[Any]:
 def halves(whole: Path, path: Path) -> None:
     """Write the tensors of a file, alternating, as bfloat16 and as float16."""
     kinds = cycle((torch.bfloat16, torch.float16))
-    save_torch({name: each.to(next(kinds)) for name, each in load_torch(whole).items()}, path)
+    save_torch({name: tensor.to(next(kinds)) for name, tensor in load_torch(whole).items()}, path)
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,8 @@ def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -
 def test_weights_keep_the_types_of_the_file_that_they_came_from(runs: Path) -> None:
     written = load_torch(runs / "half-after.safetensors")
     given = load_torch(runs / "half.safetensors")
-    assert {name: each.dtype for name, each in written.items()} == {
-        name: each.dtype for name, each in given.items()
+    assert {name: tensor.dtype for name, tensor in written.items()} == {
+        name: tensor.dtype for name, tensor in given.items()
     }
     assert not all(torch.equal(written[name], given[name]) for name in given)
     checkpoint = load_file(runs / "half-saved" / "step-00000001.safetensors")

@@ -25,8 +25,8 @@ def plan_of(text: str) -> Plan:
     """Every linear operator by a sequence, all else on every device."""
     ranks = parse_sequence(text).ranks
     sequences = {
-        each.name: text if each.kind == "linear" else f"R{ranks}" * (ranks > 1)
-        for each in operators(CONFIG)
+        operator.name: text if operator.kind == "linear" else f"R{ranks}" * (ranks > 1)
+        for operator in operators(CONFIG)
     }
     return Plan(model=CONFIG, ranks=ranks, sequences=sequences)
 

@@ -77,8 +77,10 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
 def test_a_missing_package_is_reported_with_the_line_that_installs_it(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_spec
-    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == package else found(name))
+    real_find_spec = find_spec
+    monkeypatch.setattr(
+        launch, "find_spec", lambda name: None if name == package else real_find_spec(name)
+    )
     assert train({}, "--ranks", "4") == (
         2,
         "",

@@ -35,15 +35,15 @@ def mpirun(ranks: int, *arguments: str) -> list[str]:
 
 def processes(mark: Path) -> list[str]:
     """Command lines of the living processes that name `mark`."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if str(mark) in line:
-            found.append(line)
-    return found
+            commands.append(line)
+    return commands
 
 
 def wait_until(done: object, seconds: float = 120) -> None:
@@ -112,8 +112,8 @@ def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Pa
         mpirun(2, *arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 2
-    said = [text.strip() for text in (done.stdout + done.stderr).splitlines()]
-    assert [text for text in said if "error" in text.lower()] == [line]
+    printed = [text.strip() for text in (done.stdout + done.stderr).splitlines()]
+    assert [text for text in printed if "error" in text.lower()] == [line]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -193,7 +193,7 @@ def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
     path.write_text(config_text(expected))
     assert read_settings(path) == {"conform": False} | given
     words = arguments(expected)
-    changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     options = {name: given[name] for name in OPTIONS if name in given}
     assert settings_of(None, changes, options) == expected
     assert set(words) > {f"--{name}" for name in options}
@@ -281,12 +281,14 @@ def test_options_of_the_command_are_settings_and_have_their_defaults() -> None:
     hints = get_type_hints(train, include_extras=True)
     for name in OPTIONS:
         default = getattr(Settings(), name)
-        said = hints[name].__metadata__[0].show_default
+        shown_default = hints[name].__metadata__[0].show_default
         expected = meta_of(name).extra["otherwise"] if default is None else str(default)
-        assert isinstance(default, bool) or said == (expected if expected != "none" else False)
+        assert isinstance(default, bool) or shown_default == (
+            expected if expected != "none" else False
+        )
 
 
 def test_the_defaults_in_words_are_the_sizes_that_are_taken_without_a_plan() -> None:
     sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
-    said = {name: meta_of(name).extra["otherwise"] for name in sizes}
-    assert said == {name: f"the plan's, or {size}" for name, size in sizes.items()}
+    texts = {name: meta_of(name).extra["otherwise"] for name in sizes}
+    assert texts == {name: f"the plan's, or {size}" for name, size in sizes.items()}

@@ -145,8 +145,8 @@ def touched(node: Instruction) -> tuple[str, ...]:
 def test_the_order_in_which_ranks_post_stays(name: str, ranks: int) -> None:
     old = apply(before(name, ranks, "llama"), ["free-early", "merge-products", "merge-collectives"])
     for rank, nodes in enumerate(apply(old, ["overlap"]).programs):
-        kept = [[replaced(node) for node in each if not isinstance(node, Wait) and is_post(node)]
-                for each in (old.programs[rank], nodes)]  # fmt: skip
+        kept = [[replaced(node) for node in list_ if not isinstance(node, Wait) and is_post(node)]
+                for list_ in (old.programs[rank], nodes)]  # fmt: skip
         assert kept[0] == kept[1]
 
 

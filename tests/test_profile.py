@@ -63,8 +63,8 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
     options: tuple[str, ...], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = run("profile", *options)
-    assert (said.code, said.err, said.out) == (2, f"primepar: error: {error}\n", "")
+    done = run("profile", *options)
+    assert (done.code, done.err, done.out) == (2, f"primepar: error: {error}\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -82,9 +82,9 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
 def test_a_plan_still_needs_its_model_cluster_and_devices(
     command: str, arguments: tuple[str, ...], error: str
 ) -> None:
-    said = run(command, *arguments)
+    done = run(command, *arguments)
     error = error.replace("primepar plan", f"primepar {command}")
-    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
 def test_the_options_are_passed_to_the_processes() -> None:

@@ -42,7 +42,7 @@ def test_every_primitive_equals_one_device_and_its_formula(
     assert report.equal
 
 
-@pytest.mark.parametrize(("name", "sides"), [each for each in FAMILY if max(each[1]) == 2])
+@pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if max(case[1]) == 2])
 @pytest.mark.parametrize("factors", [(1, 1, 1), (1, 2, 3), (3, 1, 2)])
 def test_the_formula_holds_for_every_shape(
     name: str, sides: tuple[int, ...], factors: tuple[int, int, int]

@@ -139,7 +139,7 @@ def test_no_copy_is_free_while_another_sends_more(way: tuple[Layout, Layout]) ->
         for instructions in redistribution(one, other).programs
     ]
     for held, shares in zip(one.held, sent, strict=True):
-        copies = [sum(sent[rank]) for rank, own in enumerate(one.held) if own == held]
+        copies = [sum(sent[rank]) for rank, blocks in enumerate(one.held) if blocks == held]
         assert sum(shares) - min(shares, default=0) <= min(copies)
 
 
