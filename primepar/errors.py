@@ -12,11 +12,11 @@ from difflib import get_close_matches
 def nearest(
     name: str, known: Iterable[str], before: str = "", after: str = "", cutoff: float = 0.6
 ) -> str:
-    """`: write NEAR`, with the nearest of the known names; empty where none is near.
+    """Return `: write NEAREST` with the most similar known name; empty if none is similar.
 
-    Case does not count: `PrimePar` is near `primepar`.
+    Case is ignored: `PrimePar` is similar to `primepar`.
     """
-    lower = {each.lower(): each for each in known}
+    lower = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
     return f": write {before}{lower[near[0]]}{after}" if near else ""
 

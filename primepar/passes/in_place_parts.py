@@ -36,7 +36,7 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     them. A cut whose parts are all freed next becomes a free. A cut of a part of another cut is
     merged with it, and so are joins.
     """
-    nodes = _sunk(nodes, rank)
+    nodes = _with_late_cuts(nodes, rank)
     # The rules read only instructions that use such blocks, so the others are left out.
     places = _places_of_parts(nodes, rank)
     kept = [(place, nodes[place]) for place in places]
@@ -67,7 +67,7 @@ def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
     ]
 
 
-def _sunk(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
+def _with_late_cuts(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     """Return the list with every in-place cut moved down to the next use of its blocks."""
     done: list[Instruction] = []
     held: dict[str, Cut] = {}

@@ -1,6 +1,6 @@
-"""Settings of a run in a TOML file, as `--set section.key=value`, and as options again.
+"""Reads settings of a run from a TOML file, `--set section.key=value` and options, and writes them.
 
-Which keys there are, of which type and with which default, is defined by `Settings` alone.
+The keys, their types and their defaults are defined only by `Settings`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string"
 
 
 def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str, Any]) -> Settings:
-    """The settings of a file, changed by `section.key=value` words and by options.
+    """Return the settings of a file, changed by `section.key=value` words and by options.
 
     Raises `ConfigError` for an unknown key, a wrong type, a setting that is given twice on the
-    command line, and for what `Settings` refuses.
+    command line, and for values that `Settings` refuses.
     """
     given = {} if file is None else read_settings(file)
     changed: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str,
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings that a TOML file has, by field of `Settings`. Raises `ConfigError`."""
+    """Return the settings of a TOML file, by field of `Settings`. Raises `ConfigError`."""
     try:
         sections = tomllib.loads(read_bytes(path).decode())
     except OSError as error:
@@ -63,7 +63,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def config_text(settings: Settings) -> str:
-    """All settings as a TOML file, each with what it means; what is not set is a comment."""
+    """Return all settings as a TOML file with their meanings; settings without value are comments."""
     lines: list[str] = []
     section = ""
     for name in Settings.__struct_fields__:
@@ -79,7 +79,7 @@ def config_text(settings: Settings) -> str:
 
 
 def arguments(settings: Settings) -> list[str]:
-    """The words of the command line that give these settings again, defaults left out."""
+    """Return the command-line arguments that give these settings, without defaults."""
     words: list[str] = []
     for field in msgspec.structs.fields(Settings):
         value = getattr(settings, field.name)
@@ -103,7 +103,7 @@ def _names() -> dict[str, dict[str, str]]:
 
 
 def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
-    """The keys of a section. Raises `ConfigError` for a section that there is not."""
+    """Return the keys of a section. Raises `ConfigError` for an unknown section."""
     if not isinstance(keys, dict):
         homes = [key_of(keys[section]) for keys in _names().values() if section in keys]
         instead = f": write it below [{homes[0].partition('.')[0]}]" if homes else ""
@@ -120,7 +120,7 @@ def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
 
 
 def _setting(path: Path, section: str, key: str, value: Any) -> tuple[str, Any]:
-    """A field of `Settings` and its value. Raises `ConfigError`."""
+    """Return a field of `Settings` and its value. Raises `ConfigError`."""
     keys = _names()[section]
     if key not in keys:
         raise ConfigError(
@@ -136,7 +136,7 @@ def _setting(path: Path, section: str, key: str, value: Any) -> tuple[str, Any]:
 
 
 def _change(word: str) -> tuple[str, Any]:
-    """What `section.key=value` changes: a field of `Settings` and its value."""
+    """Parse `section.key=value` to a field of `Settings` and its value. Raises `ConfigError`."""
     key, equals, text = word.partition("=")
     known = {key_of(name): name for name in Settings.__struct_fields__}
     if not equals:
@@ -156,7 +156,7 @@ def _change(word: str) -> tuple[str, Any]:
 
 
 def _instead(key: str, text: str) -> str:
-    """`: write ...` for a key that there is not: one of the section that it names, or of all."""
+    """Return `: write ...` for an unknown key: a similar one of its section, or of all sections."""
     section, _, end = key.partition(".")
     if section in _names():
         keys = _names()[section]
@@ -174,7 +174,7 @@ def _type(name: str) -> Any:
 
 
 def _kind(name: str) -> str:
-    """What a setting may be, in words."""
+    """Return the kind of values of a setting, in words."""
     kind = get_args(_type(name))[0]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
@@ -183,7 +183,7 @@ def _kind(name: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """A value without the quotes that it would have in TOML."""
+    """Return a value without the quotes that it has in TOML."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
@@ -192,7 +192,7 @@ def _plain(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; a string of TOML may be escaped as one of JSON."""
+    """Return a value as TOML; strings are escaped as in JSON, which TOML accepts."""
     if isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False)
     return "a table" if isinstance(value, dict) else str(value)
