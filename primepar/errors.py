@@ -5,6 +5,21 @@ A message is one line: what was expected, what was given, where, and what to wri
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(
+    name: str, known: Iterable[str], before: str = "", after: str = "", cutoff: float = 0.6
+) -> str:
+    """Return `: write NEAREST` with the most similar known name; empty if none is similar.
+
+    Case is ignored: `PrimePar` is similar to `primepar`.
+    """
+    lower = {candidate.lower(): candidate for candidate in known}
+    near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    return f": write {before}{lower[near[0]]}{after}" if near else ""
+
 
 class PrimeParError(Exception):
     """Base of every error that a user can cause; the command line ends with `exit_code`."""

@@ -22,19 +22,19 @@ RANKS = 4
 Change = Callable[[list[CompiledStep], int], None]
 
 
-def swapped(steps: list[CompiledStep], at: int) -> None:
+def swapped(steps: list[CompiledStep], position: int) -> None:
     """Do an instruction after the next one."""
-    steps[at : at + 2] = reversed(steps[at : at + 2])
+    steps[position : position + 2] = reversed(steps[position : position + 2])
 
 
-def dropped(steps: list[CompiledStep], at: int) -> None:
+def dropped(steps: list[CompiledStep], position: int) -> None:
     """Leave an instruction out."""
-    del steps[at]
+    del steps[position]
 
 
-def doubled(steps: list[CompiledStep], at: int) -> None:
+def doubled(steps: list[CompiledStep], position: int) -> None:
     """Do an instruction twice."""
-    steps.insert(at, steps[at])
+    steps.insert(position, steps[position])
 
 
 CHANGES: dict[str, Change] = {"swapped": swapped, "dropped": dropped, "doubled": doubled}
@@ -49,12 +49,12 @@ def executor_of(program: Program, family: str, proved: Program | None) -> Execut
 def blocks_of(executor: Executor) -> dict[str, torch.Tensor]:
     """Some numbers for the blocks that this rank starts with."""
     torch.manual_seed(0)
-    found = {}
+    blocks = {}
     for name in executor.initial:
         shape = executor.shapes.shape(name)
         numbers = name.startswith(("tokens", "targets"))
-        found[name] = torch.randint(0, 20, shape) if numbers else torch.rand(shape).double()
-    return found
+        blocks[name] = torch.randint(0, 20, shape) if numbers else torch.rand(shape).double()
+    return blocks
 
 
 def run(executor: Executor) -> str | None:
@@ -79,29 +79,31 @@ class Numbers(NamedTuple):
 
 def conforms(names: list[str], family: str) -> dict[str, Numbers]:
     """Plan -> what this rank did in a step of it."""
-    found = {}
+    numbers_by_name = {}
     for name in names:
         program = lowered(name, RANKS, family)
         executor = executor_of(program, family, program)
         wrong = run(executor)
         assert executor.watch is not None
         sent = sum((elements for _, elements, _ in executor.sent), Fraction(0))
-        found[name] = Numbers(wrong, executor.watch.peak, sent, executor.watch.instructions)
-    return found
+        numbers_by_name[name] = Numbers(
+            wrong, executor.watch.peak, sent, executor.watch.instructions
+        )
+    return numbers_by_name
 
 
 def changed(name: str, family: str, change: str, kind: str) -> tuple[int, list[str], str]:
-    """Change the first instruction of a kind: its place, the texts of all, and what is said."""
+    """Change the first instruction of a kind: its position, all texts, and the error message."""
     program = lowered(name, RANKS, family)
     executor = executor_of(program, family, program)
-    at = next(place for place, node in enumerate(program.programs[0]) if tag(node) == kind)
-    CHANGES[change](executor._steps, at)
-    return at, [text(node) for node in program.programs[0]], run(executor) or ""
+    position = next(place for place, node in enumerate(program.programs[0]) if tag(node) == kind)
+    CHANGES[change](executor._steps, position)
+    return position, [text(node) for node in program.programs[0]], run(executor) or ""
 
 
 def another(name: str, other: str, family: str) -> str:
-    """What is said of one plan's program where another's was proved."""
-    programs = (lowered(each, RANKS, family) for each in (name, other))
+    """The error message for one plan's program if that of another plan was proved."""
+    programs = (lowered(plan_name, RANKS, family) for plan_name in (name, other))
     return run(executor_of(next(programs), family, next(programs))) or ""
 
 

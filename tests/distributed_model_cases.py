@@ -36,7 +36,7 @@ MODELS = {
 
 
 def parameters(config: ModelConfig) -> Arrays:
-    """Parameters that nothing is zero or one in, so that each of them is told from the others."""
+    """Parameters without zeros and ones, so that all of them have different effects."""
     generator = np.random.default_rng(5)
     return {
         name: generator.normal(1.0 if name.endswith(NORM_WEIGHTS) else 0.0, 0.3, shape)
@@ -54,12 +54,12 @@ def batch(
 
 
 def mesh_of(ranks: int) -> Mesh:
-    """A mesh in float64 whose operators each bring a sequence of their own."""
+    """A mesh in float64 for plans with a sequence for every operator."""
     return Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
 
 
 def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
-    """A model under a plan, or under the ready plan of that name, with these parameters."""
+    """A model under a plan, or under the preset plan of that name, with these parameters."""
     config = MODELS[name]
     if isinstance(plan, str):
         plan = ready_plan(plan, config, mesh.ranks, BATCH)
@@ -89,14 +89,16 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
     sent = sum(mesh.traffic.elements.values(), Fraction(0))
-    whole = {each: full_gradient(model, each) for each in model.config.parameter_shapes}
-    own = {each: block.grad for each, block in model.named_parameters()}
-    return Result(loss.item(), arrays(whole), arrays(own), sent)
+    whole = {
+        parameter: full_gradient(model, parameter) for parameter in model.config.parameter_shapes
+    }
+    local = {parameter: block.grad for parameter, block in model.named_parameters()}
+    return Result(loss.item(), arrays(whole), arrays(local), sent)
 
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
     """Those that are there, as arrays of their own."""
-    return {name: each.numpy().copy() for name, each in tensors.items() if each is not None}
+    return {name: tensor.numpy().copy() for name, tensor in tensors.items() if tensor is not None}
 
 
 def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
@@ -106,15 +108,15 @@ def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
 
 
 def logits(ranks: int, asked: list[tuple[ModelConfig, str, str]]) -> list[NDArray[Any] | None]:
-    """Logits in float32 of configurations under ready plans, with the weights of a folder."""
+    """Logits in float32 of configurations under preset plans, with the weights of a folder."""
     mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float32)
-    found = []
+    results = []
     for config, plan, folder in asked:
         model = PartitionedModel(ready_plan(plan, config, ranks), mesh)
         load_weights(folder, model)
         whole = full_logits(model, torch.from_numpy(tokens_of(config)))
-        found.append(None if whole is None else whole.numpy())
-    return found
+        results.append(None if whole is None else whole.numpy())
+    return results
 
 
 def tokens_of(config: ModelConfig) -> NDArray[np.int64]:

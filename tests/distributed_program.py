@@ -56,12 +56,14 @@ def every_instruction() -> Program:
     Every block is a tensor of its own, of two elements.
     """
     lists = [_instructions(rank) for rank in range(RANKS)]
-    names = dict.fromkeys(name for own in lists for node in own for name in _names(node))
+    names = dict.fromkeys(
+        name for instructions in lists for node in instructions for name in _names(node)
+    )
     return Program(
         format="primepar-program",
         version=1,
         ranks=RANKS,
-        programs=tuple(tuple(map(_in_tensors, own)) for own in lists),
+        programs=tuple(tuple(map(_in_tensors, instructions)) for instructions in lists),
         initial=(tuple(f"{name}[0]" for name in ("a", *GIVEN)),) * RANKS,
         tensors={name: Tensor(((0, 2),)) for name in names},
     )
@@ -130,11 +132,11 @@ def expected_blocks() -> list[dict[str, NDArray[np.float64]]]:
     total = sum(blocks["a"] for blocks in start)
     ends = []
     for rank, blocks in enumerate(start):
-        own, before, other = GROUP.index(rank), start[rank - 1], start[(rank + 2) % RANKS]
+        place, before, other = GROUP.index(rank), start[rank - 1], start[(rank + 2) % RANKS]
         end = {name: blocks[name] for name in ("p0", "p2", "p3")}
         end |= {f"g{i}": start[member]["a"] for i, member in enumerate(GROUP)}
-        end |= {f"t{i}": start[member][f"p{own}"] for i, member in enumerate(GROUP)}
-        end["s"] = np.sum([given[f"p{own}"] for given in start], axis=0)
+        end |= {f"t{i}": start[member][f"p{place}"] for i, member in enumerate(GROUP)}
+        end["s"] = np.sum([given[f"p{place}"] for given in start], axis=0)
         end["b"] = start[1]["a"] + start[1]["p1"]
         end["r"] = np.asarray(total) if rank == 2 else blocks["a"]
         end["a"] = np.maximum(blocks["a"], other["a"])
@@ -178,19 +180,19 @@ def rows_together(group: tuple[int, ...]) -> Program:
     """Rows gathered, joined, multiplied at once, cut and scattered over a group."""
     rows = range(RANKS)
     inputs, outputs = ([f"{t}[{m},0]" for m in rows] for t in ("I", "O"))
-    at = [group.index(rank) for rank in rows]
+    members = [group.index(rank) for rank in rows]
     programs: list[tuple[Instruction, ...]] = [
         (
-            AllGather(group, block=inputs[own], blocks=tuple(inputs), request="gather"),
+            AllGather(group, block=inputs[member], blocks=tuple(inputs), request="gather"),
             Wait("gather"),
             Join(tuple(inputs), "whole I[0,0]", in_place=True),
             Compute(("whole I[0,0]", "W[0,0]"), "whole O[0,0]", "whole.forward", ORIGIN),
             Free("whole I[0,0]"),
             Cut("whole O[0,0]", tuple(outputs), in_place=True),
-            ReduceScatter(group, blocks=tuple(outputs), block=outputs[own]),
-            *(Free(name) for name in outputs if name != outputs[own]),
+            ReduceScatter(group, blocks=tuple(outputs), block=outputs[member]),
+            *(Free(name) for name in outputs if name != outputs[member]),
         )
-        for own in at
+        for member in members
     ]
     cut, whole = Tensor(((0, 2, 4, 6, 8), (0, 2))), Tensor(((0, 8), (0, 2)))
     return Program(
@@ -198,8 +200,8 @@ def rows_together(group: tuple[int, ...]) -> Program:
         1,
         RANKS,
         tuple(programs),
-        initial=tuple((inputs[own], "W[0,0]") for own in at),
-        final=tuple(("W[0,0]", outputs[own]) for own in at),
+        initial=tuple((inputs[member], "W[0,0]") for member in members),
+        final=tuple(("W[0,0]", outputs[member]) for member in members),
         grid={"whole.forward": {"M": 1, "N": 1, "K": 1}},
         phases={"whole.forward": SIGNATURE},
         tensors={"I": cut, "O": cut, "W": Tensor(((0, 2), (0, 2))), "whole I": whole,

@@ -19,7 +19,7 @@ from primepar.operators import StepInputs
 from primepar.plan import Plan
 
 Parts = list[tuple[tuple[slice, ...], NDArray[Any]]]
-"""Where each part lies in the whole, and the part."""
+"""The slices of each part in the full tensor, and the part."""
 
 
 class Run(NamedTuple):
@@ -37,10 +37,10 @@ class Run(NamedTuple):
 RATE, CLIP = 0.02, 0.5
 
 
-def drawn(config: ModelConfig, sequences: int, at: int) -> tuple[Any, Any]:
+def drawn(config: ModelConfig, sequences: int, step: int) -> tuple[Any, Any]:
     """Tokens and targets of one step of a run."""
     shape = (sequences, config.context + 1)
-    tokens = np.random.default_rng([7, at]).integers(0, config.vocabulary, shape)
+    tokens = np.random.default_rng([7, step]).integers(0, config.vocabulary, shape)
     return tokens[:, :-1], tokens[:, 1:]
 
 
@@ -52,12 +52,12 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
         for part in state.places[name]:
             part.fill(state.block(name, part), whole.__getitem__)
     run = StepPrograms(plan, mesh, clip).program(plan.batch, plan.model.context, "update")
-    found = []
-    for at in range(1, steps + 1):
-        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, at))
-        inputs = StepInputs(Draw(cases.SEED, at), RATE, at)
-        found.append(update(run, state, tokens, targets, inputs))
-    losses, norms = (list(each) for each in zip(*found, strict=True))
+    results = []
+    for step in range(1, steps + 1):
+        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, step))
+        inputs = StepInputs(Draw(cases.SEED, step), RATE, step)
+        results.append(update(run, state, tokens, targets, inputs))
+    losses, norms = (list(values) for values in zip(*results, strict=True))
     sent = sum((elements for _, elements, _ in run.executor.sent), Fraction(0))
     return Run(losses, norms, parts_of(state), sent)
 
@@ -65,18 +65,18 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
 def parts_of(state: TrainingState) -> dict[str, Parts]:
     """What this rank has of every parameter."""
     return {
-        name: [(part.whole, state.block(name, part)[part.unpadded].numpy()) for part in own]
-        for name, own in state.places.items()
+        name: [(part.whole, state.block(name, part)[part.unpadded].numpy()) for part in parts]
+        for name, parts in state.places.items()
     }
 
 
 def whole(everyone: list[Parts], like: NDArray[Any]) -> NDArray[Any]:
     """A parameter put together of the parts of all ranks."""
-    found = np.full_like(like, np.nan)
-    for each in everyone:
-        for where, block in each:
-            found[where] = block
-    return found
+    joined = np.full_like(like, np.nan)
+    for parts in everyone:
+        for where, block in parts:
+            joined[where] = block
+    return joined
 
 
 def runs(ranks: int, asked: list[tuple[Plan, int, float | None]]) -> list[Run]:

@@ -23,7 +23,7 @@ BATCH, POSITIONS = 8, 4
 
 
 class Ended(NamedTuple):
-    """What one rank has after a step, and what the executor says of it."""
+    """The blocks of one rank after a step, and the counts of the executor."""
 
     blocks: Arrays
     untouched: bool
@@ -40,15 +40,15 @@ def whole_blocks(config: ModelConfig, program: Program) -> Arrays:
     """The tensors of a step, padded as the program has them; AdamW begins with zeros."""
     tokens, targets = drawn_batch(config, BATCH, POSITIONS)
     given = {"tokens": tokens.reshape(-1), "targets": targets.reshape(-1)}
-    found: dict[str, NDArray[Any]] = {}
+    wholes: dict[str, NDArray[Any]] = {}
     for name, array in (drawn_parameters(config) | given).items():
         if name not in (program.tensors or {}):
             continue
         size = [line[-1] for line in (program.tensors or {})[name].cuts]
         array = array[None] if array.ndim < len(size) else array
         pairs = zip(size, array.shape, strict=True)
-        found[name] = np.pad(array, [(0, padded - own) for padded, own in pairs])
-    return found
+        wholes[name] = np.pad(array, [(0, padded - length) for padded, length in pairs])
+    return wholes
 
 
 def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch.Tensor]:
@@ -98,4 +98,4 @@ def run_step(plan: Plan, until: Until, passes: bool) -> Ended:
 
 def run_steps(asked: list[tuple[Plan, Until, bool]]) -> list[Ended]:
     """All of them in one world."""
-    return [run_step(*each) for each in asked]
+    return [run_step(*arguments) for arguments in asked]

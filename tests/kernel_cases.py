@@ -54,31 +54,31 @@ class Step:
         Every tensor is cut evenly along each of its dims.
         """
         *reads, writes = map(Template.parse, signature.replace("-> ", "").split())
-        dims = sorted({dim for each in (*reads, writes) for dim in each.dims})
+        dims = sorted({dim for template in (*reads, writes) for dim in template.dims})
         phase = Phase(f"{name}.{kernel}", tuple(reads), writes, "sum", None, kernel)
         dtype = working(self.dtype) if wide else self.dtype
         whole = torch.full(shape, 0.0 if reduction == "sum" else -torch.inf, dtype=dtype)
         slices = {dim: self.grid.get(dim, 1) for dim in dims}
-        for at in product(*map(range, slices.values())):
-            sub_operator = dict(zip(dims, at, strict=True))
+        for index in product(*map(range, slices.values())):
+            sub_operator = dict(zip(dims, index, strict=True))
             boxes = [
-                self._box(template, sub_operator, each.shape)
-                for template, each in zip(reads, wholes, strict=True)
+                self._box(template, sub_operator, whole.shape)
+                for template, whole in zip(reads, wholes, strict=True)
             ]
             written = self._box(writes, sub_operator, shape)
             site = Site(phase, name, tuple(boxes), written, self.settings)
-            blocks = [each[_slices(box)] for each, box in zip(wholes, boxes, strict=True)]
+            blocks = [whole[_slices(box)] for whole, box in zip(wholes, boxes, strict=True)]
             block = self._called(site, blocks)
             assert block.dtype == dtype, f"{kernel}: {block.dtype}"
             into = whole[_slices(written)]
             into.copy_(into + block if reduction == "sum" else torch.maximum(into, block))
         return whole
 
-    def _box(self, template: Template, at: Mapping[str, int], shape: tuple[int, ...]) -> Box:
+    def _box(self, template: Template, slices: Mapping[str, int], shape: tuple[int, ...]) -> Box:
         box = []
         for (dim, divisor), size in zip(template.entries, shape, strict=True):
             count = self.grid.get(dim, 1) // divisor if dim else 1
-            index = at[dim] // divisor if dim else 0
+            index = slices[dim] // divisor if dim else 0
             assert size % count == 0
             box.append((index * size // count, (index + 1) * size // count))
         return tuple(box)
@@ -91,8 +91,8 @@ class Step:
         assert all(map(torch.equal, blocks, before))
         assert not block.requires_grad
         memory = block.untyped_storage().data_ptr()
-        assert all(each.untyped_storage().data_ptr() != memory for each in blocks)
-        without_data = kernel(site, self.inputs, *(each.to("meta") for each in blocks))
+        assert all(block.untyped_storage().data_ptr() != memory for block in blocks)
+        without_data = kernel(site, self.inputs, *(block.to("meta") for block in blocks))
         assert (without_data.shape, without_data.dtype) == (block.shape, block.dtype)
         return block
 

@@ -20,7 +20,7 @@ M, N, K = 12, 24, 36
 
 
 class Sharded(Primitive):
-    """Rows are cut; the weight stays in columns and is gathered, so O is p adjacent blocks."""
+    """Rows are sharded; W is resident in column shards and gathered, so O has p adjacent blocks."""
 
     axes = ("d",)
     label = "F"
@@ -36,7 +36,7 @@ class Sharded(Primitive):
 
 
 class Turned(Primitive):
-    """Rows are cut; the input stays in columns, the weight in other columns."""
+    """Rows are sharded; I is resident in column shards, W in column shards too."""
 
     axes = ("d",)
     label = "H"
@@ -175,7 +175,7 @@ def twice(sequence: str) -> dict[str, Any]:
 
 
 def _changed(layer: PartitionedLinear) -> str:
-    """What torch reports of a weight that is another one in backward than in forward."""
+    """The error of torch for a weight that was changed between forward and backward."""
     output = layer(scatter_tensor(layer.mesh, layer.source, whole_tensors()["I"]))
     with torch.no_grad():
         layer.weight.add_(1)

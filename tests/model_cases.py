@@ -44,8 +44,8 @@ class Saved:
 
     def tensor(self, name: str) -> NDArray[np.float32]:
         """A tensor of theirs by name."""
-        found: NDArray[np.float32] = self.model.state_dict()[name].numpy()
-        return found
+        array: NDArray[np.float32] = self.model.state_dict()[name].numpy()
+        return array
 
 
 def saved_model(name: str, folder: Path, dtype: str = "float32") -> Saved:

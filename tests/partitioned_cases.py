@@ -35,12 +35,12 @@ SHAPES = {
 
 ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data")
 ON_EIGHT = ("megatron", "megatron-sp", "tesseract", "3d", "data")
-BESIDE_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
+WITH_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
 READY_PLANS = [
     *((name, 4) for name in (*ON_FOUR, "M2,megatron", "M2,megatron-sp")),
-    *((name, 8) for name in (*ON_EIGHT, *BESIDE_DATA)),
+    *((name, 8) for name in (*ON_EIGHT, *WITH_DATA)),
 ]
-"""Every ready plan on every mesh of 4 and of 8 devices that it fits."""
+"""Every preset plan on every mesh of 4 and of 8 devices that it fits."""
 
 APART = {
     4: ("Ks2,Ns2", "Ns2,Ks2", "Ks2,M2", "Ns2,M2"),
@@ -99,7 +99,7 @@ def farthest(got: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
 
 def plan_apart(model: ModelConfig, ranks: int) -> Plan:
     """Return a plan whose linear operators leave blocks apart, every other one being as `data`."""
-    linears = [each.name for each in operators(model) if each.kind == "linear"]
+    linears = [operator.name for operator in operators(model) if operator.kind == "linear"]
     texts = dict(zip(linears, cycle(APART[ranks]), strict=False))
     return Plan(
         model=model, ranks=ranks, sequences=ready_plan("data", model, ranks).sequences | texts
@@ -107,19 +107,19 @@ def plan_apart(model: ModelConfig, ranks: int) -> Plan:
 
 
 def primitives(devices: int) -> list[str]:
-    """Return every primitive on so many devices, as sequences spell it."""
-    found = [f"{label}{devices}" for label in LINES]
+    """Return every primitive on `devices` devices, as written in sequences."""
+    names = [f"{label}{devices}" for label in LINES]
     for side in range(2, isqrt(devices) + 1):
         depth, rest = divmod(devices, side * side)
-        found += [f"{label}{side}x{side}" for label in SQUARES if (depth, rest) == (1, 0)]
-        found += [f"T{side}x{side}x{depth}"] if rest == 0 else []
-        found += [f"{label}{side}x{side}x{side}" for label in CUBES.split() if depth == side]
-    return found
+        names += [f"{label}{side}x{side}" for label in SQUARES if (depth, rest) == (1, 0)]
+        names += [f"T{side}x{side}x{depth}"] if rest == 0 else []
+        names += [f"{label}{side}x{side}x{side}" for label in CUBES.split() if depth == side]
+    return names
 
 
 @cache
 def texts(ranks: int) -> tuple[str, ...]:
-    """Return every sequence on so many devices, whether it fits an operator or not."""
+    """Return every sequence on `ranks` devices, including those that fit no operator."""
     if ranks == 1:
         return ("",)
     return tuple(
@@ -137,7 +137,7 @@ def fitting(model: ModelConfig, ranks: int, operator: str) -> tuple[str, ...]:
 
     Those of one layer are those of any: the second of two is asked about as the first.
     """
-    rows = {each.name: f"M{ranks}" if ranks > 1 else "" for each in operators(model)}
+    rows = {known.name: f"M{ranks}" if ranks > 1 else "" for known in operators(model)}
 
     def fits(text: str) -> bool:
         try:
@@ -170,8 +170,10 @@ def plans(draw: st.DrawFn) -> Plan:
     model, ranks = draw(models()), draw(st.sampled_from([2, 3, 4, 6, 8]))
     one = replace(model, layers=1)
     sequences = {
-        each.name: draw(st.sampled_from(fitting(one, ranks, each.name.replace(".1.", ".0."))))
-        for each in operators(model)
+        operator.name: draw(
+            st.sampled_from(fitting(one, ranks, operator.name.replace(".1.", ".0.")))
+        )
+        for operator in operators(model)
     }
     try:
         return Plan(model=model, ranks=ranks, sequences=sequences)
@@ -190,6 +192,6 @@ def planned_steps(draw: st.DrawFn) -> tuple[Plan, int, int]:
         if batch * positions <= 24 and plan.row_cuts.refusal(batch, positions) is None
     ]
     slices = max(plan.row_cuts.attention.values())
-    parted = [each for each in steps if each[0] < slices]
+    parted = [step for step in steps if step[0] < slices]
     batch, positions = draw(st.one_of(st.sampled_from(parted or steps), st.sampled_from(steps)))
     return plan, batch, positions

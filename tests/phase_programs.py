@@ -58,11 +58,11 @@ def norm() -> Json:
 
 
 def _norm(rank: int) -> list[Json]:
-    x, y, partial = f"x[{rank},0]", f"y[{rank},0]", f"norm.sum[{rank}]"
+    x, y, sums = f"x[{rank},0]", f"y[{rank},0]", f"norm.sum[{rank}]"
     kept, left = f"y.pieces[{rank},{rank}]", f"y.pieces[{rank},{1 - rank}]"
     return [
-        compute("norm.squares", [x], partial, M=rank, K=0),
-        compute("norm.forward", [x, partial, "norm.weight[0]"], y, M=rank, K=0),
+        compute("norm.squares", [x], sums, M=rank, K=0),
+        compute("norm.forward", [x, sums, "norm.weight[0]"], y, M=rank, K=0),
         compute("norm.gradient", [x, f"dy[{rank},0]"], "norm.weight.grad[0]", M=rank, K=0),
         {"op": "all_reduce", "group": [0, 1], "block": "norm.weight.grad[0]"},
         compute("norm.update", ["norm.weight[0]", "norm.weight.grad[0]"], "new[0]", K=0, R=rank),
@@ -89,9 +89,9 @@ def heads() -> Json:
         "dkey": {"reads": ["p[H]", "q[H]"], "writes": "dkey[H/2]"},
         "smallest": {"reads": ["top[0]"], "writes": "low[0]", "reduction": "min"},
     }
-    uneven = {"cuts": [[0, 3, 6, 10, 14]]}
+    cuts = {"cuts": [[0, 3, 6, 10, 14]]}
     tensors = {
-        "q": uneven, "s": uneven, "p": uneven,
+        "q": cuts, "s": cuts, "p": cuts,
         "key": {"cuts": [[0, 3, 7], [0, 2, 4]]},
         "dkey": {"cuts": [[0, 3, 7]]},
         "dkey.parts": {"of": "dkey", "cuts": [[0, 2, 3, 5, 7]]},

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Step:
-    """A program that grows instruction by instruction; `x` is cut in rows, one or two a rank."""
+    """A program that grows by instructions; `x` is sharded by rows, one or two for a rank."""
 
     random: Random
     ranks: int
@@ -44,32 +44,32 @@ class Step:
         return {"M": self.ranks * self.rows, "K": self.columns}
 
     def tensor(self, name: str) -> None:
-        """Declare where the blocks of a tensor in rows are; or do not."""
+        """Declare the cuts of a tensor with sharded rows, or do not."""
         if self.random.random() < 0.7:
             self.tensors[name] = {"cuts": [self.lines("M"), self.lines("K")]}
 
     def lines(self, dim: str) -> list[int]:
         width = 4 if dim == "M" else 6
-        return [index * width for index in range(self.shape[dim] + 1)]
+        return [number * width for number in range(self.shape[dim] + 1)]
 
-    def compute(self, rank: int, phase: str, reads: list[str], writes: str, **cell: int) -> None:
+    def compute(self, rank: int, phase: str, reads: list[str], writes: str, **slices: int) -> None:
         self.programs[rank].append(
             {"op": "compute", "phase": phase, "reads": reads, "accumulates": writes,
-             "sub_operator": cell}
+             "sub_operator": slices}
         )  # fmt: skip
 
     def phase(self, name: str, grid: Json, reads: list[str], writes: str, **more: str) -> None:
         self.grid[name] = grid
         self.phases[name] = {"reads": reads, "writes": writes, **more}
 
-    def together(self, node: Json, ranks: list[int], bodies: list[Json] | None = None) -> None:
+    def together(self, node: Json, ranks: list[int], fields: list[Json] | None = None) -> None:
         """A collective of some ranks, at once or posted, perhaps on a communicator of its own."""
         if self.random.random() < 0.3:
             node["communicator"] = self.random.choice(("tp", "dp"))
         posted = self.random.random() < 0.4
         self.requests += posted
         for place, rank in enumerate(ranks):
-            call = {**node, **(bodies[place] if bodies else {}), "group": ranks}
+            call = {**node, **(fields[place] if fields else {}), "group": ranks}
             if posted:
                 call["request"] = f"c{self.requests}"
             self.programs[rank].append(call)
@@ -170,9 +170,12 @@ def _gradient(step: Step) -> None:
     """Summed over all ranks, by one all-reduce or in pieces; then everyone updates its copy."""
     width = 2 * step.ranks
     if step.random.random() < 0.6:
-        step.tensors["g"] = {"cuts": [[index * width for index in range(step.columns + 1)]]}
+        step.tensors["g"] = {"cuts": [[number * width for number in range(step.columns + 1)]]}
         pieces = step.columns * step.ranks
-        step.tensors["g.pieces"] = {"of": "g", "cuts": [[index * 2 for index in range(pieces + 1)]]}
+        step.tensors["g.pieces"] = {
+            "of": "g",
+            "cuts": [[number * 2 for number in range(pieces + 1)]],
+        }
     step.phase("gradient", step.shape, ["x[M,K]", "y[M,K]"], "g[K]")
     step.phase("update", {"K": step.columns, "R": step.ranks}, ["w[K]", "g[K]"], "new[K]")
     for rank in range(step.ranks):
@@ -197,9 +200,9 @@ def _summed(step: Step, k: int) -> None:
         place = {"in_place": True} if sum(map(len, step.programs)) % 2 else {}
         for rank in ranks:
             step.programs[rank].append({"op": "cut", "block": block, "blocks": pieces, **place})
-        bodies = [{"block": pieces[rank]} for rank in ranks]
-        step.together({"op": "reduce_scatter", "blocks": pieces}, ranks, bodies)
-        step.together({"op": "all_gather", "blocks": pieces}, ranks, bodies)
+        fields = [{"block": pieces[rank]} for rank in ranks]
+        step.together({"op": "reduce_scatter", "blocks": pieces}, ranks, fields)
+        step.together({"op": "all_gather", "blocks": pieces}, ranks, fields)
         for rank in ranks:
             step.programs[rank].append({"op": "join", "blocks": pieces, "block": block, **place})
     elif step.random.random() < 0.4:
@@ -216,19 +219,19 @@ def _moved(step: Step) -> None:
         return
     ranks = range(step.ranks)
     width = 6 // step.ranks
-    fine = [index * width for index in range(step.ranks + 1)]
+    fine = [number * width for number in range(step.ranks + 1)]
     step.tensors["y.pieces"] = {"of": "y", "cuts": [step.lines("M"), fine]}
     step.tensors["y.columns"] = {"of": "y", "cuts": [[0, 4 * step.ranks], fine]}
     for rank in ranks:
         pieces = [f"y.pieces[{rank},{k}]" for k in ranks]
         step.programs[rank].append({"op": "cut", "block": f"y[{rank},0]", "blocks": pieces})
     if step.random.random() < 0.4:
-        bodies = [
+        fields = [
             {"blocks": [f"y.pieces[{rank},{k}]" for k in ranks],
              "into": [f"y.pieces[{m},{rank}]" for m in ranks]}
             for rank in ranks
         ]  # fmt: skip
-        step.together({"op": "all_to_all"}, list(ranks), bodies)
+        step.together({"op": "all_to_all"}, list(ranks), fields)
     else:
         _exchange(step)
     for rank in ranks:
@@ -259,9 +262,11 @@ def _host(step: Step) -> None:
     block = step.random.choice(step.initial[rank])
     place = step.random.randint(0, len(step.programs[rank]))
     users = [
-        index for index, node in enumerate(step.programs[rank]) if block in node.get("reads", ())
+        position
+        for position, node in enumerate(step.programs[rank])
+        if block in node.get("reads", ())
     ]
-    later = [index for index in users if index >= place]
+    later = [position for position in users if position >= place]
     back = step.random.randint(place, min(later, default=len(step.programs[rank])))
     step.programs[rank].insert(back, {"op": "fetch", "block": block})
     step.programs[rank].insert(place, {"op": "evict", "block": block})

@@ -44,7 +44,7 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
             if isinstance(node, ISend | IRecv):
                 yield rank, Call(type(node).__name__, (node.peer,), (), elements(node.block))
             elif isinstance(node, Collective):
-                how = tuple(getattr(node, each, None) for each in ("root", "reduction"))
+                how = tuple(getattr(node, field, None) for field in ("root", "reduction"))
                 given = getattr(node, "block", "")
                 if isinstance(node, ReduceScatter):
                     given = node.blocks[0]
@@ -58,37 +58,37 @@ def as_planned(plan: Plan, batch: int, positions: int) -> Program:
     """
     program = lower_step(plan, batch, positions, passes=())
     ends = zip(program.programs, program.final or (), strict=True)
-    lists = tuple(tuple(_freed(rank, *each)) for rank, each in enumerate(ends))
+    lists = tuple(tuple(_freed(rank, *arguments)) for rank, arguments in enumerate(ends))
     return msgspec.structs.replace(program, programs=lists)
 
 
 def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iterator[Instruction]:
     known, last = list(followed(nodes, Rank(rank))), dict[str, int]()
-    for place, (_, own) in enumerate(known):
-        last.update(dict.fromkeys((*own.reads, *own.changes), place))
-    for place, (node, own) in enumerate(known):
+    for place, (_, used) in enumerate(known):
+        last.update(dict.fromkeys((*used.reads, *used.changes), place))
+    for place, (node, used) in enumerate(known):
         yield node
-        names = dict.fromkeys((*own.reads, *own.changes))
+        names = dict.fromkeys((*used.reads, *used.changes))
         ends = [name for name in names if last[name] == place and name not in kept]
         yield from map(Free, () if isinstance(node, Free) else ends)
 
 
 @cache
 def lowered(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a ready plan, before the passes."""
+    """The step of a small model under a preset plan, before the passes."""
     return as_planned(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 @cache
 def passed(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a ready plan, after all passes."""
+    """The step of a small model under a preset plan, after all passes."""
     return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
-def by_rank(found: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:
+def by_rank(rank_calls: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:
     """The calls of every rank."""
     lists: list[list[Call]] = [[] for _ in range(ranks)]
-    for rank, call in found:
+    for rank, call in rank_calls:
         lists[rank].append(call)
     return lists
 
@@ -98,9 +98,9 @@ def calls_of_step(program: Program) -> list[list[Call]]:
     meaning = Meaning(program)
 
     def elements(block: str) -> int:
-        found = meaning.elements(block)
-        assert found is not None, block
-        return found
+        count = meaning.elements(block)
+        assert count is not None, block
+        return count
 
     return by_rank(calls(program, elements), program.ranks)
 
@@ -128,7 +128,8 @@ def _sent(call: Call, rank: int) -> Fraction:
 def sent_by(everyone: list[list[Call]]) -> list[Fraction]:
     """Elements that leave every rank."""
     return [
-        sum((_sent(call, rank) for call in own), Fraction(0)) for rank, own in enumerate(everyone)
+        sum((_sent(call, rank) for call in calls), Fraction(0))
+        for rank, calls in enumerate(everyone)
     ]
 
 
@@ -141,16 +142,16 @@ def held_by(program: Program) -> list[int]:
 def spoilt(program: Program, spoil: Callable[[int, list[Instruction]], None]) -> Program:
     """The program with the list of each rank changed, in place or by what `spoil` returns."""
     lists = [list(instructions) for instructions in program.programs]
-    for rank, own in enumerate(lists):
-        spoil(rank, own)
+    for rank, nodes in enumerate(lists):
+        spoil(rank, nodes)
     return msgspec.structs.replace(program, programs=tuple(map(tuple, lists)))
 
 
 def place(instructions: list[Instruction], text: str) -> int:
-    """Where the only instruction stands that reads so, spaces aside, or begins so."""
+    """The position of the only instruction whose text, with single spaces, begins like `text`."""
     texts = [" ".join(instruction_text(node).split()) for node in instructions]
-    (found,) = [at for at, each in enumerate(texts) if each.startswith(text)]
-    return found
+    (only,) = [position for position, line in enumerate(texts) if line.startswith(text)]
+    return only
 
 
 def refuted(program: Program) -> dict[str, str]:

@@ -25,7 +25,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(folder: Path, where: Path, **changes: Any) -> str:
-    """What a run says that resumes from `folder` for a third step; it leaves no log."""
+    """The error of a run that resumes from `folder` for a third step; it writes no log."""
     given = {"steps": 3, "checkpoint": str(folder), "resume": True, **changes}
     answer = str(cases.train(where / "run", **given))
     assert not (where / "run" / "log.jsonl").exists()
@@ -51,9 +51,10 @@ def test_a_new_run_leaves_an_old_checkpoint_alone(saved: Path, tmp_path: Path) -
 
 def test_a_checkpoint_of_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     assert refusal(saved, tmp_path, heads=2) == (
-        f"{saved / STEP_2}: expected a checkpoint of the model --layers 2 --hidden 32 --heads 2 "
-        "--context 16 --vocabulary 256, got one of --layers 2 --hidden 32 --heads 4 --context 16 "
-        "--vocabulary 256: give the options of that run"
+        f"{saved / STEP_2}: expected a checkpoint of the model model.layers=2 "
+        "model.hidden=32 model.heads=2 model.context=16 model.vocabulary=256, got one of "
+        "model.layers=2 model.hidden=32 model.heads=4 model.context=16 model.vocabulary=256: give "
+        "the settings of that run"
     )
 
 
@@ -85,7 +86,7 @@ def test_the_newest_checkpoint_is_resumed_by_number_not_by_name(tmp_path: Path) 
     assert checkpoint.latest(str(tmp_path)) == tmp_path / "step-100000000.safetensors"
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: int) -> None:
@@ -101,7 +102,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_is_a_file_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_reported_before_the_first_step(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     answer = cases.train(tmp_path / "run", steps=1, checkpoint=str(path))

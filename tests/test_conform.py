@@ -26,7 +26,7 @@ from primepar.verify import verify_program
 
 def proved_with(program: Program, peak: int, sent: Sequence[Fraction]) -> dict[str, str]:
     """Memory and traffic of a program that claims to hold and send so much."""
-    claims = tuple(f"{own.numerator}/{own.denominator}" for own in sent)
+    claims = tuple(f"{elements.numerator}/{elements.denominator}" for elements in sent)
     claiming = replace(program, memory=Bound(peak), traffic=claims)
     report = verify_program(claiming)
     return {name: report[name].verdict for name in ("memory", "traffic")}
@@ -34,17 +34,17 @@ def proved_with(program: Program, peak: int, sent: Sequence[Fraction]) -> dict[s
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_proof_emulator_simulator_and_executor_have_the_same_numbers(family: str) -> None:
-    """Of every ready plan: bytes sent, peak memory and instructions; nothing is off."""
+    """Of every preset plan: bytes sent, peak memory and instructions; nothing is off."""
     ranks = on_ranks(RANKS, conform_cases.conforms, list(ON_FOUR), family)
     for name in ON_FOUR:
-        program, executed = lowered(name, RANKS, family), [found[name] for found in ranks]
-        assert [own.wrong for own in executed] == [None] * RANKS
+        program, executed = lowered(name, RANKS, family), [by_name[name] for by_name in ranks]
+        assert [counts.wrong for counts in executed] == [None] * RANKS
         emulated = emulate(program, memories(program))
         simulated = simulate(program, load_cluster("h200-8"), "float32")
-        sent, peak = [own.sent for own in executed], [own.peak for own in executed]
-        assert sent == emulated.sent == [own / 4 for own in simulated.sent]
-        assert peak == emulated.peak == [own / 4 for own in simulated.peak]
-        assert [own.instructions for own in executed] == list(map(len, program.programs))
+        sent, peak = [counts.sent for counts in executed], [counts.peak for counts in executed]
+        assert sent == emulated.sent == [counts / 4 for counts in simulated.sent]
+        assert peak == emulated.peak == [counts / 4 for counts in simulated.peak]
+        assert [counts.instructions for counts in executed] == list(map(len, program.programs))
         both = {"memory": "proved", "traffic": "proved"}
         assert proved_with(program, max(peak), sent) == both
         less = [sent[0] - 1, *sent[1:]]
@@ -63,13 +63,15 @@ def alone() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["compute", "isend", "irecv", "wait", "all_reduce", "free"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_instruction_that_is_changed_is_named(change: str, kind: str) -> None:
-    at, texts, said = conform_cases.changed("primepar", "llama", change, kind)
-    place = at + 1 if change == "doubled" else at
-    assert said.startswith(f"rank 0, instruction {place}: expected {texts[place]}, as proved, got ")
-    assert said.endswith(": the executor does not run the list that was proved")
+    position, texts, message = conform_cases.changed("primepar", "llama", change, kind)
+    place = position + 1 if change == "doubled" else position
+    assert message.startswith(
+        f"rank 0, instruction {place}: expected {texts[place]}, as proved, got "
+    )
+    assert message.endswith(": the executor does not run the list that was proved")
 
 
 @pytest.mark.usefixtures("alone")
 def test_another_program_is_named() -> None:
-    said = conform_cases.another("primepar", "data", "llama")
-    assert said.startswith("rank 0, instruction 0: expected ")
+    message = conform_cases.another("primepar", "data", "llama")
+    assert message.startswith("rank 0, instruction 0: expected ")

@@ -10,7 +10,7 @@ import pytest
 from primepar.distributed.training.data import Text, library_sources, load_text, windows
 from primepar.errors import DataError
 
-MEND = "give a longer file, or a smaller --batch or --context"
+REMEDY = "give a longer file, or a smaller --batch or model.context"
 COUNT = bytes(range(200))
 
 
@@ -78,20 +78,20 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.txt"
     path.touch()
-    assert refusal(path) == f"{path}: expected text to train on, got an empty file: {MEND}"
+    assert refusal(path) == f"{path}: expected text to train on, got an empty file: {REMEDY}"
 
 
 @pytest.mark.parametrize(
     ("batch", "context", "needed"), [(1, 8, 90), (20, 8, 178), (2, 50, 510), (50, 1, 56)]
 )
-def test_a_short_file_is_refused_and_told_how_long_it_must_be(
+def test_a_short_file_is_refused_with_the_length_that_it_needs(
     batch: int, context: int, needed: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "short.txt"
     path.write_bytes(b"x" * (needed - 1))
     assert refusal(path, batch, context) == (
-        f"{path}: expected {needed} bytes or more for --batch {batch} --context {context}, "
-        f"got {needed - 1}: {MEND}"
+        f"{path}: expected {needed} bytes or more for a batch of {batch} and a context of "
+        f"{context}, got {needed - 1}: {REMEDY}"
     )
     path.write_bytes(b"x" * needed)
     assert load_text(str(path), batch, context).name == str(path)

@@ -44,7 +44,7 @@ GIVEN, SAVED = "given.safetensors", "saved.safetensors"
 
 
 def plan_apart() -> Plan:
-    """Every weight or every bias of a linear operator lies apart, by turns."""
+    """A plan in which, alternating, weight or bias of a linear operator is not contiguous."""
     sequences = dict(ready_plan("data", CONFIG, RANKS).sequences)
     sequences |= dict(zip(CONFIG.linear_shapes, cycle(["H2,N2", "H2,K2"]), strict=False))
     return Plan(model=CONFIG, ranks=RANKS, sequences=sequences)
@@ -65,25 +65,25 @@ def _train(folder: Path) -> dict[str, Any]:
     )
     load_weights(folder / GIVEN, model)
     load_weights(folder / GIVEN, state)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "loaded": arrays({name: full_parameter(model, name) for name in NAMES})
     }
     layouts = {name: parameter_layout(model, name) for name in NAMES}
-    found["apart"] = [name for name, each in layouts.items() if max(map(len, each.held)) > 1]
+    results["apart"] = [name for name, layout in layouts.items() if max(map(len, layout.held)) > 1]
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(CONFIG))
     loss = model.loss(tokens_BT, targets_BT)
     loss.backward()  # type: ignore[no-untyped-call]
-    found["loss"] = loss.item()
-    found["gradients"] = arrays({name: full_gradient(model, name) for name in NAMES})
+    results["loss"] = loss.item()
+    results["gradients"] = arrays({name: full_gradient(model, name) for name in NAMES})
     run = StepPrograms(plan, mesh).program(len(tokens_BT), CONFIG.context, "update")
-    found["trained"] = update(run, state, tokens_BT, targets_BT, StepInputs(rate=0.1))[0]
-    found["stepped"] = steps.parts_of(state)
+    results["trained"] = update(run, state, tokens_BT, targets_BT, StepInputs(rate=0.1))[0]
+    results["stepped"] = steps.parts_of(state)
     save_weights(folder / SAVED, state, world)
     path = checkpoint.save(str(folder), 1, state, world)
-    found["before"] = same(state, other)
-    found["step"] = checkpoint.load(path, other)
-    found["resumed"] = same(state, other)
-    return found
+    results["before"] = same(state, other)
+    results["step"] = checkpoint.load(path, other)
+    results["resumed"] = same(state, other)
+    return results
 
 
 def same(one: TrainingState, other: TrainingState) -> bool:
@@ -94,9 +94,9 @@ def same(one: TrainingState, other: TrainingState) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("apart")
-    write_weights(found / GIVEN, CONFIG, cases.parameters(CONFIG))
-    return found
+    path = tmp_path_factory.mktemp("apart")
+    write_weights(path / GIVEN, CONFIG, cases.parameters(CONFIG))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def equal(got: cases.Arrays, expected: cases.Arrays) -> bool:
     return all(np.array_equal(got[name], array) for name, array in expected.items())
 
 
-def test_weights_and_biases_lie_apart(ranks: list[dict[str, Any]]) -> None:
+def test_weights_and_biases_are_not_contiguous(ranks: list[dict[str, Any]]) -> None:
     linears = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("qkv", "fc1")]
     others = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("proj", "fc2")]
     expected = {*(f"{name}.weight" for name in linears), *(f"{name}.bias" for name in others)}
@@ -132,7 +132,7 @@ def check_step(loss: float, gradients: Mapping[str, Array]) -> None:
 
 def test_loss_and_gradients_are_those_of_one_device(ranks: list[dict[str, Any]]) -> None:
     check_step(ranks[0]["loss"], ranks[0]["gradients"])
-    assert [(each["loss"], each["trained"]) for each in ranks] == [(ranks[0]["loss"],) * 2] * RANKS
+    assert [(rank["loss"], rank["trained"]) for rank in ranks] == [(ranks[0]["loss"],) * 2] * RANKS
 
 
 def test_emulated_devices_give_the_same() -> None:
@@ -149,7 +149,7 @@ def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], fol
     )
     given = cases.parameters(CONFIG)
     stepped = {
-        name: steps.whole([each["stepped"][name] for each in ranks], given[name]) for name in NAMES
+        name: steps.whole([rank["stepped"][name] for rank in ranks], given[name]) for name in NAMES
     }
     assert equal({name: file.read_block(name) for name in NAMES}, stepped)
     assert equal({name: saved[f"model.{name}"] for name in NAMES}, stepped)
@@ -157,6 +157,6 @@ def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], fol
 
 
 def test_a_run_goes_on_from_the_checkpoint(ranks: list[dict[str, Any]]) -> None:
-    assert [(each["before"], each["step"], each["resumed"]) for each in ranks] == [
+    assert [(rank["before"], rank["step"], rank["resumed"]) for rank in ranks] == [
         (False, 1, True)
     ] * RANKS

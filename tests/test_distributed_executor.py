@@ -1,4 +1,4 @@
-"""The executor alone: what it refuses, whose memory it writes, and where blocks lie."""
+"""The executor alone: what it refuses, whose memory it writes, and the memory of blocks."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_block_of_another_shape_is_named() -> None:
 def phased(kernel: str | None, reduction: Reduction = "sum") -> Program:
     """One phase of two sub-operators that make one block."""
     signature = Signature(("a[0]",), "b[0]", reduction, kernel)
-    products = [Compute(("a[0]",), "b[0]", "x.own", {"R": at}) for at in (0, 1)]
+    products = [Compute(("a[0]",), "b[0]", "x.own", {"R": number}) for number in (0, 1)]
     return alone(*products, initial=("a[0]",), phases={"x.own": signature})
 
 
@@ -193,7 +193,7 @@ def _own(site: Site, inputs: StepInputs, block: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("sum", 8.0), ("max", 4.0), ("min", 4.0)])
-def test_what_kernels_make_is_reduced_as_their_phase_says(
+def test_what_kernels_make_is_reduced_as_their_phase_defines(
     monkeypatch: pytest.MonkeyPatch, reduction: Reduction, expected: float
 ) -> None:
     monkeypatch.setitem(KERNELS, "test.own", _own)
@@ -309,7 +309,7 @@ def test_what_is_there_at_the_end_does_not_come_from_the_pool(stays: bool, made:
         assert results[0][name].data_ptr() != results[1][name].data_ptr()
 
 
-def test_a_part_that_lies_elsewhere_is_refused() -> None:
+def test_a_part_outside_of_its_block_is_refused() -> None:
     assert refused(alone(Alloc("rows[0,0]"), Cut("rows[0,0]", ("columns[0,1]",)))) == (
         "program: expected a part of block rows[0,0], got columns[0,1], which is outside of it"
     )

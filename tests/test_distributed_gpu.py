@@ -31,16 +31,16 @@ def size_of(sequence: str) -> int:
 def results(size: int) -> list[dict[tuple[str, str], Any]]:
     """Everything that one NCCL world of `size` processes is asked, rank by rank."""
     chosen = [sequence for sequence in (*SEQUENCES, *HOMES) if size_of(sequence) == size]
-    linear = [(work, each) for each in chosen for work in ("linear", "pools", "evaluation")]
-    linear += [("twice", each) for each in chosen if each in HOMES]
-    gpt = [("gpt", each) for each in chosen if each in SEQUENCES]
-    found: list[dict[tuple[str, str], Any]] = [{} for _ in range(size)]
+    linear = [(work, name) for name in chosen for work in ("linear", "pools", "evaluation")]
+    linear += [("twice", name) for name in chosen if name in HOMES]
+    gpt = [("gpt", name) for name in chosen if name in SEQUENCES]
+    by_rank: list[dict[tuple[str, str], Any]] = [{} for _ in range(size)]
     for module, asked in ((linear_cases, linear), (cases, gpt)):
-        told = [(work, (sequence,)) for work, sequence in asked]
-        answers = on_ranks(size, module.several, told, backend="nccl")
-        for own, answer in zip(found, answers, strict=True):
-            own.update(zip(asked, answer, strict=True))
-    return found
+        calls = [(work, (sequence,)) for work, sequence in asked]
+        answers = on_ranks(size, module.several, calls, backend="nccl")
+        for rank_results, answer in zip(by_rank, answers, strict=True):
+            rank_results.update(zip(asked, answer, strict=True))
+    return by_rank
 
 
 @pytest.mark.parametrize("sequence", [*SEQUENCES, *HOMES])
@@ -85,7 +85,7 @@ def test_every_rank_reports_the_same_loss(sequence: str) -> None:
     assert losses == [losses[0]] * len(losses)
 
 
-def test_every_instruction_does_what_the_program_says() -> None:
+def test_every_instruction_does_what_the_program_defines() -> None:
     answers = on_ranks(RANKS, run_program, True, backend="nccl")
     for result, expected in zip(answers, expected_blocks(), strict=True):
         assert result["blocks"].keys() == expected.keys()

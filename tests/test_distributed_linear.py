@@ -25,7 +25,7 @@ FAMILY = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2
 MIXED = ("M2,Ks2", "M2,S2x2", "P2x2,Ks2", "K2,Os2x2", "F2", "F4", "F2,Ns3")
 """F is `distributed_cases.Sharded`."""
 APART = ("H2", "Ks2,Ns2", "Ns2,Ks2", "H2,N2", "H2,Ks2", "Ks2,P2x2", "Ns2,Ws2x2")
-"""Blocks of a tensor lie apart on a device, at rest or in use; H is `distributed_cases.Turned`."""
+"""A device holds blocks that are not adjacent, resident or used; H: `distributed_cases.Turned`."""
 SEQUENCES = (*TRAVEL, *FAMILY, *MIXED, *APART)
 ROWS = Layout((4, 1), (((0, 0),), ((1, 0),), ((2, 0),), ((3, 0),)))
 COLUMNS = Layout((1, 4), (((0, 3),), ((0, 2),), ((0, 1),), ((0, 0),)))
@@ -79,7 +79,7 @@ def test_the_input_may_come_from_any_layout_and_its_gradient_goes_back_there(sou
 
 
 @pytest.mark.parametrize(("sequence", "side"), [("P2x2", 2), ("P3x3", 3)])
-def test_every_rank_of_primepar_sends_what_the_formula_says(sequence: str, side: int) -> None:
+def test_every_rank_of_primepar_sends_what_the_formula_gives(sequence: str, side: int) -> None:
     mn, mk, nk = cases.M * cases.N, cases.M * cases.K, cases.N * cases.K
     formula = Fraction(2 * (side - 1) * (mn + mk) + 2 * side * nk, side**2)
     sent = [result["linear", sequence]["sent"]["linear"] for result in results(side**2)]
@@ -189,7 +189,7 @@ def program_results() -> list[dict[str, Any]]:
     return on_ranks(RANKS, run_program, True)
 
 
-def test_every_instruction_does_what_the_program_says() -> None:
+def test_every_instruction_does_what_the_program_defines() -> None:
     for result, expected in zip(program_results(), expected_blocks(), strict=True):
         assert result["blocks"].keys() == {f"{name}[0]" for name in expected}
         for name, block in expected.items():
@@ -215,10 +215,10 @@ def test_members_may_come_in_any_order_and_rows_are_gathered_where_they_are_join
 ) -> None:
     """The product's two wholes and the sum that stays: nothing else is made, or comes back."""
     for rank, result in enumerate(on_ranks(RANKS, run_rows_together, group)):
-        own = group.index(rank)
+        member = group.index(rank)
         assert result == {
             "equal": True,
-            "names": [f"O[{own},0]", "W[0,0]"],
+            "names": [f"O[{member},0]", "W[0,0]"],
             "untouched": True,
             "made": 2,
             "idle": 2,

@@ -26,7 +26,7 @@ PLANS = {
     4: ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"),
     8: (
         *("megatron", "megatron-sp", "tesseract", "3d", "data"),
-        *(f"M2,{each}" for each in ("megatron", "summa", "primepar", "stationary")),
+        *(f"M2,{name}" for name in ("megatron", "summa", "primepar", "stationary")),
     ),
 }
 MORE = {
@@ -50,7 +50,7 @@ MIXED = {
     "head": "M2,Ks2",
     "loss": "K2,M2",
 }
-"""A sequence for each operator of a layer that fits none beside it."""
+"""A sequence for each operator of a layer that differs from that of its neighbours."""
 APART = {"qkv": "Ks2,Ns2", "proj": "Ns2,Ks2", "fc1": "Ks2,M2", "fc2": "Ns2,M2", "head": "Ks2,Ns2"}
 """Linear operators that leave several blocks apart on a device."""
 OURS = {"mixed": MIXED, "apart": MIXED | APART}
@@ -68,8 +68,8 @@ SMALL = {
 
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
-    found = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
-    return found if ranks == 8 else [*found, *ON_OURS]
+    named = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
+    return named if ranks == 8 else [*named, *ON_OURS]
 
 
 def plan_of(name: str, plan: str, ranks: int) -> Plan:
@@ -78,12 +78,12 @@ def plan_of(name: str, plan: str, ranks: int) -> Plan:
     config, size = cases.MODELS[name], int(more[0]) if more else cases.BATCH
     chosen = OURS.get(method, {})
     sequences = ready_plan("data" if chosen else method, config, ranks).sequences
-    for each in sequences:
-        kind = each.rpartition(".")[2]
+    for operator in sequences:
+        kind = operator.rpartition(".")[2]
         if chosen:
-            sequences[each] = chosen.get(each, chosen[kind])
+            sequences[operator] = chosen.get(operator, chosen[kind])
         if more[1:] and kind == "attention":
-            sequences[each] = more[1]
+            sequences[operator] = more[1]
     return Plan(model=config, ranks=ranks, batch=size, sequences=sequences)
 
 
@@ -98,7 +98,7 @@ def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
     asked = cases_on(ranks)
     plans = [(name, plan_of(name, plan, ranks)) for name, plan in asked]
     ranked = on_ranks(ranks, cases.steps, ranks, plans)
-    return {case: [rank[at] for rank in ranked] for at, case in enumerate(asked)}
+    return {case: [rank[number] for rank in ranked] for number, case in enumerate(asked)}
 
 
 @cache
@@ -138,7 +138,7 @@ def test_loss_and_every_gradient_equal_the_numpy_model(ranks: int, name: str, pl
     everyone = results(ranks)[name, plan]
     loss, gradients = oracle(name, plan_of(name, plan, ranks).batch)
     assert everyone[0].loss == pytest.approx(loss, rel=1e-10)
-    assert [each.loss for each in everyone] == [everyone[0].loss] * ranks
+    assert [result.loss for result in everyone] == [everyone[0].loss] * ranks
     assert worst(everyone[0].gradients, gradients) < 1e-10
 
 
@@ -148,16 +148,16 @@ def test_every_rank_sends_what_the_program_of_the_step_sends(
 ) -> None:
     planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
     program = lower_step(planned, batch_of(planned), config.context, "gradients")
-    sent = [each.sent for each in results(ranks)[name, plan]]
+    sent = [result.sent for result in results(ranks)[name, plan]]
     assert sent == sent_by(calls_of_step(program))
 
 
 @pytest.mark.parametrize(("ranks", "name", "plan"), ON)
-def test_what_is_redistributed_is_what_the_plan_says(ranks: int, name: str, plan: str) -> None:
+def test_what_is_redistributed_is_what_the_plan_defines(ranks: int, name: str, plan: str) -> None:
     planned = plan_of(name, plan, ranks)
     tokens = batch_of(planned) * cases.MODELS[name].context
     counted = traffic(planned, batch_of(planned), cases.MODELS[name].context).edges
-    assert sum(sum(each) for each in counted.values()) == sum(
+    assert sum(sum(counts) for counts in counted.values()) == sum(
         sum(edge.elements(tokens)) for edge in edges(planned)
     )
 
@@ -192,7 +192,7 @@ def test_copies_of_a_parameter_have_the_same_gradient_bit_for_bit(ranks: int, pl
 
 def test_padding_gets_no_probability_and_no_gradient() -> None:
     (plan, padded) = (plan_of("llama", "megatron", 4), 40)
-    blocks = [each.blocks["head.weight"] for each in results(4)["llama", "megatron"]]
+    blocks = [result.blocks["head.weight"] for result in results(4)["llama", "megatron"]]
     whole = np.concatenate(blocks, axis=1)
     assert whole.shape == (plan.model.hidden, padded)
     assert not whole[:, plan.model.vocabulary :].any()
@@ -203,14 +203,15 @@ def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
     model = cases.planned("gpt2", "data", cases.mesh_of(1))
     model.get_parameter("norm.bias").requires_grad_(False)
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
-    found = []
+    gradients = []
     for factor in (1, 2):
         loss = sum((model.loss(tokens_BT, targets_BT) for _ in range(factor)), torch.zeros(()))
         loss.backward()  # type: ignore[no-untyped-call]
-        found.append(cases.arrays({name: each.grad for name, each in model.named_parameters()}))
-    once, thrice = found
+        parameters = model.named_parameters()
+        gradients.append(cases.arrays({name: tensor.grad for name, tensor in parameters}))
+    once, thrice = gradients
     assert once.keys() == model.config.parameter_shapes.keys() - {"norm.bias"}
-    assert worst(thrice, {name: 3 * each for name, each in once.items()}) < 1e-14
+    assert worst(thrice, {name: 3 * gradient for name, gradient in once.items()}) < 1e-14
 
 
 def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:

@@ -23,12 +23,12 @@ PLANS = {
 
 def test_logits_on_four_processes_are_those_of_transformers(tmp_path: Path) -> None:
     saved = {name: saved_model(name, tmp_path / name) for name in PLANS}
-    asked = [(each.config, PLANS[name], str(each.folder)) for name, each in saved.items()]
+    asked = [(model.config, PLANS[name], str(model.folder)) for name, model in saved.items()]
     got, *others = on_ranks(4, cases.logits, 4, asked)
     assert others == [[None] * len(PLANS)] * 3
-    for logits_BTV, (name, each) in zip(got, saved.items(), strict=True):
+    for logits_BTV, (name, model) in zip(got, saved.items(), strict=True):
         with torch.no_grad():
-            tokens = torch.from_numpy(cases.tokens_of(each.config))
-            expected_BTV = each.model(tokens).logits.numpy()
+            tokens = torch.from_numpy(cases.tokens_of(model.config))
+            expected_BTV = model.model(tokens).logits.numpy()
         error = np.abs(logits_BTV - expected_BTV).max() / np.abs(expected_BTV).max()
         assert error < 1e-5, (name, error)

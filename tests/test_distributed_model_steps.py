@@ -1,7 +1,7 @@
 """Whole training steps as programs, AdamW and dropout in them, against one device in NumPy.
 
-With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every ready plan, and models do under
-100 random plans; else a few go 20 steps, and every ready plan has one family.
+With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every preset plan, and models do under
+100 random plans; else a few go 20 steps, and every preset plan has one family.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Case = tuple[Plan, int, float | None]
 
 
 def ready(name: str, plan: str, ranks: int) -> Case:
-    """A run of a family under a ready plan."""
+    """A run of a family under a preset plan."""
     long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
     clip = steps.CLIP if (name, plan) in CLIPPED else None
     return ready_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
@@ -53,13 +53,13 @@ def ready(name: str, plan: str, ranks: int) -> Case:
 
 def drawn(ranks: int) -> list[Case]:
     """Runs under random plans, and of random batches that these divide."""
-    chosen, found = random.Random(ranks), list[Case]()
-    while len(found) < RANDOM[ranks]:
+    chosen, random_cases = random.Random(ranks), list[Case]()
+    while len(random_cases) < RANDOM[ranks]:
         model = MODELS[chosen.choice(FAMILIES)]
         one = replace(model, layers=1)
         sequences = {
-            each.name: chosen.choice(fitting(one, ranks, each.name.replace(".1.", ".0.")))
-            for each in operators(model)
+            operator.name: chosen.choice(fitting(one, ranks, operator.name.replace(".1.", ".0.")))
+            for operator in operators(model)
         }
         try:
             plan = Plan(model=model, ranks=ranks, sequences=sequences)
@@ -69,8 +69,8 @@ def drawn(ranks: int) -> list[Case]:
         batch = plan.row_cuts.smallest_batch(model.context, least)
         if batch <= 16:
             clip = chosen.choice((None, steps.CLIP))
-            found.append((msgspec.structs.replace(plan, batch=batch), SHORT, clip))
-    return found
+            random_cases.append((msgspec.structs.replace(plan, batch=batch), SHORT, clip))
+    return random_cases
 
 
 @cache
@@ -80,19 +80,19 @@ def asked(ranks: int) -> dict[str, Case]:
         some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
         long = zip(FAMILIES, LONGEST[ranks], strict=False)
         pairs = list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
-    found = {f"{name}-{plan}": ready(name, plan, ranks) for name, plan in pairs}
-    return found | {f"random{at}": case for at, case in enumerate(drawn(ranks))}
+    named = {f"{name}-{plan}": ready(name, plan, ranks) for name, plan in pairs}
+    return named | {f"random{number}": case for number, case in enumerate(drawn(ranks))}
 
 
 @cache
 def results(ranks: int) -> dict[str, list[steps.Run]]:
     """Case -> what every rank has of it; a few at a time in one world."""
-    every, found = list(asked(ranks).items()), dict[str, list[steps.Run]]()
-    for at in range(0, len(every), AT_ONCE):
-        names, some = zip(*every[at : at + AT_ONCE], strict=True)
+    every, by_name = list(asked(ranks).items()), dict[str, list[steps.Run]]()
+    for first in range(0, len(every), AT_ONCE):
+        names, some = zip(*every[first : first + AT_ONCE], strict=True)
         ranked = on_ranks(ranks, steps.runs, ranks, list(some))
-        found.update(zip(names, map(list, zip(*ranked, strict=True)), strict=True))
-    return found
+        by_name.update(zip(names, map(list, zip(*ranked, strict=True)), strict=True))
+    return by_name
 
 
 @cache
@@ -104,12 +104,12 @@ def oracle(
     decayed = {f"{name}.weight" for name in config.linear_shapes}
     optimizer = AdamW(steps.RATE, weight_decay=0.1, decayed=decayed)
     losses, norms = [], []
-    for at in range(1, count + 1):
-        given = steps.drawn(config, batch, at)
-        loss, gradients = model.loss_and_gradients(*given, Draw(cases.SEED, at))
-        norm = float(np.sqrt(sum((each**2).sum() for each in gradients.values())))
+    for number in range(1, count + 1):
+        given = steps.drawn(config, batch, number)
+        loss, gradients = model.loss_and_gradients(*given, Draw(cases.SEED, number))
+        norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients.values())))
         scale = 1.0 if clip is None else min(1.0, clip / norm)
-        scaled = {name: each * scale for name, each in gradients.items()}
+        scaled = {name: gradient * scale for name, gradient in gradients.items()}
         model.parameters = optimizer.step(model.parameters, scaled)
         losses.append(loss)
         norms.append(norm)
@@ -125,11 +125,11 @@ def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
     assert plan.batch is not None
     losses, norms, parameters = oracle(plan.model, plan.batch, clip, count)
     everyone = results(ranks)[name]
-    for each in everyone:
-        assert each.losses == pytest.approx(losses, rel=CLOSE, abs=0)
-        assert each.norms == pytest.approx(norms, rel=CLOSE, abs=0)
+    for run in everyone:
+        assert run.losses == pytest.approx(losses, rel=CLOSE, abs=0)
+        assert run.norms == pytest.approx(norms, rel=CLOSE, abs=0)
     for parameter, expected in parameters.items():
-        got = steps.whole([each.parts[parameter] for each in everyone], expected)
+        got = steps.whole([run.parts[parameter] for run in everyone], expected)
         assert np.abs(got - expected).max() < CLOSE * np.abs(expected).max(), parameter
 
 
@@ -138,13 +138,13 @@ def test_a_step_sends_what_is_predicted(ranks: int, name: str) -> None:
     plan, *_ = asked(ranks)[name]
     assert plan.batch is not None
     expected = traffic(plan, plan.batch, plan.model.context).total
-    assert [each.sent for each in results(ranks)[name]] == list(expected)
+    assert [run.sent for run in results(ranks)[name]] == list(expected)
 
 
 def test_a_clipped_run_is_another_one() -> None:
     plan, count, clip = asked(4)["gpt2-data"]
     assert plan.batch is not None
     assert clip is not None
-    clipped, free = (oracle(plan.model, plan.batch, each, count) for each in (clip, None))
+    clipped, free = (oracle(plan.model, plan.batch, largest, count) for largest in (clip, None))
     assert min(clipped[1]) > clip
     assert clipped[0][-1] != free[0][-1]

@@ -21,20 +21,20 @@ Way = tuple[Layout, Layout]
 def test_a_tensor_arrives_from_any_layout_in_any_other() -> None:
     asked = drawn()
     outcomes = on_ranks(RANKS, cases.ways, asked)
-    for way, own in zip(asked, zip(*outcomes, strict=True), strict=True):
-        check_way(way, own)
+    for way, by_rank in zip(asked, zip(*outcomes, strict=True), strict=True):
+        check_way(way, by_rank)
 
 
 def drawn() -> list[Way]:
     """Every case that hypothesis draws, for one world."""
-    found: list[Way] = []
+    ways: list[Way] = []
 
     @given(EACH, EACH)
     def collect(source: Layout, target: Layout) -> None:
-        found.append((source, target))
+        ways.append((source, target))
 
     collect()
-    return found
+    return ways
 
 
 def check_way(way: Way, outcomes: tuple[cases.Outcome, ...]) -> None:
@@ -43,4 +43,4 @@ def check_way(way: Way, outcomes: tuple[cases.Outcome, ...]) -> None:
         assert outcome[:3] == (True,) * 3, way
         assert outcome.leaks == 0, way
     elements = prod(cases.whole_tensor(*way).shape)
-    assert sum((each.sent for each in outcomes), Fraction(0)) == moved(*way) * elements
+    assert sum((outcome.sent for outcome in outcomes), Fraction(0)) == moved(*way) * elements

@@ -52,25 +52,25 @@ def plan_of(family: str, name: str) -> Plan:
 
 @cache
 def results() -> list[list[Ended]]:
-    return on_ranks(RANKS, run_steps, [(plan_of(*each[:2]), *each[2:]) for each in CASES])
+    return on_ranks(RANKS, run_steps, [(plan_of(*case[:2]), *case[2:]) for case in CASES])
 
 
 def ended(family: str, name: str, until: Until, passes: bool) -> list[Ended]:
     """What every rank has."""
-    at = CASES.index((family, name, until, passes))
-    return [own[at] for own in results()]
+    number = CASES.index((family, name, until, passes))
+    return [rank_results[number] for rank_results in results()]
 
 
 def expected(family: str, until: Until) -> Arrays:
     """Whole tensors by the names that the program has for them."""
     loss, gradients = dense_step(SHAPES[family], BATCH, POSITIONS)
-    found: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
-    found |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
+    tensors: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
+    tensors |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
     if until == "logits":
         model = Transformer(SHAPES[family], drawn_parameters(SHAPES[family]))
         tokens, _ = drawn_batch(SHAPES[family], BATCH, POSITIONS)
-        found["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
-    return found
+        tensors["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
+    return tensors
 
 
 def part(array: Any, size: list[int], box: tuple[tuple[int, int], ...]) -> Any:
@@ -87,8 +87,8 @@ def test_every_block_is_that_of_the_dense_transformer(
     program = program_of(plan_of(family, name), until, passes)
     meaning, whole = Meaning(program), expected(family, until)
     seen = set()
-    for own in ended(family, name, until, passes):
-        for block, got in own.blocks.items():
+    for ended_rank in ended(family, name, until, passes):
+        for block, got in ended_rank.blocks.items():
             place = meaning.place(block)
             assert place is not None
             tensor = block.rpartition("[")[0]
@@ -96,23 +96,23 @@ def test_every_block_is_that_of_the_dense_transformer(
             known = place.tensor.removesuffix("/O")
             seen.add(known)
             right = part(whole[known], size, place.box)
-            if until == "logits" and known == "head":  # those of the padding say nothing
+            if until == "logits" and known == "head":  # those of the padding have no meaning
                 columns = whole[known].shape[1] - place.box[1][0]
                 got, right = got[:, :columns], right[:, :columns]
             np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
-        assert own.untouched
+        assert ended_rank.untouched
     if until == "gradients":
         assert seen == {"loss", *drawn_parameters(SHAPES[family]),
-                        *(f"{each}.grad" for each in drawn_parameters(SHAPES[family]))}  # fmt: skip
+                        *(f"{name}.grad" for name in drawn_parameters(SHAPES[family]))}  # fmt: skip
 
 
 @pytest.mark.parametrize(KEYS, CASES)
 def test_no_buffer_is_made_after_the_first_step_and_all_come_back(
     family: str, name: str, until: Until, passes: bool
 ) -> None:
-    for own in ended(family, name, until, passes):
-        assert len(set(own.made)) == 1
-        created, idle = own.made[-1]
+    for ended_rank in ended(family, name, until, passes):
+        assert len(set(ended_rank.made)) == 1
+        created, idle = ended_rank.made[-1]
         assert created == idle
 
 
@@ -121,17 +121,17 @@ def test_what_is_sent_is_counted_alike_and_recorded(
     family: str, name: str, until: Until, passes: bool
 ) -> None:
     program = program_of(plan_of(family, name), until, passes)
-    for own in ended(family, name, until, passes):
-        assert own.counted == {kind: sent for kind, sent in own.sent.items() if sent}
-        elements, phases = own.traced
-        assert abs(elements - sum(own.sent.values())) <= len(program.programs[0])
+    for ended_rank in ended(family, name, until, passes):
+        assert ended_rank.counted == {kind: sent for kind, sent in ended_rank.sent.items() if sent}
+        elements, phases = ended_rank.traced
+        assert abs(elements - sum(ended_rank.sent.values())) <= len(program.programs[0])
         assert phases <= set(program.phases or {})
-    assert {phase for own in ended(family, name, until, passes) for phase in own.traced[1]} == set(
-        program.phases or {}
-    )
+    assert {
+        phase for ended_rank in ended(family, name, until, passes) for phase in ended_rank.traced[1]
+    } == set(program.phases or {})
 
 
-@pytest.mark.parametrize(KEYS, [each for each in CASES if each[2] == "gradients"])
+@pytest.mark.parametrize(KEYS, [case for case in CASES if case[2] == "gradients"])
 def test_linear_operators_send_what_their_own_programs_send(
     family: str, name: str, until: Until, passes: bool
 ) -> None:
@@ -149,8 +149,8 @@ def test_linear_operators_send_what_their_own_programs_send(
                         alone[rank] += size(node.block)
                     elif isinstance(node, Collective):
                         alone[rank] += elements_sent(node, rank, size)
-    found = ended(family, name, until, passes)
-    assert [own.sent.get("linear", Fraction(0)) for own in found] == alone
+    everyone = ended(family, name, until, passes)
+    assert [ended_rank.sent.get("linear", Fraction(0)) for ended_rank in everyone] == alone
     predicted = traffic(plan, BATCH, POSITIONS).total
-    sent = [sum(own.sent.values()) for own in found]
+    sent = [sum(ended_rank.sent.values()) for ended_rank in everyone]
     assert all(of_step <= of_all for of_step, of_all in zip(sent, predicted, strict=True))

@@ -76,7 +76,7 @@ def of_embedding(program: Program, *names: str) -> Program:
 
 
 @pytest.mark.parametrize("sequence", COUNTS)
-def test_a_program_sends_what_the_formula_says(sequence: str) -> None:
+def test_a_program_sends_what_the_formula_gives(sequence: str) -> None:
     program = lower_step(plan_of(sequence), cases.BATCH, MODEL.context)
     forth, back = (
         sum(sent_by(calls_of_step(of_embedding(program, *names))), Fraction(0))
@@ -98,7 +98,7 @@ def test_a_step_on_processes_is_that_of_one_device(sequence: str) -> None:
 
 
 @pytest.mark.parametrize("sequence", COUNTS)
-def test_emulated_devices_send_what_the_formula_says_and_have_the_rows(sequence: str) -> None:
+def test_emulated_devices_send_what_the_formula_gives_and_have_the_rows(sequence: str) -> None:
     tokens_BT = cases.batch(MODEL)[0]
     table_VH = initial_parameter(MODEL, "embedding.token", 0)
     x_MH = table_VH[tokens_BT.reshape(-1)]

@@ -1,4 +1,4 @@
-"""The byte-level GPT, its linear operators partitioned by one sequence, beside one device."""
+"""The byte-level GPT with one sequence for its linear operators, compared with one device."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def plan_of(text: str) -> Plan:
     """Every linear operator by a sequence, all else on every device."""
     ranks = parse_sequence(text).ranks
     sequences = {
-        each.name: text if each.kind == "linear" else f"R{ranks}" * (ranks > 1)
-        for each in operators(CONFIG)
+        operator.name: text if operator.kind == "linear" else f"R{ranks}" * (ranks > 1)
+        for operator in operators(CONFIG)
     }
     return Plan(model=CONFIG, ranks=ranks, sequences=sequences)
 

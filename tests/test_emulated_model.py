@@ -1,4 +1,4 @@
-"""A whole model partitioned by any plan on emulated devices, beside the same on one device."""
+"""A whole model partitioned by any plan on emulated devices, compared with one device."""
 
 from __future__ import annotations
 
@@ -94,22 +94,22 @@ def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> Non
 def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) -> None:
     config = replace(SHAPES["gpt2"], tied=tied)
     meaning = Meaning(lower_step(ready_plan(name, config, 4), 4, 4, "gradients"))
-    tokens, targets = (each.reshape(-1) for each in drawn_batch(config, 4, 4))
+    tokens, targets = (batch.reshape(-1) for batch in drawn_batch(config, 4, 4))
     parameters = {**drawn_parameters(config), "tokens": tokens, "targets": targets}
     padded, dim = ("embedding.token", 0) if tied else ("head.weight", 1)
     size = (meaning.program.tensors or {})[padded].cuts[dim][-1]
     assert size > config.vocabulary
-    ends = {f"{each}.grad": shape for each, shape in config.parameter_shapes.items()}
-    found = []
+    ends = {f"{parameter}.grad": shape for parameter, shape in config.parameter_shapes.items()}
+    results = []
     for filling in (0.0, 50.0):
         width = [(0, 0), (0, 0)]
         width[dim] = 0, size - config.vocabulary
-        own = {padded: np.pad(parameters[padded], width, constant_values=filling)}
-        memories = spread_tensors(meaning, parameters | own)
+        changed = {padded: np.pad(parameters[padded], width, constant_values=filling)}
+        memories = spread_tensors(meaning, parameters | changed)
         run = emulate(meaning.program, memories, settings=StepSettings(config, 4, 4))
-        found.append(gather_tensors(meaning, run.memories, {"loss": (1,), **ends}))
-    for each, array in found[0].items():
-        assert np.array_equal(found[1][each], array), each
+        results.append(gather_tensors(meaning, run.memories, {"loss": (1,), **ends}))
+    for tensor, array in results[0].items():
+        assert np.array_equal(results[1][tensor], array), tensor
 
 
 def unsummed(program: Program, name: str) -> Program:
@@ -158,7 +158,9 @@ def test_a_program_without_backward_has_the_logits_and_the_loss_of_one_device(
 
 def test_a_float32_model_stays_there_on_emulated_devices() -> None:
     config = SHAPES["llama"]
-    parameters = {name: each.astype(np.float32) for name, each in drawn_parameters(config).items()}
+    parameters = {
+        name: array.astype(np.float32) for name, array in drawn_parameters(config).items()
+    }
     model = EmulatedModel(config, ready_plan("stationary", config, 4), parameters)
     step = model.loss_and_gradients(*drawn_batch(config, 4, 4))
     assert {gradient.dtype for gradient in step.gradients.values()} == {np.dtype(np.float32)}

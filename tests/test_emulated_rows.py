@@ -38,8 +38,8 @@ READY = [
 def with_attention(model: ModelConfig, text: str) -> Plan:
     """Rows in as many slices as there are devices, but for the attention."""
     plan = ready_plan("data", model, parse_sequence(text, linear=False).ranks)
-    own = {name: text for name in plan.sequences if name.endswith("attention")}
-    return Plan(model=model, ranks=plan.ranks, sequences=plan.sequences | own)
+    sequences = {name: text for name in plan.sequences if name.endswith("attention")}
+    return Plan(model=model, ranks=plan.ranks, sequences=plan.sequences | sequences)
 
 
 class Attention:

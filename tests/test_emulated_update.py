@@ -1,4 +1,4 @@
-"""Steps with AdamW on emulated devices, parameters, moments and all, beside one device."""
+"""Steps with AdamW on emulated devices, with parameters and moments, compared with one device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EACH = [
     ("tesseract", 4, "bloom"), ("primepar", 4, "gpt2"), ("stationary", 4, "opt"),
     ("data", 4, "llama"), ("3d", 8, "bloom"), ("M2,megatron", 8, "llama"),
 ]  # fmt: skip
-"""Every ready plan and every family."""
+"""Every preset plan and every family."""
 UNSEEN = {"loss.largest"}
 """Kernels whose result may be any number that is near."""
 
@@ -41,13 +41,15 @@ class OneDevice:
         """Give the loss and the norm of the gradient."""
         batch = drawn_batch(self.model.config, 8, 4)
         loss, gradients = self.model.loss_and_gradients(*batch, draw)
-        norm = float(np.sqrt(sum(np.sum(each**2) for each in gradients.values())))
+        norm = float(np.sqrt(sum(np.sum(gradient**2) for gradient in gradients.values())))
         factor = 1.0 if self.clip is None else min(1.0, self.clip / norm)
-        clipped: dict[str, Array] = {name: each * factor for name, each in gradients.items()}
-        for name, each in clipped.items():
-            for own, beta, grown in (("m", 0.9, each), ("v", 0.95, each**2)):
-                before = self.moments.get(f"{name}.{own}", 0.0)
-                self.moments[f"{name}.{own}"] = beta * before + (1 - beta) * grown
+        clipped: dict[str, Array] = {
+            name: gradient * factor for name, gradient in gradients.items()
+        }
+        for name, gradient in clipped.items():
+            for moment, beta, grown in (("m", 0.9, gradient), ("v", 0.95, gradient**2)):
+                before = self.moments.get(f"{name}.{moment}", 0.0)
+                self.moments[f"{name}.{moment}"] = beta * before + (1 - beta) * grown
         self.model.parameters = self.optimizer.step(self.model.parameters, clipped)
         return loss, norm
 
@@ -83,13 +85,13 @@ def test_several_blocks_of_a_weight_on_a_device_are_updated_too(clip: float | No
 
 
 def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
-    found = []
+    states = []
     for clip in (None, 1e6):
         plan = ready_plan("data", SMALL["gpt2"], 2)
         model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
         model.update(*drawn_batch(plan.model, 8, 4), RATE, clip=clip)
-        found.append({**model.parameters, **model.moments})
-    assert all(np.array_equal(found[1][name], array) for name, array in found[0].items())
+        states.append({**model.parameters, **model.moments})
+    assert all(np.array_equal(states[1][name], array) for name, array in states[0].items())
 
 
 def updated() -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Every instruction does what the grammar says, on devices that share nothing."""
+"""Every instruction does what the grammar defines, on devices without shared memory."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_transfer_starts_when_both_ends_are_posted() -> None:
     ]
 
 
-def test_events_tell_phase_sub_operator_peer_and_elements() -> None:
+def test_events_have_phase_sub_operator_peer_and_elements() -> None:
     late = Compute(("I[0,0]", "W[0,0]"), "O[0,0]", "forward", {"M": 0, "N": 0, "K": 0})
     memory = {"I[0,0]": np.ones((2, 3)), "W[0,0]": np.ones((3, 2))}
     compute, recv, send = run(

@@ -29,15 +29,17 @@ EDITS = st.lists(
 
 def edited(asked: Json, edits: list[Edit]) -> Json:
     asked = deepcopy(asked)
-    for what, rank, at, number in edits:
+    for what, rank, position, number in edits:
         nodes = asked["programs"][rank]
         if not nodes:
             continue
-        at %= len(nodes)
+        position %= len(nodes)
         if what == "rename":
-            _rename(nodes[at], [block for blocks in asked["final"] for block in blocks], number)
+            _rename(
+                nodes[position], [block for blocks in asked["final"] for block in blocks], number
+            )
             continue
-        node = deepcopy(nodes[at]) if what == "repeat" else nodes.pop(at)
+        node = deepcopy(nodes[position]) if what == "repeat" else nodes.pop(position)
         if what == "give":
             nodes = asked["programs"][1 - rank]
         if what != "drop":
@@ -78,7 +80,7 @@ def test_the_emulator_refuses_what_is_refuted_and_nothing_else(
     """`final` lists all that is left, so that no wrong sum ends unread.
 
     Of these the emulator refuses more than the proofs do: it raises where a wrong sum is made, and
-    they ask what is read or lies in `final`. Where it runs to the end, the numbers are right too.
+    they check what is read or is in `final`. Where it runs to the end, the numbers are right too.
     """
     asked = built(edited(RIGHT[name](), edits))
     proved = verify_program(asked).verdict == "proved"

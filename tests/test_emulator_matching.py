@@ -181,7 +181,7 @@ def test_two_devices_that_send_first_wait_for_ever() -> None:
     )
 
 
-def test_a_device_that_waits_for_one_that_is_through_says_so() -> None:
+def test_a_device_that_waits_for_one_that_has_finished_is_reported() -> None:
     refused(
         refusal((Recv(1, "x"),), ()),
         DeadlockError,

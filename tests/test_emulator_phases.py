@@ -29,10 +29,10 @@ def refusal(asked: Json) -> EmulationError:
     return caught.value
 
 
-def changed(make: Callable[[], Json], rank: int, at: int, **fields: Any) -> Json:
+def changed(make: Callable[[], Json], rank: int, position: int, **fields: Any) -> Json:
     """A right program with some fields of one instruction replaced."""
     asked = make()
-    asked["programs"][rank][at].update(fields)
+    asked["programs"][rank][position].update(fields)
     return asked
 
 
@@ -173,7 +173,7 @@ def test_arrays_with_other_dims_do_not_fit() -> None:
     )
 
 
-def test_an_array_has_the_shape_that_the_cuts_tell() -> None:
+def test_an_array_has_the_shape_of_the_cuts() -> None:
     made = built(rows())
     held = memories(made)
     held[0]["x[1]"] = np.ones(3)

@@ -22,7 +22,7 @@ def test_a_step_on_four_devices_is_that_of_one(name: str, family: str) -> None:
     assert report.message is None
     assert set(report.outputs.values()) == {True}
     parameters = SMALL[family].parameter_shapes
-    assert {f"{each}{own}.new" for each in parameters for own in ("", ".m", ".v")} <= set(
+    assert {f"{known}{suffix}.new" for known in parameters for suffix in ("", ".m", ".v")} <= set(
         report.outputs
     )
 

@@ -45,10 +45,10 @@ def wrong(made: Program) -> set[str]:
     """Properties that the proof refutes; the explorer, and the checker of certificates, agree."""
     report, seen = verify_program(made), explore(made)
     assert disagreement(report, seen) == ""
-    found = refuted(report)
-    if found != {"memory"}:
+    properties = refuted(report)
+    if properties != {"memory"}:
         certify_program(certificate(made, report), made)
-    return found
+    return properties
 
 
 def refusal(made: Program) -> EmulationError:
@@ -86,13 +86,13 @@ def test_a_copy_has_memory_of_its_own() -> None:
 
 def test_it_takes_no_time_and_the_simulator_counts_the_memory_once() -> None:
     cluster = load_cluster("v100-8x4")
-    found = simulate(RIGHT, cluster, "float32")
-    assert (found.seconds, found.events, found.peak) == (0, [], [16])
+    simulation = simulate(RIGHT, cluster, "float32")
+    assert (simulation.seconds, simulation.events, simulation.peak) == (0, [], [16])
     copied = simulate(asked([{**CUT, "in_place": False}], final=HALVES[0]), cluster, "float32")
     assert (copied.seconds > 0, copied.peak) == (True, [32])
 
 
-def test_the_text_and_the_uses_say_so() -> None:
+def test_the_text_and_the_uses_show_it() -> None:
     assert "cut      x[0] -> x.halves[0] x.halves[1], in place\n" in program_text(RIGHT)
     assert "join     x.halves[0] x.halves[1] -> x[0], in place\n" in program_text(RIGHT)
     cut, join = RIGHT.programs[0]

@@ -1,4 +1,4 @@
-"""Who starts the processes, and what is said where they cannot meet."""
+"""Who starts the processes, and the messages where the rendezvous fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(environment: dict[str, str], *arguments: str) -> Done:
         ({"RANK": "3", "WORLD_SIZE": "8"}, Launch("alone", 0, 1)),
     ],
 )
-def test_the_environment_tells_the_launcher(environment: dict[str, str], expected: Launch) -> None:
+def test_the_environment_names_the_launcher(environment: dict[str, str], expected: Launch) -> None:
     assert Launch.of(environment) == expected
 
 
@@ -74,11 +74,13 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
 
 
 @pytest.mark.parametrize("package", ["torch", "mpi4py", "safetensors"])
-def test_a_missing_package_is_told_with_the_line_that_installs_it(
+def test_a_missing_package_is_reported_with_the_line_that_installs_it(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_spec
-    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == package else found(name))
+    real_find_spec = find_spec
+    monkeypatch.setattr(
+        launch, "find_spec", lambda name: None if name == package else real_find_spec(name)
+    )
     assert train({}, "--ranks", "4") == (
         2,
         "",
@@ -98,17 +100,17 @@ def test_a_world_that_is_no_square_needs_a_sequence(ranks: str) -> None:
         2,
         "",
         "primepar: error: processes: expected a square number for the default sequence, got 3: "
-        "choose one of 3 devices, --sequence K3, N3 or M3\n",
+        "choose one of 3 devices, --plan K3, N3 or M3\n",
     )
 
 
 def test_a_sequence_of_another_size_is_refused() -> None:
     environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "6"}
-    assert train(environment, "--sequence", "P2x2") == (
+    assert train(environment, "--plan", "P2x2") == (
         2,
         "",
         "primepar: error: sequence P2x2: expected 4 processes, got 6: start 4 (--ranks 4, or "
-        "mpirun -n 4), or choose a sequence of 6, --sequence K6, N6, M6 or M2,K3\n",
+        "mpirun -n 4), or choose a sequence of 6, --plan K6, N6, M6 or M2,K3\n",
     )
 
 
@@ -130,11 +132,11 @@ def test_more_processes_than_gpus_are_refused() -> None:
         pick_device("auto", 1, 2)
     assert str(caught.value) == (
         "device: expected a GPU for each of 2 processes on this machine, got 1: start 1 processes "
-        "here, or add --device cpu"
+        "here, or add --set training.device=cpu"
     )
 
 
-def test_no_gpu_is_told_where_one_was_asked_for() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     with (
         patch("torch.cuda.is_available", return_value=False),
         pytest.raises(LaunchError) as caught,
@@ -142,15 +144,15 @@ def test_no_gpu_is_told_where_one_was_asked_for() -> None:
         pick_device("cuda", 0, 1)
     assert str(caught.value) == (
         "device: expected a GPU for each of 1 processes on this machine, got 0: start no processes "
-        "here, or add --device cpu"
+        "here, or add --set training.device=cpu"
     )
 
 
-def test_without_mpirun_ranks_says_what_to_install(tmp_path: Path) -> None:
+def test_without_mpirun_ranks_names_what_to_install(tmp_path: Path) -> None:
     with patch("sys.executable", str(tmp_path / "python")):
         assert train({}, "--ranks", "4") == (
             2,
             "",
-            f"primepar: error: --ranks: expected mpirun beside python in {tmp_path}, found none: "
+            f"primepar: error: --ranks: expected mpirun next to python in {tmp_path}, found none: "
             "run pip install 'primepar[torch]'\n",
         )

@@ -1,4 +1,4 @@
-"""SGD and AdamW: by hand, and step by step beside torch's."""
+"""SGD and AdamW: by hand, and step by step compared with torch's."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
 EACH = list(zip(READY_PLANS, cycle(SMALL), strict=False))
-"""Every ready plan once and every family several times."""
+"""Every preset plan once and every family several times."""
 
 
 def before(name: str, ranks: int, family: str) -> Program:
@@ -63,8 +63,8 @@ def ran(program: Program, given: Program) -> Ran:
     """A run from the memory that `given` starts with."""
     run = emulate(program, memories(given))
     ends = [
-        {name: np.mod(held[name].array, PRIME).tolist() for name in own}
-        for own, held in zip(program.final or (), run.blocks, strict=True)
+        {name: np.mod(held[name].array, PRIME).tolist() for name in names}
+        for names, held in zip(program.final or (), run.blocks, strict=True)
     ]
     return Ran(ends, run.sent)
 
@@ -117,7 +117,7 @@ def test_no_rank_multiplies_more_often_than_phases_follow_one_another(
     """As the executor did that merged products itself: what comes one after another is one."""
     for nodes in passed(name, 8, family).programs:
         phases = [node.phase for node in nodes if isinstance(node, Compute)]
-        linear = [each for each in phases if each and each.endswith(("forward", "gradient"))]
+        linear = [phase for phase in phases if phase and phase.endswith(("forward", "gradient"))]
         assert len(set(linear)) == len(linear)
 
 
@@ -126,7 +126,7 @@ def test_no_rank_multiplies_more_often_than_phases_follow_one_another(
 
 def test_sums_of_gradients_hide_behind_the_rest_of_backward() -> None:
     nodes = passed("data", 4, "gpt2").programs[0]
-    sums = [at for at, node in enumerate(nodes)
+    sums = [position for position, node in enumerate(nodes)
             if isinstance(node, AllReduce) and "norm1.weight.grad" in node.block]  # fmt: skip
     (post,) = sums
     call = nodes[post]
@@ -145,8 +145,8 @@ def touched(node: Instruction) -> tuple[str, ...]:
 def test_the_order_in_which_ranks_post_stays(name: str, ranks: int) -> None:
     old = apply(before(name, ranks, "llama"), ["free-early", "merge-products", "merge-collectives"])
     for rank, nodes in enumerate(apply(old, ["overlap"]).programs):
-        kept = [[replaced(node) for node in each if not isinstance(node, Wait) and is_post(node)]
-                for each in (old.programs[rank], nodes)]  # fmt: skip
+        kept = [[replaced(node) for node in list_ if not isinstance(node, Wait) and is_post(node)]
+                for list_ in (old.programs[rank], nodes)]  # fmt: skip
         assert kept[0] == kept[1]
 
 
@@ -215,7 +215,9 @@ def test_a_program_of_one_operator_is_the_same(text: str) -> None:
 def test_gathered_slices_are_multiplied_at_once(text: str, products: int) -> None:
     sequence = parse_sequence(text)
     program = apply(lower(sequence, Linear.smallest(sequence.grid)))
-    counts = [sum(isinstance(node, Compute) for node in own) for own in program.programs]
+    counts = [
+        sum(isinstance(node, Compute) for node in instructions) for instructions in program.programs
+    ]
     assert counts == [products] * program.ranks
 
 

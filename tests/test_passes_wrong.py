@@ -26,8 +26,10 @@ freeing, overlapping = (
 
 def assert_refused(made: Program, given: Program, *properties: str) -> None:
     """What is made is refuted for one of some properties, and does not run."""
-    found = {each.name for each in verify_program(made).properties if each.verdict == "refuted"}
-    assert found.intersection(properties)
+    refuted = {
+        result.name for result in verify_program(made).properties if result.verdict == "refuted"
+    }
+    assert refuted.intersection(properties)
     with pytest.raises(EmulationError):
         emulate(made, memories(given))
 
@@ -35,8 +37,8 @@ def assert_refused(made: Program, given: Program, *properties: str) -> None:
 def test_a_free_before_the_last_use_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = lowered("megatron-sp", 4, "gpt2")
 
-    def first_use(self: Any, place: int, own: Any, posts: int) -> None:
-        for name in (*own.reads, *own.made):
+    def first_use(self: Any, place: int, used: Any, posts: int) -> None:
+        for name in (*used.reads, *used.made):
             self._last.setdefault(name, place)
 
     monkeypatch.setattr(freeing._Ends, "_use", first_use)
@@ -64,7 +66,7 @@ def sums(between: list[Json], posted: bool = False) -> Program:
     tensors = {"a": {"cuts": [[0, 2, 4], [0, 2, 4]]}, "x": cut, "y": cut}
     lists: list[list[Json]] = []
     for rank in (0, 1):
-        own = [compute("f", [f"a[{m},{rank}]"], f"x[{m}]", M=m, N=rank) for m in (0, 1)]
+        computes = [compute("f", [f"a[{m},{rank}]"], f"x[{m}]", M=m, N=rank) for m in (0, 1)]
         calls: list[Json] = [
             {"op": "all_reduce", "group": [0, 1], "block": block} for block in ("x[0]", "x[1]")
         ]
@@ -74,7 +76,9 @@ def sums(between: list[Json], posted: bool = False) -> Program:
             waits = [{"op": "wait", "request": call["block"]} for call in calls]
         used = compute("g", ["x[0]"], "y[0]", M=0, R=rank)
         inner = [used if node == USE else node for node in between]
-        lists.append([*own, calls[0], *inner, calls[1], *waits, *[used] * (USE not in between)])
+        lists.append(
+            [*computes, calls[0], *inner, calls[1], *waits, *[used] * (USE not in between)]
+        )
     initial = [[f"a[{m},{rank}]" for m in (0, 1)] for rank in (0, 1)]
     grid = {"f": {"M": 2, "N": 2}, "g": {"M": 1, "R": 2}}
     final = [["x[0]", "x[1]", "y[0]"]] * 2
@@ -96,7 +100,7 @@ def test_all_reduces_of_adjoining_blocks_are_one(posted: bool) -> None:
         assert Join(parts, whole, in_place=True) in nodes
         assert Cut(whole, parts, in_place=True) in nodes
         assert [node.block for node in nodes if isinstance(node, AllReduce)] == [whole]
-    runs = [emulate(each, memories(given)) for each in (given, made)]
+    runs = [emulate(program, memories(given)) for program in (given, made)]
     assert runs[0].sent == runs[1].sent
     assert [
         {name: held.array.tolist() for name, held in blocks.items()} for blocks in runs[0].blocks
@@ -128,7 +132,7 @@ def test_collectives_merged_across_a_use_are_refuted(monkeypatch: pytest.MonkeyP
 def test_a_post_past_a_write_of_its_block_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = apply(lowered("summa", 4, "gpt2"), ["free-early"])
 
-    def stopped_by(self: Any, own: Any, request: Any, blocks: bool, room: int) -> list[Any]:
+    def stopped_by(self: Any, used: Any, request: Any, blocks: bool, room: int) -> list[Any]:
         stopped, self.posts = (self.posts, []) if blocks else ([], self.posts)
         return [node for node, _, _ in stopped]
 

@@ -1,4 +1,4 @@
-"""Two names for one place in what a collective brings: refuted by all readers, and certified so."""
+"""Two names for one place in the result of a collective: refuted by all readers, and certified."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_posted_call_meets_a_blocking_one() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_a_posted_collective_takes_and_brings_is_left_alone(rank: int) -> None:
+def test_the_blocks_of_a_posted_collective_may_not_be_used(rank: int) -> None:
     reduce, ends = Reduce((0, 1), block="x", root=1, request="a"), Wait("a")
     ranks: list[tuple[Instruction, ...]] = [(reduce, ends), (reduce, ends)]
     ranks[rank] = (reduce, Free("x"), ends)

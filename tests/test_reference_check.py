@@ -1,4 +1,4 @@
-"""Emulated devices compute what one device computes, exactly, and send what the formula says."""
+"""Emulated devices compute what one device computes, exactly, and send what the formula gives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_primitive_equals_one_device_and_its_formula(
     assert report.equal
 
 
-@pytest.mark.parametrize(("name", "sides"), [each for each in FAMILY if max(each[1]) == 2])
+@pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if max(case[1]) == 2])
 @pytest.mark.parametrize("factors", [(1, 1, 1), (1, 2, 3), (3, 1, 2)])
 def test_the_formula_holds_for_every_shape(
     name: str, sides: tuple[int, ...], factors: tuple[int, int, int]
@@ -100,7 +100,7 @@ def test_the_oracle_sums_the_weight_gradient_over_the_batch() -> None:
     assert np.array_equal(batched.dW, merged.dW)
 
 
-def test_a_shape_that_the_side_does_not_divide_says_how_to_pad() -> None:
+def test_a_shape_that_the_side_does_not_divide_names_the_padded_size() -> None:
     with pytest.raises(ShapeError) as caught:
         check(parse_sequence("P3x3"), Linear(M=9, N=7, K=9))
     assert str(caught.value) == (
@@ -269,7 +269,7 @@ def test_the_blocks_stay_on_the_devices_between_forward_and_backward() -> None:
 
 
 @pytest.mark.parametrize("text", ["Ks3", "Ns2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", *MIXED])
-def test_what_rests_and_what_is_kept_serves_backward_later(text: str) -> None:
+def test_resident_and_kept_blocks_serve_a_later_backward(text: str) -> None:
     rng = np.random.default_rng(1)
     sequence = parse_sequence(text)
     M, N, K = (2 * sequence.grid[dim] for dim in DIMS[1:])

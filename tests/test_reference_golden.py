@@ -25,22 +25,22 @@ def movement_text(sequence: Sequence) -> str:
             lines += [f"  {hop_text(sequence, hop)}" for hop in moved.prologue]
         for step in range(sequence.steps):
             hops = [*moved.operands[step], *moved.partials[step]]
-            sums = [each for each in moved.returns[step] if each.ranks != each.homes]
+            sums = [summed for summed in moved.returns[step] if summed.ranks != summed.homes]
             lines.append(f"{phase} t={step}" + ("" if hops or sums else ": nothing moves"))
             lines += [f"  {hop_text(sequence, hop)}" for hop in hops]
-            lines += [f"  {return_text(sequence, each)}" for each in sums]
-        for reduction in (each for each in moved.reductions if each.ranks == each.homes):
+            lines += [f"  {return_text(sequence, summed)}" for summed in sums]
+        for reduction in (summed for summed in moved.reductions if summed.ranks == summed.homes):
             block = block_name(reduction.tensor, reduction.index)
             ranks = ", ".join(map(str, reduction.ranks))
             lines.append(f"  all-reduce {block} over devices {ranks}")
     return "\n".join(lines)
 
 
-def return_text(sequence: Sequence, each: Return) -> str:
-    """A finished sum: the devices of its partial sums, and those where it rests."""
-    taken = ", ".join(map(str, each.ranks))
-    homes = "; ".join(sequence.place(home) for home in each.homes)
-    return f"{block_name(each.tensor, each.index):8} of devices {taken} stays on {homes}"
+def return_text(sequence: Sequence, reduction: Return) -> str:
+    """A finished sum: the devices of its partial sums, and those where it stays."""
+    taken = ", ".join(map(str, reduction.ranks))
+    homes = "; ".join(sequence.place(home) for home in reduction.homes)
+    return f"{block_name(reduction.tensor, reduction.index):8} of devices {taken} stays on {homes}"
 
 
 def hop_text(sequence: Sequence, hop: Hop) -> str:

@@ -1,4 +1,4 @@
-"""Phases of their own have stand-ins, and emulated devices make of them what one device makes."""
+"""Phases with signatures have stand-ins; emulated devices compute the same as one device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made(
     reads: list[str], writes: str, *arrays: Any, reduction: Reduction = "sum",
     shape: tuple[int, ...] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """What the stand-in of a signature makes of some arrays."""
+    """The result of the stand-in of a signature on some arrays."""
     phases = {"f": {"reads": reads, "writes": writes, "reduction": reduction}}
     phase = Meaning(built(program([[]], phases=phases))).phases["f"]
     result: list[Any] = stand_in(phase, [np.array(array) for array in arrays], shape).tolist()
@@ -62,7 +62,7 @@ def test_neighbours_of_a_longer_block_are_summed_and_those_of_the_output_repeate
     assert made(["x[K]", "w[K]"], "y[K]", x, [1, 10, 100]) == [3, 70, 1100]
 
 
-def test_a_divided_dim_lies_beside_the_whole_one() -> None:
+def test_a_divided_dim_is_next_to_the_full_one() -> None:
     assert made(["x[H]", "key[H/2]"], "y[H]", [1, 2], [10, 100]) == [10, 200]
 
 
@@ -93,10 +93,10 @@ def test_what_a_phase_makes_does_not_depend_on_how_its_dims_are_cut(
     slices: tuple[int, ...], widths: list[int], reduction: str
 ) -> None:
     lines = []
-    for at, count in enumerate(slices):
-        lines.append([sum(widths[3 * at : 3 * at + n]) for n in range(count + 1)])
+    for number, count in enumerate(slices):
+        lines.append([sum(widths[3 * number : 3 * number + n]) for n in range(count + 1)])
     M, N, K = lines
-    threefold = [3 * at for at in K]
+    threefold = [3 * number for number in K]
     tensors = {
         "x": {"cuts": [M, N]}, "w": {"cuts": [N, threefold]}, "y": {"cuts": [M, K]},
     }  # fmt: skip
@@ -291,7 +291,7 @@ def test_cuts_and_phases_that_do_not_fit_are_refused(fields: Json, message: str)
     assert str(caught.value) == message
 
 
-def test_a_shape_that_a_mixed_grid_does_not_divide_says_how_to_pad() -> None:
+def test_a_shape_that_a_mixed_grid_does_not_divide_names_the_padded_size() -> None:
     asked = between() | {"shape": {"M": 2, "N": 3, "K": 4}}
     with pytest.raises(ShapeError) as caught:
         check_program(built(asked))

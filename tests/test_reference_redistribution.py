@@ -28,12 +28,12 @@ ON_SIX = ("M6", "K6", "M2,K3", "K3,M2", "M3,N2")
 
 
 def source(text: str) -> Layout:
-    """Where the output of an operator lies after forward."""
+    """The layout of an operator's output after forward."""
     return layout(Movement(parse_sequence(text)), "forward", "O", last=True)
 
 
 def target(text: str) -> Layout:
-    """Where the input of an operator must lie before forward."""
+    """The layout of an operator's input before forward."""
     return layout(Movement(parse_sequence(text)), "forward", "I", last=False)
 
 
@@ -127,7 +127,7 @@ def test_two_devices_of_one_block_each_exchange_one_message_each_way(
 
 
 @given(pairs(apart=True))
-def test_blocks_that_lie_apart_are_brought_and_taken_too(way: tuple[Layout, Layout]) -> None:
+def test_blocks_that_are_not_contiguous_are_moved_too(way: tuple[Layout, Layout]) -> None:
     check_way(*way)
 
 
@@ -139,7 +139,7 @@ def test_no_copy_is_free_while_another_sends_more(way: tuple[Layout, Layout]) ->
         for instructions in redistribution(one, other).programs
     ]
     for held, shares in zip(one.held, sent, strict=True):
-        copies = [sum(sent[rank]) for rank, own in enumerate(one.held) if own == held]
+        copies = [sum(sent[rank]) for rank, blocks in enumerate(one.held) if blocks == held]
         assert sum(shares) - min(shares, default=0) <= min(copies)
 
 

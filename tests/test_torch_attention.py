@@ -75,7 +75,7 @@ def _check_attention(
     )
     y, dx = (_parted if parts > 1 else _whole)(step, operator, x, dy, parts)
     part, draw = layers_attention.AttentionPart.every(model), DRAW if drops else None
-    x_BTC, dy_BTC = (each.reshape(batch, positions, -1) for each in (x_, dy_))
+    x_BTC, dy_BTC = (x.reshape(batch, positions, -1) for x in (x_, dy_))
     expected = layers_attention.attend(part, x_BTC, draw, operator)
     assert_close(y, expected.reshape(dy_.shape))
     expected = layers_attention.attend_backward(part, x_BTC, dy_BTC, draw, operator)

@@ -54,7 +54,8 @@ def test_every_kernel_that_a_ready_plan_names_is_there() -> None:
         lowered(plan, ranks, family) for family, (plan, ranks) in product(SMALL, READY_PLANS)
     ]
     programs.append(lower_step(ready_plan("data", SMALL["gpt2"], 4), 2, 4))  # parts of sequences
-    named = {each.kernel for program in programs for each in (program.phases or {}).values()}
+    phases = [phase for program in programs for phase in (program.phases or {}).values()]
+    named = {phase.kernel for phase in phases}
     assert named == set(KERNELS)
 
 
@@ -79,7 +80,7 @@ def test_a_product_of_blocks_in_the_order_of_their_dims(
         signature = signature.replace("[N,K]", "[K,N]")
         whole["W"] = whole["W"].T.contiguous()
         expected = expected.T.contiguous() if phase == "gradient" else expected
-    *reads, _ = (each.partition("[")[0] for each in signature.replace("-> ", "").split())
+    *reads, _ = (text.partition("[")[0] for text in signature.replace("-> ", "").split())
     operands = [whole[name] for name in reads]
     shape = tuple(expected.shape)
     got = Step(None, grid=grid).run(f"linear.{phase}", signature, *operands, shape=shape)
@@ -155,8 +156,8 @@ def test_norm(family: str, dtype: torch.dtype, grid: dict[str, int]) -> None:
     else:
         assert_close(y, layers.rms_norm(x_, w_, epsilon))
         expected = layers.rms_norm_backward(x_[None], w_, dy_[None], epsilon)
-    for got, each in zip([dx[None], *gradients], expected, strict=True):
-        assert_close(got, each)
+    for got, wanted in zip([dx[None], *gradients], expected, strict=True):
+        assert_close(got, wanted)
 
 
 @BLOCK
@@ -274,19 +275,21 @@ def test_twenty_updates_are_those_of_adamw(clip: float | None) -> None:
     model, rate = SHAPES["gpt2"], 1e-2
     names = ["blocks.0.fc1.weight", "blocks.0.fc1.bias", "norm.weight", "embedding.token"]
     w = {name: drawn(*model.parameter_shapes[name]) for name in names}
-    start = {name: each.numpy().copy() for name, each in w.items()}
+    start = {name: tensor.numpy().copy() for name, tensor in w.items()}
     reference = optimizers.AdamW(rate, weight_decay=0.1, decayed=names[:1])
-    theirs = [torch.nn.Parameter(each.clone()) for each in w.values()]
+    theirs = [torch.nn.Parameter(tensor.clone()) for tensor in w.values()]
     groups = [
-        {"params": [each], "weight_decay": 0.1 * (name == names[0])}
-        for name, each in zip(names, theirs, strict=True)
+        {"params": [tensor], "weight_decay": 0.1 * (name == names[0])}
+        for name, tensor in zip(names, theirs, strict=True)
     ]
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
-    moments = {name: (torch.zeros_like(each), torch.zeros_like(each)) for name, each in w.items()}
+    moments = {
+        name: (torch.zeros_like(tensor), torch.zeros_like(tensor)) for name, tensor in w.items()
+    }
     settings = StepSettings(model, BATCH, POSITIONS, clip)
     for number in range(1, 21):
         step = Step(settings, inputs=StepInputs(rate=rate, number=number))
-        g = {name: drawn(*each.shape, seed=number) for name, each in w.items()}
+        g = {name: drawn(*tensor.shape, seed=number) for name, tensor in w.items()}
         norm = _norm(step, g)
         for name in names:
             moments[name], w[name] = _updated(step, name, w[name], moments[name], g[name], norm)
@@ -294,7 +297,7 @@ def test_twenty_updates_are_those_of_adamw(clip: float | None) -> None:
         for parameter, name in zip(theirs, names, strict=True):
             parameter.grad = g[name] * factor
         optimizer.step()
-        start = reference.step(start, {name: each.numpy() * factor for name, each in g.items()})
+        start = reference.step(start, {name: tensor.numpy() * factor for name, tensor in g.items()})
     for parameter, name in zip(theirs, names, strict=True):
         np.testing.assert_allclose(w[name], parameter.detach(), rtol=1e-12)
         np.testing.assert_allclose(w[name], start[name], rtol=1e-12, atol=1e-14)
@@ -304,14 +307,16 @@ def _norm(step: Step, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
     """The norm of all gradients, of which those of two dims are squared together."""
     squares = []
     for dims in ("X", "X,Y"):
-        alike = [each for each in gradients.values() if each.dim() == len(dims.split(","))]
-        for size in {each.shape for each in alike}:
-            own = [each for each in alike if each.shape == size]
-            reads = " ".join(f"g{at}[{dims}]" for at in range(len(own)))
-            squares.append(step.run("clip.squares", f"{reads} -> s[0]", *own, shape=(1,)))
-    reads = " ".join(f"s{at}[0]" for at in range(len(squares)))
+        alike = [
+            gradient for gradient in gradients.values() if gradient.dim() == len(dims.split(","))
+        ]
+        for size in {gradient.shape for gradient in alike}:
+            same_shape = [gradient for gradient in alike if gradient.shape == size]
+            reads = " ".join(f"g{number}[{dims}]" for number in range(len(same_shape)))
+            squares.append(step.run("clip.squares", f"{reads} -> s[0]", *same_shape, shape=(1,)))
+    reads = " ".join(f"s{number}[0]" for number in range(len(squares)))
     norm = step.run("clip.norm", f"{reads} -> norm[0]", *squares, shape=(1,))
-    assert_close(norm, [sum(float((each**2).sum()) for each in gradients.values()) ** 0.5])
+    assert_close(norm, [sum(float((gradient**2).sum()) for gradient in gradients.values()) ** 0.5])
     return norm
 
 

@@ -66,7 +66,7 @@ def test_bytes_in_the_log_equal_the_formula(four: Runs) -> None:
     assert sent == [(8 * elements,) * 4] * 20
 
 
-def test_a_log_tells_the_whole_run(four: Runs) -> None:
+def test_a_log_has_the_whole_run(four: Runs) -> None:
     start, *rows, last, end = read_log(four.folder / "straight" / "log.jsonl")
     assert isinstance(start, StartRow)
     assert (start.sequence, start.ranks, start.step) == ("P2x2", 4, 0)
@@ -84,7 +84,9 @@ def test_a_trace_shows_one_step_of_every_rank(four: Runs) -> None:
         if event["ph"] == "X"
     ]
     linears = cases.SMALL.model.linear_shapes
-    phases = {f"{name}.{each}" for name in linears for each in ("forward", "backward", "gradient")}
+    phases = {
+        f"{name}.{phase}" for name in linears for phase in ("forward", "backward", "gradient")
+    }
     products = [event for event in spans if event["cat"] in phases]
     operators = len(linears)
     for rank in range(4):
@@ -130,7 +132,7 @@ def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs)
     }
 
 
-def test_one_rank_tells_of_a_torn_checkpoint_and_all_end(four: Runs) -> None:
+def test_one_rank_reports_a_torn_checkpoint_and_all_end(four: Runs) -> None:
     path = four.folder / "half-torn" / STEP_10
     assert [answer["torn"] for answer in four.answers] == [
         f"CheckpointError: {path}: expected a whole checkpoint, got Error while deserializing "
@@ -180,8 +182,8 @@ def test_a_line_that_is_no_row_is_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     answer = cases.train(tmp_path / "run", lr=1e200, warmup=0)
     assert answer == (
-        "ConfigError: --lr: expected a rate at which training stays finite, got loss nan and "
-        "gradient norm nan in step 2: take a smaller one than 1e+200"
+        "ConfigError: optimizer.lr: expected a rate at which training stays finite, got loss nan "
+        "and gradient norm nan in step 2: take a smaller one than 1e+200"
     )
     assert list(cases.losses(tmp_path / "run")) == [1]
 

@@ -45,7 +45,7 @@ def answers(folder: Path) -> list[dict[str, Any]]:
 def test_a_program_that_ranks_disagree_on_is_refused_on_one_rank(
     answers: list[dict[str, Any]],
 ) -> None:
-    first, other = (found["alike"] for found in answers)
+    first, other = (answer["alike"] for answer in answers)
     assert first == "SystemExit: 0"
     assert other.startswith("ProgramError: rank 1: expected the program of rank 0 (")
     assert other.endswith("): start all ranks with one plan, the same options and one version")
@@ -64,5 +64,5 @@ def test_a_program_that_is_not_proved_does_not_run(
 def test_a_run_that_is_watched_trains_as_any_other(
     answers: list[dict[str, Any]], folder: Path
 ) -> None:
-    assert [found["conform"] for found in answers] == [0, 0]
+    assert [answer["conform"] for answer in answers] == [0, 0]
     assert cases.losses(folder / "conform") == cases.losses(folder / "plain")

@@ -12,7 +12,7 @@ ELEMENTS = np.arange(100_000, dtype=np.int64)
 
 def test_the_kept_elements_of_a_draw_are_these() -> None:
     kept = Draw(seed=1, step=2).kept(0.5, "blocks.0.proj", ELEMENTS[:16])
-    assert "".join("01"[int(each)] for each in kept) == "0001110010000111"
+    assert "".join("01"[int(bit)] for bit in kept) == "0001110010000111"
 
 
 def test_the_share_that_is_dropped_is_the_probability() -> None:

@@ -156,7 +156,7 @@ save_plan(two.plan, OUT / "09_plan.json")
 (OUT / "09_text.txt").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
 command = ["train", "--ranks", "2", "--plan", OUT / "09_plan.json", "--data", OUT / "09_text.txt"]
 done = subprocess.run(
-    [sys.executable, "-m", "primepar", *command, "--steps", "10", "--warmup", "2"],
+    [sys.executable, "-m", "primepar", *command, "--steps", "10", "--set", "optimizer.warmup=2"],
     capture_output=True, text=True, check=True,
 )  # fmt: skip
 lines = [line.partition(",")[0] for line in done.stdout.splitlines() if line.startswith("step")]

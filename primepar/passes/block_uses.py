@@ -133,13 +133,13 @@ class RankList:
             self.communicating.append(place)
             request = request_of(node)
             if type(node) is Wait:
-                self._fly(names, pending.pop(node.request, (place, names))[0], place)
+                self._add_flight(names, pending.pop(node.request, (place, names))[0], place)
             elif request is not None:
                 pending[request] = place, names
         for post, names in pending.values():
-            self._fly(names, post, len(nodes))
+            self._add_flight(names, post, len(nodes))
 
-    def _fly(self, names: Names, post: int, end: int) -> None:
+    def _add_flight(self, names: Names, post: int, end: int) -> None:
         for name in names:
             self._flights.setdefault(name, []).append((post, end))
 

@@ -77,7 +77,7 @@ class _Ends:
         """Positions of frees of blocks that do not exist or are in flight; they are not moved."""
         self._last = dict.fromkeys(initial, -1)
         """Live block -> position of its last use so far."""
-        self._flying = Counter[str]()
+        self._in_flight = Counter[str]()
         self._posted: dict[str, UsedBlocks] = {}
         known = Rank(rank)
         for place, node in enumerate(nodes):
@@ -107,11 +107,11 @@ class _Ends:
         for name in dict.fromkeys(used.reads + used.made):
             self._last[name] = place
             if posts:
-                self._flying[name] += posts
+                self._in_flight[name] += posts
 
     def _end(self, name: str) -> bool:
         """Free a block after its last use; False if it does not exist or is in flight."""
-        if self._flying[name] or name not in self._last:
+        if self._in_flight[name] or name not in self._last:
             return False
         self.ends_after.setdefault(self._last.pop(name), []).append(name)
         return True

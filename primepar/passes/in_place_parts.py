@@ -36,13 +36,15 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     them. A cut whose parts are all freed next becomes a free. A cut of a part of another cut is
     merged with it, and so are joins.
     """
-    nodes = _sunk(nodes, rank)
-    # The rules read only instructions that touch such blocks, so the others are left out.
+    nodes = _with_late_cuts(nodes, rank)
+    # The rules read only instructions that use such blocks, so the others are left out.
     places = _places_of_parts(nodes, rank)
     kept = [(place, nodes[place]) for place in places]
     while simpler := _simpler(RankList([node for _, node in kept], rank)):
         kept = [
-            (place, new) for at, (place, node) in enumerate(kept) for new in simpler.get(at, [node])
+            (place, new)
+            for number, (place, node) in enumerate(kept)
+            for new in simpler.get(number, [node])
         ]
     edits: Edits = {place: [] for place in places}
     for place, node in kept:
@@ -51,7 +53,7 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
 
 
 def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
-    """Where a block is touched that is cut or joined in place."""
+    """Return the positions that use a block that is cut or joined in place."""
     parts = {
         name
         for node in nodes
@@ -60,12 +62,12 @@ def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
     }
     return [
         place
-        for place, (_, own) in enumerate(followed(nodes, rank))
-        if not parts.isdisjoint(own.reads + own.made + own.gone)
+        for place, (_, used) in enumerate(followed(nodes, rank))
+        if not parts.isdisjoint(used.reads + used.made + used.gone)
     ]
 
 
-def _sunk(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
+def _with_late_cuts(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     """Return the list with every in-place cut moved down to the next use of its blocks."""
     done: list[Instruction] = []
     held: dict[str, Cut] = {}

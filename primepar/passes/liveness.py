@@ -50,7 +50,10 @@ class LiveBlocks:
         return grown
 
     def peak(self, nodes: Iterable[Instruction]) -> int:
-        """Advance by these instructions; returns the peak of live elements, before or after any."""
+        """Advance by some instructions; returns the peak: the largest number of live elements.
+
+        The elements before the first instruction count too.
+        """
         most = self.total
         for node in nodes:
             if self.do(node) > 0:

@@ -131,7 +131,7 @@ class _Group:
 
 
 class _Lines:
-    """The list of every rank, with its places made when they are first asked for."""
+    """The list of every rank; the positions of its uses are computed at first access."""
 
     def __init__(self, lists: list[list[Instruction]], initial: Sequence[Sequence[str]]) -> None:
         self.lists, self.initial = lists, initial
@@ -183,8 +183,8 @@ class _Round:
                 rank_edits[place] = []
                 rank_edits[after].append(self.lists[rank][place])
             if rank_edits:
-                edited_list = edited(self.lists[rank], rank_edits)
-                self.lists[rank] = tidied(edited_list, self.lines.ranks[rank])
+                nodes = edited(self.lists[rank], rank_edits)
+                self.lists[rank] = tidied(nodes, self.lines.ranks[rank])
         return any(edits)
 
     def _candidates(self) -> Iterator[tuple[str, list[Products]]]:

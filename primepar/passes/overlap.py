@@ -55,8 +55,8 @@ _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 def overlap(program: Program) -> Program:
     """Return the program with posts as early, and waits as late, as data and memory allow."""
     size, lists = sizes_of(program), []
-    each = zip(program.programs, initial_blocks(program), strict=True)
-    for number, (nodes, initial) in enumerate(each):
+    by_rank = zip(program.programs, initial_blocks(program), strict=True)
+    for number, (nodes, initial) in enumerate(by_rank):
         rank = Rank(number)
         peak = LiveBlocks(size, rank, initial).peak(nodes)
         late = _Late(LiveBlocks(size, rank, initial), size, rank, peak).list(nodes)
@@ -109,25 +109,25 @@ class _Late:
             else:
                 self._hold(_Held(node, used))
         for held in list(self.held):
-            self._let_go(held)
+            self._release(held)
         return self.done
 
     def _follow(self, node: Instruction, used: UsedBlocks, requests: set[str | None]) -> None:
-        if isinstance(node, Free) and self._goes_with_waits(node):
+        if isinstance(node, Free) and self._is_sent_block(node):
             self._hold(_Held(node, used))
             return
-        self._make_way(used)
+        self._release_conflicting(used)
         request = request_of(node)
         if request in self.by_request:
-            self._let_go(self.by_request[str(request)])
-        self._make_room(node)
+            self._release(self.by_request[str(request)])
+        self._release_frees(node)
         if request is None and isinstance(node, _BLOCKING) and len(node.group) > 1:
             name = f"{node.__struct_config__.tag} {node.block}"
             if name not in requests:
                 self._hold(_Held(Wait(name), used, len(self.done), self.computes))
         self._do(node)
 
-    def _goes_with_waits(self, node: Free) -> bool:
+    def _is_sent_block(self, node: Free) -> bool:
         """Return whether a free should move down with the wait of a send of its block."""
         holders = self.by_block.get(node.block, {})
         return (
@@ -145,28 +145,28 @@ class _Late:
         else:
             self.frees[held] = None
 
-    def _make_way(self, own: UsedBlocks) -> None:
-        """Do all that an instruction must find done."""
+    def _release_conflicting(self, used: UsedBlocks) -> None:
+        """Emit the held instructions that must come before an instruction with these uses."""
         if not self.held:
             return
-        for name in own.reads:
+        for name in used.reads:
             for held in list(self.by_block.get(name) or ()):
                 if held in self.held and name in held.touches.changes:
-                    self._let_go(held)
-        for name in own.changes:
+                    self._release(held)
+        for name in used.changes:
             for held in list(self.by_block.get(name) or ()):
-                self._let_go(held)
+                self._release(held)
 
-    def _make_room(self, node: Instruction) -> None:
+    def _release_frees(self, node: Instruction) -> None:
         """Emit held frees until the memory for an instruction is below the peak."""
         if not self.frees:
             return
         for held in list(self.frees):
             if self.live.after(node) <= self.peak:
                 return
-            self._let_go(held)
+            self._release(held)
 
-    def _let_go(self, held: _Held) -> None:
+    def _release(self, held: _Held) -> None:
         """Emit a held instruction, after the earlier held ones that use the same blocks."""
         if held not in self.held:
             return
@@ -178,12 +178,12 @@ class _Late:
             self._finish(held, held.node)
             for other in [holder for name in names for holder in self.by_block[name]]:
                 if isinstance(other.node, Free) and len(self.by_block[other.node.block]) == 1:
-                    self._let_go(other)
+                    self._release(other)
             return
         del self.frees[held]
         for name in names:
             for earlier in list(self.by_block[name]):
-                self._let_go(earlier)
+                self._release(earlier)
         self._do(held.node)
 
     def _finish(self, held: _Held, wait: Wait) -> None:

@@ -42,11 +42,13 @@ class BlockNames:
 
     def __init__(self, program: Program) -> None:
         self.program, self.meaning = program, Meaning(program)
-        self._cuts: dict[str, list[list[int]]] = {}
+        self._cuts: dict[tuple[str, int], list[list[int]]] = {}
+        """Tensor and number of dims -> where it is cut along each; a name may have other dims than
+        the tensor that it is `of`, and then has no cell in common with it."""
         for name, tensor in (program.tensors or {}).items():
-            tensor_cuts = self._cuts.setdefault(tensor.of or name, [])
-            tensor_cuts += [[] for _ in range(len(tensor.cuts) - len(tensor_cuts))]
-            for positions, added in zip(tensor_cuts, tensor.cuts, strict=False):
+            key = tensor.of or name, len(tensor.cuts)
+            tensor_cuts = self._cuts.setdefault(key, [[] for _ in tensor.cuts])
+            for positions, added in zip(tensor_cuts, tensor.cuts, strict=True):
                 positions[:] = sorted({*positions, *added})
         self._blocks: dict[str, tuple[Lengths, tuple[Corner, ...]]] = {}
 
@@ -68,7 +70,8 @@ class BlockNames:
         return self._blocks[block]
 
     def _cells(self, place: Place) -> tuple[Lengths, tuple[Corner, ...]]:
-        cuts = self._cuts.get(place.tensor) or [list(range(a, b + 1)) for a, b in place.box]
+        cuts = self._cuts.get((place.tensor, len(place.box)))
+        cuts = cuts or [list(range(a, b + 1)) for a, b in place.box]
         bounds = [
             [first, *(cut for cut in positions if first < cut < end), end]
             for (first, end), positions in zip(place.box, cuts, strict=True)

@@ -1,4 +1,4 @@
-"""Transfers that `primepar plan --profile` measures, each with its terms in the cost model.
+"""Transfers that `primepar profile` measures, each with its terms in the cost model.
 
 They are the sends (hops) of a redistribution and the collectives of the mesh, over every group of
 device bits.

@@ -1,4 +1,4 @@
-"""Work that `primepar plan --profile` measures, each with its terms in the cost model.
+"""Work that `primepar profile` measures, each with its terms in the cost model.
 
 It runs the same code as training: programs of one operator, and kernels. Legend: M rows, N and K
 columns of the blocks of one process.

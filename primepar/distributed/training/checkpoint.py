@@ -180,14 +180,19 @@ def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
         )
     if saved["model"] != _words(config):
         raise CheckpointError(
-            f"{path}: expected a checkpoint of the model {_words(config)}, got one of "
-            f"{saved['model']}: give the options of that run"
+            f"{path}: expected a checkpoint of the model {_as_settings(_words(config))}, got one "
+            f"of {_as_settings(saved['model'])}: give the settings of that run"
         )
     return int(saved["step"])
 
 
+def _as_settings(words: str) -> str:
+    """Return `--layers 2` as `model.layers=2`; files keep the text of format version 1."""
+    return re.sub(r"--(\w+) (\d+)", r"model.\1=\2", words)
+
+
 def _words(config: ModelConfig) -> str:
-    """Return the options that give the model; for any other model, all its fields."""
+    """Return the model as text for the file: its sizes, or all fields if sizes are not enough."""
     names = ("layers", "hidden", "heads", "context", "vocabulary")
     sizes = {name: getattr(config, name) for name in names}
     if config == GPTConfig(**sizes):

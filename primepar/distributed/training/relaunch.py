@@ -1,8 +1,8 @@
-"""`train --ranks N`, `plan --profile`: start ourselves again, and pass a request to stop on.
+"""Starts `primepar train --ranks N` or `primepar profile` under mpirun, and forwards stop requests.
 
-Open MPI's mpirun, told to stop, kills its processes a quarter of a second later, whatever they
-are doing. So the request ends here, and the processes get SIGUSR1, which they obey after the step
-that they are in. A second request is passed to mpirun as it came.
+Open MPI's mpirun kills its processes a quarter of a second after a stop signal. So the first signal
+is not forwarded as it is: the processes get SIGUSR1, and stop after their current step. A second
+signal is forwarded to mpirun as SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class CommandLine:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def mpirun_line(
     ranks: int, arguments: list[str], program: tuple[str, ...] = ("-m", "primepar", "train")
 ) -> CommandLine:
-    """The line that runs a program of Python's in `ranks` processes on this machine.
+    """Return the command line that runs a Python program in `ranks` processes on this machine.
 
-    As root, and on fewer cores than ranks, mpirun refuses unless told not to, and it would bind
-    each process to one core; the threads of all together fill the cores once. Raises `LaunchError`
-    if there is no mpirun here.
+    It has the options that mpirun needs as root, for fewer cores than ranks, and against binding
+    each process to one core. The threads of all processes together are as many as the cores. Raises
+    `ConfigError` for `ranks` below 1, `LaunchError` without an mpirun next to python.
     """
     if ranks < 1:
         raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
         raise LaunchError(
-            f"--ranks: expected mpirun beside python in {mpirun.parent}, found none: "
+            f"--ranks: expected mpirun next to python in {mpirun.parent}, found none: "
             "run pip install 'primepar[torch]'"
         )
     words = [str(mpirun), "-n", str(ranks), "--bind-to", "none"]
@@ -62,7 +62,7 @@ def mpirun_line(
 
 
 def run(line: CommandLine) -> int:
-    """Run the line and return its exit code, 128 + the signal where one asked it to stop."""
+    """Run a command line; returns its exit code, or 128 + the signal after a stop request."""
     terminal = {TERMINAL: "1"} if sys.stdout.isatty() else {}
     child = subprocess.Popen(
         line.words,

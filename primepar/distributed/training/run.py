@@ -1,6 +1,6 @@
 """The body of `primepar train`: from settings to a finished run.
 
-What can be refused without torch is refused before it loads, and before processes meet.
+Checks that do not need torch are done before torch is loaded and before the rendezvous.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from primepar.distributed.training.launch import Launch, World, check_installed,
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import mpirun_line, run
-from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings import Settings, shown
+from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
-    """Train in the processes that mpirun or torchrun started, or start `ranks` of them.
+    """Train in the processes that mpirun or torchrun started, or start `ranks` processes.
 
-    `prove` is given the programs before the first step. Returns the exit code. Raises a
-    `PrimeParError`, on one rank only.
+    `prove` is called with the programs before the first step. Returns the exit code. Raises a
+    `PrimeParError` on one rank only.
     """
     launch = Launch.of(os.environ)
     with launch.one_error():
@@ -46,7 +47,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
             )
         mpi = ranks is not None or launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
-        line = None if ranks is None else mpirun_line(ranks, settings.arguments())
+        line = None if ranks is None else mpirun_line(ranks, arguments(settings))
         layout = settings.layout(launch.size if ranks is None else ranks)
         text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
@@ -55,7 +56,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        prove = None if settings.no_verify else prove
+        prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
 
@@ -64,7 +65,7 @@ def _check_folders(settings: Settings) -> None:
         path = getattr(settings, name)
         if path is not None and not Path(path).parent.is_dir():
             raise ConfigError(
-                f"--{name.replace('_', '-')} {path}: expected a folder that is there, "
+                f"{shown(name)} {path}: expected a folder that is there, "
                 f"got {Path(path).parent}: make it first"
             )
 
@@ -78,7 +79,7 @@ def train_here(
     stopping: Stopping,
     prove: Prove | None = None,
 ) -> int:
-    """Train on this rank of a world that has met, and return the exit code; a collective call."""
+    """Train on this rank of an initialised world; returns the exit code. A collective call."""
     with world.agreement("setup"):
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
@@ -102,7 +103,7 @@ def train_here(
 def _prepare(
     settings: Settings, launch: Launch, world: World, layout: Sequence | Plan, text: Text
 ) -> tuple[Trainer, WeightFile | None]:
-    """Everything that a run needs, each rank with its own part of it; and the file of weights."""
+    """Return the trainer with this rank's state, and the file of weights if there is one."""
     from primepar.distributed.training import checkpoint
     from primepar.distributed.training.trainer import Trainer
 
@@ -123,7 +124,7 @@ def _prepare(
 
 
 def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
-    """The file of `--weights`: a run begins with it, and in the end writes in its types."""
+    """Load the file of `weights.load` if the run begins; return it, as it defines saved dtypes."""
     from primepar.distributed.modules.weights import load_weights
     from primepar.models import WeightFile
 
@@ -135,7 +136,7 @@ def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFi
 
 
 def _state(settings: Settings, world: World, layout: Sequence | Plan) -> TrainingState:
-    """The state of the plan, or of the GPT of the options under one sequence."""
+    """Return the state of the plan, or of the GPT of the settings under one sequence."""
     import torch
 
     from primepar.distributed.modules.gpt import uniform_plan
@@ -148,7 +149,10 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:
-    """The checkpoint to go on from. Raises `CheckpointError` if there is none, or one too many."""
+    """Return the checkpoint to resume from, None for a new run.
+
+    Raises `CheckpointError` if there is none to resume from, or if a new run finds one.
+    """
     if settings.resume and latest is None:
         raise CheckpointError(
             f"{settings.checkpoint}: expected a checkpoint to resume from, found none: leave "
@@ -165,11 +169,12 @@ def _saved(settings: Settings, latest: Path | None) -> Path | None:
 def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.state.plan.model.parameters
-    sequence = settings.plan or str(layout)
+    plan = settings.plan_file
+    sequence = str(plan or layout)
     model, batch = trainer.state.plan.model, settings.sizes(layout)[0]
     row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
-    kind = "plan" if settings.plan else "sequence"
+    kind = "plan" if plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.line(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
@@ -178,7 +183,7 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
 
 
 def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
-    """Write the trained weights under Hugging Face names, in the types that they came with."""
+    """Write the trained weights with Hugging Face names, in the dtypes of the loaded file."""
     from primepar.distributed.modules.weights import save_weights
 
     path = trainer.settings.save_weights
@@ -202,6 +207,6 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
             replace(Path(path), drawn.encode())
         except OSError as error:
             raise ConfigError(
-                f"--trace {path}: expected a file that can be written, got "
+                f"output.trace {path}: expected a file that can be written, got "
                 f"{reason(error)}: give another place"
             ) from None
