@@ -178,6 +178,8 @@ ROUNDED = (
 KEY = "a device, step or side as a member of a set or a key of a dict: write dict(M=..., N=...)"
 BITS = "bits of a device, step or side: write // 2 and % 2, and join conditions with &, | and ~"
 TRUTH = "a comparison that is used as a number: write where(condition, 1, 0)"
+TORCH: Any = torch
+"""Without its types, which refuse a symbol as the language does."""
 ARITHMETIC = "use +, -, *, //, % and where"
 
 
@@ -223,8 +225,8 @@ ARITHMETIC = "use +, -, *, //, % and where"
         (lambda: A + "1", "str 1: use whole numbers"),
         (lambda: A + None, "NoneType None: use whole numbers"),
         (lambda: np.where(A == B, 1, 0), "NumPy's where: use primepar.where"),
-        (lambda: torch.where(A == B, 1, 0), "torch's where: use primepar.where"),  # type: ignore[call-overload]
-        (lambda: torch.remainder(A, B), f"torch's remainder: {ARITHMETIC}"),  # type: ignore[call-overload]
+        (lambda: TORCH.where(A == B, 1, 0), "torch's where: use primepar.where"),
+        (lambda: TORCH.remainder(A, B), f"torch's remainder: {ARITHMETIC}"),
         (lambda: np.minimum(A, B), f"NumPy's minimum: {ARITHMETIC}"),
         (lambda: np.mod(A, 3), f"NumPy's remainder: {ARITHMETIC}"),
         (lambda: np.roll(A, 1), f"NumPy's roll: {ARITHMETIC}"),
