@@ -113,7 +113,7 @@ OTHER_ROWS = (
                 "alignment": ALL_SQUARES + ": expected the data of blocks.0.qkv.weight.grad[0,0] "
                 "in blocks.0.qkv.weight.grad[0,0] for the gradient.0.squares sub-operator (X=0, "
                 "Y=0), got that of blocks.0.norm1.weight.gradient product (M=1, K=0) + "
-                "blocks.0.qkv.gradient product (M=0, N=0, K=0): bring "
+                "blocks.0.qkv.gradient product (M=0, N=0, K=0): send "
                 "blocks.0.qkv.weight.grad[0,0] here before",
                 "deadlock-freedom": "rank 0, instruction 105 (all_reduce gradient.1.squares[0] "
                 "over 0,1): expected rank 1 to make the matching call, got none that is left "
@@ -144,7 +144,7 @@ OTHER_ROWS = (
             {
                 "alignment": "rank 3, instruction 103 (head.forward head/O[1,1] += norm[1,0] * "
                 "head/W[1,0]): expected the data of head/W[1,0] in head/W[1,0] for the "
-                "head.forward sub-operator (M=1, N=0, K=1), got that of head/W[0,0]: bring "
+                "head.forward sub-operator (M=1, N=0, K=1), got that of head/W[0,0]: send "
                 "head/W[1,0] here before"
             },
             id="another piece of a redistribution",
