@@ -14,12 +14,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
+from hashlib import sha256
 from pathlib import Path
 from textwrap import indent
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = ROOT / "tutorials"
 PAGES = ROOT / "docs" / "tutorials"
+MADE_FROM = PAGES / ".made-from"
+"""Holds the fingerprint of the sources that the pages were made from."""
+SOURCES = ("primepar", "reference", "verify", "tutorials", "docs/render_tutorials.py")
 CELL = re.compile(r"^# %% ?(?P<title>[^\n]*)\n", flags=re.MULTILINE)
 PROSE = "[markdown]"
 USER_CODE = re.compile(r"^# USER CODE BEGIN\n(.*?)^# USER CODE END\n", re.MULTILINE | re.DOTALL)
@@ -84,8 +88,28 @@ def exercise(script: Path, solution: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def fingerprint() -> str:
+    """A hash of the interpreter and of all files that a tutorial runs or reads."""
+    found = sha256(sys.version.encode())
+    for source in SOURCES:
+        path = ROOT / source
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return found.hexdigest()
+
+
+def is_made() -> bool:
+    """Whether all pages were made, by these sources as they are now."""
+    return MADE_FROM.is_file() and MADE_FROM.read_text(encoding="utf-8") == fingerprint()
+
+
 def main() -> None:
-    """Write the page of every numbered tutorial that has an exercise."""
+    """Write the page of every numbered tutorial that has an exercise, unless it is there."""
+    if is_made():
+        print("the pages of the tutorials are those of these sources", file=sys.stderr)
+        return
+    sources = fingerprint()
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir()
     os.environ["COLUMNS"] = "100"
@@ -96,6 +120,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             page = render(script, Path(folder)) + "\n" + exercise(task, solution)
         (PAGES / f"{script.stem}.md").write_text(page, encoding="utf-8")
+    MADE_FROM.write_text(sources, encoding="utf-8")
 
 
 if __name__ == "__main__":

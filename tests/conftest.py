@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,14 @@ class Golden:
         mend = "if the new text is right, run: pytest --update-golden, and read the diff"
         assert path.exists(), f"no golden text {path.name}; {mend}"
         assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {mend}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder that workers share; they inherit its name."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="primepar-ranks-")
+        os.environ["PRIMEPAR_TEST_RANKS"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_finish() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import multiprocessing
 import os
+import pickle
+import re
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 240
+SHARED = "PRIMEPAR_TEST_RANKS"
+"""Names the folder where the workers of one pytest run leave what ranks return."""
 
 
 def on_ranks(
@@ -24,9 +30,27 @@ def on_ranks(
 ) -> list[Any]:
     """Call `work(*arguments)` on `size` processes of one world, and return what each returns.
 
-    With NCCL each has a GPU, or all share one. `work` is a function of an importable module.
+    Workers of one pytest run share what is returned: the first that asks runs it. With NCCL each
+    has a GPU, or all share one. `work` is a function of an importable module.
     Raises `RuntimeError` with the first traceback, and leaves no process behind.
     """
+    shared = os.environ.get(SHARED)
+    if shared is None:
+        return _ran(size, work, arguments, backend)
+    asked = repr((size, work.__module__, work.__qualname__, arguments, backend))
+    key = sha256(re.sub(r" at 0x[0-9a-f]+", "", asked).encode()).hexdigest()
+    file = Path(shared) / key
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_bytes(pickle.dumps(_ran(size, work, arguments, backend)))
+        answers: list[Any] = pickle.loads(file.read_bytes())
+    return answers
+
+
+def _ran(
+    size: int, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str
+) -> list[Any]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:

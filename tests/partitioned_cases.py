@@ -18,6 +18,7 @@ from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
+from primepar.plan.checks import check_sequence
 from primepar.reference.emulator.model import EmulatedModel, ModelStep
 from primepar.reference.oracle.layers import Array, Tokens
 from primepar.reference.oracle.transformer import Transformer
@@ -133,15 +134,15 @@ def texts(ranks: int) -> tuple[str, ...]:
 
 @cache
 def fitting(model: ModelConfig, ranks: int, operator: str) -> tuple[str, ...]:
-    """Return the sequences that a plan may have for an operator, all others cutting rows.
+    """Return the sequences that a plan may have for an operator.
 
     Those of one layer are those of any: the second of two is asked about as the first.
     """
-    rows = {known.name: f"M{ranks}" if ranks > 1 else "" for known in operators(model)}
+    (asked,) = (known for known in operators(model) if known.name == operator)
 
     def fits(text: str) -> bool:
         try:
-            Plan(model=model, ranks=ranks, sequences=rows | {operator: text})
+            check_sequence(model, ranks, asked, text)
         except (PlanError, SequenceError):
             return False
         return True

@@ -23,7 +23,7 @@ def check_sequences(model: ModelConfig, ranks: int, sequences: Mapping[str, str]
     _check_names(model, ranks, sequences)
     for operator in operators(model):
         try:
-            _check_sequence(model, ranks, operator, sequences[operator.name])
+            check_sequence(model, ranks, operator, sequences[operator.name])
         except (SequenceError, PlanError) as error:
             raise PlanError(f'$.sequences["{operator.name}"]: {error}') from None
 
@@ -56,7 +56,8 @@ def _check_names(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -
         )
 
 
-def _check_sequence(model: ModelConfig, ranks: int, operator: Operator, text: str) -> None:
+def check_sequence(model: ModelConfig, ranks: int, operator: Operator, text: str) -> None:
+    """Raise `PlanError` or `SequenceError` where one operator cannot have a sequence."""
     sequence = sequence_of(operator, text)
     devices = prod(sequence.axis_lengths)
     if devices != ranks:

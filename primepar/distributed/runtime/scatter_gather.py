@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from primepar.distributed.runtime.buffers import Shape
@@ -12,6 +14,7 @@ from primepar.operators.single_operator import check_divided, lower_move, rectan
 from primepar.schedule import Layout
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import block_name
+from primepar.schedule.program import Program
 
 
 class Parts:
@@ -59,15 +62,21 @@ def scatter_tensor(mesh: Mesh, layout: Layout, whole: torch.Tensor) -> torch.Ten
     return part
 
 
+@lru_cache(maxsize=64)
+def _move_to_root(layout: Layout, shape: tuple[int, ...], wide: bool) -> Program:
+    """The program that takes a tensor to rank 0; the layers of a model share theirs."""
+    origin = (0,) * len(shape)
+    on_root = Layout((1,) * len(shape), ((origin,), *((),) * (layout.ranks - 1)))
+    return lower_move(layout, on_root, shape, wide=wide)
+
+
 def gather_tensor(mesh: Mesh, layout: Layout, part: torch.Tensor) -> torch.Tensor | None:
     """Return the full tensor on rank 0, None elsewhere; a collective call.
 
     `part` has the mesh's dtype, or the dtype of its sums and statistics.
     """
     shape = layout.whole_shape(mesh.rank, part.shape)
-    origin = (0,) * len(shape)
-    on_root = Layout((1,) * len(shape), ((origin,), *((),) * (mesh.ranks - 1)))
-    program = lower_move(layout, on_root, shape, wide=part.dtype != mesh.dtype)
+    program = _move_to_root(layout, shape, part.dtype != mesh.dtype)
     parts = Parts("x", layout, mesh.rank, shape)
     blocks = Executor(mesh, program, kind="gather")(parts.cut(part.detach()))
     return None if mesh.rank else next(iter(blocks.values()))
