@@ -1,4 +1,4 @@
-"""What an h, 4h, h MLP and a whole block send and hold on each device under every ready plan.
+"""What an h, 4h, h MLP and a whole block send and hold on each device under every preset.
 
 One training step on 4, 8, 16 and 64 devices. Each linear operator runs on emulated devices and is
 checked against one device; its elements sent are counted there, and stand beside the closed
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from primepar.errors import PlanError, PrimeParError
 from primepar.models import ModelConfig
-from primepar.plan import PRESETS, Plan, edges, ready_plan
+from primepar.plan import PRESETS, Plan, edges, preset_plan
 from primepar.reference import check
 from primepar.reference.check import formula
 from primepar.schedule import Linear
@@ -56,11 +56,11 @@ class FamilyRow(Struct, frozen=True):
 
 
 def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> FamilyRow:
-    """Emulate the linear operators of a part under a ready plan. Raises `PlanError`."""
+    """Emulate the linear operators of a part under a preset. Raises `PlanError`."""
     model = ModelConfig.of(
         "gpt", layers=1, hidden=hidden, heads=min(hidden, 64), context=rows, vocabulary=hidden
     )
-    plan = ready_plan(name, model, devices)
+    plan = preset_plan(name, model, devices)
     sent, own, peaks = Fraction(0), Fraction(0), []
     for short in LINEARS[part]:
         operator = plan.operator(f"blocks.0.{short}")
@@ -70,7 +70,7 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Fami
             raise SystemExit(f"{name} on {devices} devices: {report.message}")
         sent += sum(map(Fraction, report.sent), Fraction(0)) / devices
         known = formula(plan.sequence(operator.name), shape)
-        assert known is not None, "a ready plan without copies has one primitive an operator"
+        assert known is not None, "a preset without copies has one primitive an operator"
         own += known
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)

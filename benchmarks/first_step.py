@@ -1,4 +1,4 @@
-"""GPT-2 small under every ready plan: seconds from the plan to a proved program.
+"""GPT-2 small under every preset: seconds from the plan to a proved program.
 
 Rank 0 lowers the program of a training step, applies the passes and proves the result; the other
 ranks take it over. CPU seconds of each part, on one core.
@@ -19,7 +19,7 @@ from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
 from primepar.passes import apply
-from primepar.plan import PRESETS, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, preset_plan
 from primepar.schedule import Program
 from primepar.verify import verify_program
 
@@ -59,7 +59,7 @@ def main() -> None:
     print("plan             instructions     lower    passes     prove   take over")
     for name in (*PRESETS, *(f"M2,{each}" for each in PRESETS)):
         try:
-            plan = ready_plan(name, model, asked.ranks)
+            plan = preset_plan(name, model, asked.ranks)
         except PlanError:
             continue  # not for so many devices
         print(row(name, plan, model.context), flush=True)

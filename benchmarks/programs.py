@@ -9,7 +9,7 @@ from math import isqrt
 from primepar.models.config import GPTConfig
 from primepar.operators import lower_step
 from primepar.partition import parse_sequence
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.schedule import Program, lower
 from primepar.schedule.program import Compute, Group, Instruction, Recv, Send
 
@@ -47,7 +47,7 @@ def cases(ranks: int) -> Iterator[BenchProgram]:
 def training_step(side: int) -> Program:
     """A whole step of a GPT of two layers under PrimePar's plan, the smallest that it divides."""
     model = GPTConfig(layers=2, hidden=8 * side, heads=side, context=side, vocabulary=side)
-    return lower_step(ready_plan("primepar", model, side**2), side, side)
+    return lower_step(preset_plan("primepar", model, side**2), side, side)
 
 
 def cannon(side: int) -> Program:

@@ -15,7 +15,7 @@ from primepar.distributed.modules.parameters import full_logits, load_parameter
 from primepar.distributed.modules.weights import load_weights
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 
 Arrays = dict[str, NDArray[Any]]
 BATCH = 8
@@ -59,10 +59,10 @@ def mesh_of(ranks: int) -> Mesh:
 
 
 def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
-    """A model under a plan, or under the ready plan of that name, with these parameters."""
+    """A model under a plan, or under the preset of that name, with these parameters."""
     config = MODELS[name]
     if isinstance(plan, str):
-        plan = ready_plan(plan, config, mesh.ranks, BATCH)
+        plan = preset_plan(plan, config, mesh.ranks, BATCH)
     model = PartitionedModel(plan, mesh, seed=SEED)
     for parameter, whole in parameters(config).items():
         load_parameter(model, parameter, whole)
@@ -106,11 +106,11 @@ def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
 
 
 def logits(ranks: int, asked: list[tuple[ModelConfig, str, str]]) -> list[NDArray[Any] | None]:
-    """Logits in float32 of configurations under ready plans, with the weights of a folder."""
+    """Logits in float32 of configurations under presets, with the weights of a folder."""
     mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float32)
     found = []
     for config, plan, folder in asked:
-        model = PartitionedModel(ready_plan(plan, config, ranks), mesh)
+        model = PartitionedModel(preset_plan(plan, config, ranks), mesh)
         load_weights(folder, model)
         whole = full_logits(model, torch.from_numpy(tokens_of(config)))
         found.append(None if whole is None else whole.numpy())

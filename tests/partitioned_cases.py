@@ -1,4 +1,4 @@
-"""Models and plans for the partitioned model: ready ones, and random ones for hypothesis."""
+"""Models and plans for the partitioned model: presets, and random plans for hypothesis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from primepar.errors import PlanError, SequenceError
 from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel, ModelStep
 from primepar.reference.oracle.layers import Array, Tokens
 from primepar.reference.oracle.transformer import Transformer
@@ -36,11 +36,11 @@ SHAPES = {
 ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data")
 ON_EIGHT = ("megatron", "megatron-sp", "tesseract", "3d", "data")
 BESIDE_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
-READY_PLANS = [
+PRESET_MESHES = [
     *((name, 4) for name in (*ON_FOUR, "M2,megatron", "M2,megatron-sp")),
     *((name, 8) for name in (*ON_EIGHT, *BESIDE_DATA)),
 ]
-"""Every ready plan on every mesh of 4 and of 8 devices that it fits."""
+"""Every preset on every mesh of 4 and of 8 devices that it fits."""
 
 APART = {
     4: ("Ks2,Ns2", "Ns2,Ks2", "Ks2,M2", "Ns2,M2"),
@@ -102,7 +102,7 @@ def plan_apart(model: ModelConfig, ranks: int) -> Plan:
     linears = [each.name for each in operators(model) if each.kind == "linear"]
     texts = dict(zip(linears, cycle(APART[ranks]), strict=False))
     return Plan(
-        model=model, ranks=ranks, sequences=ready_plan("data", model, ranks).sequences | texts
+        model=model, ranks=ranks, sequences=preset_plan("data", model, ranks).sequences | texts
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from primepar.models.config import ModelConfig
-from primepar.plan import PRESETS, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, preset_plan
 from primepar.schedule import Layout
 
 GPT2 = ModelConfig.of(
@@ -27,7 +27,7 @@ MESHES = {
     "stationary": (1, 4, 9, 16),
     "data": (1, 2, 3, 8),
 }
-"""Devices on which every ready plan is tried; the numbers divide the sizes of `WIDE`."""
+"""Devices on which every preset is tried; the numbers divide the sizes of `WIDE`."""
 
 NAMED = [(name, ranks) for name, meshes in MESHES.items() for ranks in meshes]
 COPIED = [(f"M2,{name}", 2 * meshes[1]) for name, meshes in MESHES.items()]
@@ -41,8 +41,8 @@ def changed(plan: Plan, **sequences: str) -> dict[str, str]:
 
 
 def small(name: str = "megatron", ranks: int = 4, model: ModelConfig = WIDE) -> Plan:
-    """A ready plan for a small model."""
-    return ready_plan(name, model, ranks)
+    """A preset for a small model."""
+    return preset_plan(name, model, ranks)
 
 
 MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")

@@ -13,7 +13,7 @@ from partitioned_cases import SHAPES
 
 from primepar.operators import lower_step
 from primepar.passes.block_uses import Rank, followed
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.schedule import Program
@@ -75,14 +75,14 @@ def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iter
 
 @cache
 def lowered(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a ready plan, before the passes."""
-    return as_planned(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    """The step of a small model under a preset, before the passes."""
+    return as_planned(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 @cache
 def passed(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a ready plan, after all passes."""
-    return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    """The step of a small model under a preset, after all passes."""
+    return lower_step(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 def by_rank(found: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:

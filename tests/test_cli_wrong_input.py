@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from command import run
 
-from primepar.plan.cluster import ready_clusters
+from primepar.plan.cluster import shipped_clusters
 
 REGISTERED = (
     "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, "
@@ -299,8 +299,8 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train"
 TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
-          "ready plan beside --model")  # fmt: skip
-CLUSTER = f"cluster in TOML, or a ready one: {', '.join(ready_clusters())}"
+          "preset beside --model")  # fmt: skip
+CLUSTER = f"cluster in TOML, or a shipped one: {', '.join(shipped_clusters())}"
 USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar list",
     "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",
@@ -314,7 +314,7 @@ USAGE = {
         "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
         "power of two)",
     "simulate K2":
-        "--cluster: expected a value, got none: write --cluster NAME|FILE (a ready cluster, like "
+        "--cluster: expected a value, got none: write --cluster NAME|FILE (a shipped cluster, like "
         "h200-8, or a TOML file of one)",
     "plan opt-6.7b --cluster":
         "--cluster: expected a value, got none: write --cluster VALUE",

@@ -17,7 +17,7 @@ from primepar.distributed.modules.model import PartitionedModel
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
 from primepar.operators import lower_step
-from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
+from primepar.plan import Plan, edges, ends, parameter_places, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.transformer import Transformer
 
@@ -77,7 +77,7 @@ def plan_of(name: str, plan: str, ranks: int) -> Plan:
     method, *more = plan.split()
     config, size = cases.MODELS[name], int(more[0]) if more else cases.BATCH
     chosen = OURS.get(method, {})
-    sequences = ready_plan("data" if chosen else method, config, ranks).sequences
+    sequences = preset_plan("data" if chosen else method, config, ranks).sequences
     for each in sequences:
         kind = each.rpartition(".")[2]
         if chosen:
@@ -237,7 +237,7 @@ def message_of(work: object, *arguments: object) -> str:
 
 
 def test_a_plan_for_other_devices_is_refused() -> None:
-    plan = ready_plan("megatron", cases.MODELS["gpt2"], 4)
+    plan = preset_plan("megatron", cases.MODELS["gpt2"], 4)
     assert message_of(PartitionedModel, plan, cases.mesh_of(1)) == (
         "PlanError: plan: expected 4 devices, as it was made for, got 1: "
         "start 4 processes, or make a plan for 1"

@@ -12,7 +12,7 @@ from plan_cases import GPT2, LLAMA, WIDE, changed, small
 import primepar.plan
 from primepar.errors import PlanError
 from primepar.models.config import GPTConfig, ModelConfig
-from primepar.plan import Plan, load_plan, ready_plan, save_plan
+from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.plan_file import schema
 
 SCHEMA = Path(primepar.plan.__file__).with_name("plan.schema.json")
@@ -139,7 +139,7 @@ def test_a_plan_names_no_other_operator(name: str, write: str) -> None:
 
 
 def test_another_batch_than_the_planned_is_refused() -> None:
-    plan = ready_plan("data", WIDE, 2, batch=4)
+    plan = preset_plan("data", WIDE, 2, batch=4)
     plan.check_batch(4, 4)
     with pytest.raises(PlanError) as caught:
         plan.check_batch(8, 4)
@@ -176,7 +176,7 @@ def test_a_plan_for_another_model_is_refused() -> None:
 
 @pytest.mark.parametrize("batch", [None, 8])
 def test_a_plan_survives_its_file(tmp_path: Path, batch: int | None) -> None:
-    plan = ready_plan("tesseract", LLAMA, 1, batch)
+    plan = preset_plan("tesseract", LLAMA, 1, batch)
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == plan
     assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]

@@ -36,7 +36,7 @@ from primepar.plan import (
     padded_vocabulary,
     parameter_places,
     part,
-    ready_plan,
+    preset_plan,
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
@@ -300,7 +300,7 @@ FITTING = [
 
 @pytest.mark.parametrize(("model", "name", "ranks"), FITTING)
 def test_every_gradient_is_summed_exactly_once(model: ModelConfig, name: str, ranks: int) -> None:
-    check_sums(ready_plan(name, model, ranks))
+    check_sums(preset_plan(name, model, ranks))
 
 
 @given(

@@ -17,7 +17,7 @@ from step_cases import as_planned, calls_of_step, held_by, sent_by
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.traffic import PredictedTraffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
@@ -55,7 +55,7 @@ def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
 
 @pytest.mark.parametrize("space", ["paper", "all"])
 def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName) -> None:
-    """Instruction by instruction; ready plans and any others are in `test_plan_step_sent`."""
+    """Instruction by instruction; presets and any others are in `test_plan_step_sent`."""
 
     @settings(max_examples=PLANS)
     @given(chosen(space))
@@ -84,8 +84,8 @@ def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> Non
 def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
     """Whatever a step is full of: parameters, what is stashed, or the logits."""
     model = ModelConfig.of("gpt2", **SIZES | {"layers": 10, "context": 512}, vocabulary=21)
-    plan = ready_plan("megatron", model, 2)
-    others = ready_plan("data", model, 2).sequences
+    plan = preset_plan("megatron", model, 2)
+    others = preset_plan("data", model, 2).sequences
     mixed = {name: others[name] if name.startswith(("blocks.0.", "blocks.1.")) else text
              for name, text in plan.sequences.items()}  # fmt: skip
     for sequences in (plan.sequences, mixed):
@@ -98,7 +98,7 @@ def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
 def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
     """At 1 token a step the first update holds the most: a moment of the table once more."""
     model = ModelConfig.of("llama", **SIZES, vocabulary=64)
-    plan = ready_plan("data", model, 1)
+    plan = preset_plan("data", model, 1)
     parameters = sum(prod(shape) for shape in model.parameter_shapes.values())
     table, numbers = 64 * 16, 2  # the loss and the norm of the gradient
     for dtype, kept, item in (("float32", 16, 4), ("bfloat16", 16, 2), ("float64", 24, 8)):
@@ -124,7 +124,7 @@ def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
 
 
 def test_emulated_devices_send_and_hold_it() -> None:
-    plan = ready_plan("primepar", MODELS["llama"], 4)
+    plan = preset_plan("primepar", MODELS["llama"], 4)
     program = as_planned(plan, 2, 4)
     emulated = emulate(program, memories(program))
     assert list(traffic(plan, 2, 4).total) == emulated.sent
@@ -133,7 +133,7 @@ def test_emulated_devices_send_and_hold_it() -> None:
 
 def test_what_operators_and_edges_send_is_told_apart() -> None:
     """Two ranks share columns under Megatron: O and dI of its rows, and 3 numbers of each row."""
-    found = traffic(ready_plan("megatron", MODELS["opt"], 2), 2, 4)
+    found = traffic(preset_plan("megatron", MODELS["opt"], 2), 2, 4)
     one, rows, hidden = Fraction(1), 8, 16
     assert found.operators["blocks.0.proj"] == (rows * hidden * one,) * 2
     assert found.operators["blocks.0.qkv"] == (rows * hidden * one,) * 2
@@ -152,7 +152,7 @@ def test_bytes_are_whole_and_of_the_data_type() -> None:
 
 def test_a_batch_that_the_plan_does_not_divide_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
-        traffic(ready_plan("data", MODELS["opt"], 8), 3, 4)
+        traffic(preset_plan("data", MODELS["opt"], 8), 3, 4)
     assert str(caught.value) == (
         "batch: expected a multiple or a divisor of the 8 slices of the rows in "
         "blocks.0.attention, got 3: take 4"

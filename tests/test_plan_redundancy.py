@@ -18,7 +18,7 @@ from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import moving
-from primepar.plan.presets import ready_plan
+from primepar.plan.presets import preset_plan
 from primepar.plan.redundancy.compare import Account, megatron
 from primepar.plan.redundancy.cost import Redundancy, tick
 from primepar.plan.redundancy.least_redundancy import (
@@ -250,12 +250,12 @@ def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
     assert best is not None
     known = {}
     for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
-        found = Given.beside(made, ready_plan(name, SMALL, 8, 8).sequences).found
+        found = Given.beside(made, preset_plan(name, SMALL, 8, 8).sequences).found
         known[name] = Redundancy(found.planner).bytes.cost(found.choices)
     assert (best.plan, best.redundant) == min(known.items(), key=lambda each: each[1])
     searched = least_by_search(made)
     assert best.redundant > searched.redundant
-    summa = Given.beside(planner(SMALL, 4), ready_plan("summa", SMALL, 4, 8).sequences)
+    summa = Given.beside(planner(SMALL, 4), preset_plan("summa", SMALL, 4, 8).sequences)
     with pytest.raises(PlanError) as refused:
         assert summa.found
     assert str(refused.value) == (

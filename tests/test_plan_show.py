@@ -12,7 +12,7 @@ from conftest import Golden
 from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 
 from primepar.commands.resolve_target import resolve
-from primepar.plan import Plan, load_plan, ready_plan, save_plan
+from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.description import MOST_CELLS, describe, holders, picture, told, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Layout
@@ -42,7 +42,7 @@ def plan(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", ["megatron-sp", "primepar", "stationary"])
 def test_a_plan_is_told_in_words_and_a_picture(golden: Golden, name: str) -> None:
-    golden(f"plan-{name}", words(describe(ready_plan(name, GPT2, 4, batch=8))))
+    golden(f"plan-{name}", words(describe(preset_plan(name, GPT2, 4, batch=8))))
 
 
 def test_layers_that_say_the_same_are_told_once() -> None:
@@ -62,7 +62,7 @@ def test_what_the_rows_say_moves_is_the_sum_over_the_edges(name: str, ranks: int
 
 
 def test_moved_elements_are_told_for_the_planned_batch() -> None:
-    smallest, planned = (describe(ready_plan("primepar", GPT2, 4, batch)) for batch in (None, 8))
+    smallest, planned = (describe(preset_plan("primepar", GPT2, 4, batch)) for batch in (None, 8))
     assert (smallest.tokens, planned.tokens) == (1 * 8, 8 * 8)
     (fc2,) = (row for row in planned.rows if row.name.endswith("fc2"))
     assert (fc2.before, fc2.back) == (64 * 192 // 2, 64 * 192 // 2)
@@ -144,12 +144,12 @@ def test_show_as_json_says_where_everything_lies(plan: str) -> None:
     }  # fmt: skip
 
 
-def test_show_makes_a_ready_plan_for_a_model_and_writes_it(config: str, tmp_path: Path) -> None:
+def test_show_makes_a_preset_for_a_model_and_writes_it(config: str, tmp_path: Path) -> None:
     path = tmp_path / "made.json"
     options = ("--model", config, "--ranks", "8", "--batch", "4")
     done = run("show", "M2,stationary", *options, "-o", str(path))
     assert (done.code, done.out) == (0, f"wrote {path}\n")
-    assert load_plan(path) == ready_plan("M2,stationary", GPT2, 8, 4)
+    assert load_plan(path) == preset_plan("M2,stationary", GPT2, 8, 4)
     assert run("show", "M2,stationary", *options).out == run("show", str(path)).out
 
 
@@ -175,21 +175,21 @@ def test_show_writes_the_picture(plan: str, tmp_path: Path) -> None:
         (("PLAN", "-o", "plan.png"), "--output: expected a name that ends with .json (the plan) "
          "or .svg (the picture), got plan.png"),
         (("PLAN", "--ranks", "4"), "--ranks: expected --model config.json beside it, which makes "
-         "a ready plan, got none: name the model"),
+         "a preset, got none: name the model"),
         (("megatron", "--depth", "4"), "--depth: expected --model config.json beside it, which "
-         "makes a ready plan, got none: name the model"),
+         "makes a preset, got none: name the model"),
         (("megatron", "--model", "CONFIG"), "megatron: expected the number of devices of the "
          "plan, got none: write --ranks 4"),
         (("megatron", "--model", "CONFIG", "--ranks", "-4"), "megatron: expected 1 to 4096 "
          "devices, got -4"),
         (("summa", "--model", "CONFIG", "--ranks", "6"), "summa: expected q x q devices, got 6: "
          "take 4 or 9"),
-        (("PLAN", "--model", "CONFIG", "--ranks", "4"), "expected a ready plan (megatron, "
+        (("PLAN", "--model", "CONFIG", "--ranks", "4"), "expected a preset (megatron, "
          "megatron-sp, summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as "
          "in M2,megatron, got 'PLAN'"),
-        (("megatron",), "megatron: expected a model and a number of devices for a ready plan, got "
+        (("megatron",), "megatron: expected a model and a number of devices for a preset, got "
          "neither: write megatron --model config.json --ranks 4, to show it or to verify it"),
-        (("M2,summa",), "M2,summa: expected a model and a number of devices for a ready plan, got "
+        (("M2,summa",), "M2,summa: expected a model and a number of devices for a preset, got "
          "neither: write M2,summa --model config.json --ranks 4, to show it or to verify it"),
     ],
 )  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from partitioned_cases import READY_PLANS
+from partitioned_cases import PRESET_MESHES
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.errors import PlanError
 from primepar.operators import lower_step
 from primepar.operators.builder import ProgramBuilder, View, even
 from primepar.operators.redistribution import moved, reblocked
-from primepar.plan import padded_vocabulary, parameter_places, ready_plan
+from primepar.plan import padded_vocabulary, parameter_places, preset_plan
 from primepar.plan.layouts import Way
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.meaning import Meaning, Place
@@ -20,12 +20,12 @@ from primepar.schedule.program import Compute, Cut, Free, Join
 from primepar.schedule.program_uses import writes
 from primepar.verify import verify_program
 
-ON_FOUR = [name for name, ranks in READY_PLANS if ranks == 4]
+ON_FOUR = [name for name, ranks in PRESET_MESHES if ranks == 4]
 
 
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("name", ON_FOUR)
-def test_the_step_of_a_ready_plan_is_proved(family: str, name: str) -> None:
+def test_the_step_of_a_preset_is_proved(family: str, name: str) -> None:
     report = verify_program(lowered(name, 4, family))
     assert [each.counterexample or each.reason for each in report.properties] == [None] * 6
     assert report.verdict == "proved"
@@ -64,7 +64,7 @@ def test_what_is_new_ends_where_the_old_was(family: str, name: str) -> None:
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("name", ON_FOUR)
 def test_parameters_start_where_the_plan_says(family: str, name: str) -> None:
-    plan, program = ready_plan(name, SMALL[family], 4), lowered(name, 4, family)
+    plan, program = preset_plan(name, SMALL[family], 4), lowered(name, 4, family)
     for parameter, place in parameter_places(plan).items():
         shape = list(plan.model.parameter_shapes[parameter])
         for each, dim in (("embedding.token", 0), ("head.weight", 1)):
@@ -117,7 +117,7 @@ def test_a_gated_activation_has_two_columns_for_each_of_its_own() -> None:
 
 
 def test_attention_on_parts_of_a_sequence_reads_the_keys_of_the_whole_of_it() -> None:
-    program = lower_step(ready_plan("data", SMALL["llama"], 4), 2, 4)
+    program = lower_step(preset_plan("data", SMALL["llama"], 4), 2, 4)
     phases, meaning, name = program.phases or {}, Meaning(program), "blocks.0.attention"
     assert phases[f"{name}.forward"].reads[1] == f"{name}/KV.sequences[M/2,K]"
     assert phases[f"{name}.backward.keys"].writes == f"{name}/dKV[M/2,K]"
@@ -234,11 +234,11 @@ def test_what_others_need_stays_when_it_moves(shared: bool) -> None:
 )  # fmt: skip
 def test_a_step_that_does_not_fit_is_refused(batch: int, positions: int, message: str) -> None:
     with pytest.raises(PlanError) as error:
-        lower_step(ready_plan("data", SMALL["opt"], 4), batch, positions)
+        lower_step(preset_plan("data", SMALL["opt"], 4), batch, positions)
     assert str(error.value) == message
 
 
 def test_a_step_of_fewer_positions_has_fewer_rows() -> None:
-    plan = ready_plan("data", SMALL["opt"], 1)
+    plan = preset_plan("data", SMALL["opt"], 1)
     half, whole = (Meaning(lower_step(plan, 2, each)) for each in (POSITIONS // 2, POSITIONS))
     assert (half.elements("norm[0,0]"), whole.elements("norm[0,0]")) == (64, 128)

@@ -13,7 +13,7 @@ from step_cases import SMALL, place, spoilt
 from primepar.commands.plan import TrainingStep
 from primepar.operators import lower_step
 from primepar.passes import PASSES
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 from primepar.reference.kernels import KERNELS
 from primepar.schedule import load_program, program_text
 from primepar.schedule.program import Instruction
@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> str:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> str:
-    save_plan(ready_plan("summa", SMALL["opt"], 4), tmp_path / "plan.json")
+    save_plan(preset_plan("summa", SMALL["opt"], 4), tmp_path / "plan.json")
     return str(tmp_path / "plan.json")
 
 
@@ -80,7 +80,7 @@ def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
     assert [each["name"] for each in report["properties"]] == PROPERTIES
 
 
-def test_verify_proves_a_ready_plan_beside_a_model(config: str) -> None:
+def test_verify_proves_a_preset_beside_a_model(config: str) -> None:
     done = run("verify", "M2,megatron", "--model", config, "--ranks", "4", "--batch", "2")
     assert (done.code, done.err) == (0, "")
     title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"
@@ -89,7 +89,7 @@ def test_verify_proves_a_ready_plan_beside_a_model(config: str) -> None:
 
 def test_a_batch_of_the_plan_is_the_one_that_is_proved(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    save_plan(ready_plan("data", SMALL["llama"], 2, batch=6), path)
+    save_plan(preset_plan("data", SMALL["llama"], 2, batch=6), path)
     title = f"{path}: proved for a step of 6 sequences of 1 token"
     assert run("verify", str(path), "--positions", "1").out.splitlines()[0] == title
     assert run("verify", str(path), "--batch", "2").err == (
@@ -102,14 +102,14 @@ def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     done = run("show", plan, "--program", "-o", str(path))
     assert done == (0, f"wrote {path}: a step of 1 sequence of 4 tokens\n", "")
-    program = lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4)
+    program = lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4)
     assert load_program(path) == program
     assert run("verify", str(path)).code == 0
     assert run("show", plan, "--program").out == program_text(program)
     assert run("show", plan, "--program", "--json").out == path.read_text()
 
 
-def test_show_makes_the_program_of_a_ready_plan(config: str) -> None:
+def test_show_makes_the_program_of_a_preset(config: str) -> None:
     options = ("--model", config, "--ranks", "2", "--positions", "2", "--json")
     done = json.loads(run("show", "data", *options, "--program").out)
     assert done["tensors"]["tokens"] == {"cuts": [[0, 1, 2]]}
@@ -119,7 +119,7 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
     def spoil(rank: int, own: list[Instruction]) -> None:
         del own[place(own, "all_reduce norm.weight.grad")]
 
-    wrong = spoilt(lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
+    wrong = spoilt(lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
     with patch.object(TrainingStep, "program", wrong):
         done = run("verify", plan, "--positions", "4")
     assert done.code == 1
@@ -146,9 +146,9 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
         (("verify", "K,P2x2", "--positions", "2"), "K,P2x2: expected no --positions, which the "
          "step of a plan has, got --positions 2: leave it out"),
         (("verify", "K,P2x2", "--batch", "2"), "--batch: expected --model config.json beside it, "
-         "which makes a ready plan, got none: name the model"),
+         "which makes a preset, got none: name the model"),
         (("show", "PLAN", "--batch", "2"), "--batch: expected --model config.json beside it, "
-         "which makes a ready plan, got none: name the model"),
+         "which makes a preset, got none: name the model"),
         (("show", "PLAN", "--positions", "2"), "PLAN: expected no --positions, which the step of "
          "a plan has, got --positions 2: leave it out, or write --program"),
         (("show", "PLAN", "--program", "-o", "step.svg"), "--output: expected a name that ends "

@@ -11,8 +11,8 @@ from command import run
 
 from primepar.models import ModelConfig, load_config
 from primepar.operators import lower_step
-from primepar.plan import ready_plan
-from primepar.plan.cluster import load_cluster, ready_clusters
+from primepar.plan import preset_plan
+from primepar.plan.cluster import load_cluster, shipped_clusters
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
@@ -30,7 +30,7 @@ def model() -> ModelConfig:
 def test_a_step_sends_and_holds_what_its_program_does_on_emulated_devices(
     model: ModelConfig, name: str
 ) -> None:
-    plan = ready_plan(name, model, 4)
+    plan = preset_plan(name, model, 4)
     found = simulate_step(plan, 4, 4, H200, "float32")
     program = lower_step(plan, 4, 4)
     emulated = emulate(program, memories(program))
@@ -43,7 +43,7 @@ def test_operations_are_those_of_products_and_attention(
     model: ModelConfig, name: str, batch: int
 ) -> None:
     """Also where two ranks share a sequence; the vocabulary is padded to the ranks that cut it."""
-    plan = ready_plan(name, model, 4)
+    plan = preset_plan(name, model, 4)
     rows, hidden, vocabulary = batch * 8, model.hidden, 260 if name == "megatron" else 257
     weights = hidden * (3 * hidden + hidden + 2 * model.ffn + vocabulary)
     attention = (2 + 5) * 2 * rows * 8 * hidden
@@ -135,8 +135,8 @@ WRONG = {
         "--shape: expected M,N,K or B,M,N,K, got '8,8': write it like --shape 8,8,8"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
-        f"h300: expected a cluster file or one of {', '.join(ready_clusters())}, got No such file "
-        "or directory"
+        f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got No such "
+        "file or directory"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "

@@ -16,7 +16,7 @@ import numpy as np
 from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
-from primepar.plan import Plan, edges, parameter_places, ready_plan
+from primepar.plan import Plan, edges, parameter_places, preset_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.reference.emulator.model import EmulatedModel
@@ -40,7 +40,7 @@ def tell(plan, name):
 
 
 # %%
-megatron = ready_plan("megatron", model, RANKS, BATCH)
+megatron = preset_plan("megatron", model, RANKS, BATCH)
 for operator in megatron.operators[:6]:
     print(f"{operator.name:20} {operator.kind:10} {megatron.sequences[operator.name]}")
 
@@ -68,7 +68,7 @@ tell(megatron, "megatron")
 # output, which for this primitive is the block `[r, c]`.
 
 # %%
-primepar = ready_plan("primepar", model, RANKS, BATCH)
+primepar = preset_plan("primepar", model, RANKS, BATCH)
 tell(primepar, "primepar")
 
 # %% [markdown]
@@ -83,7 +83,7 @@ tell(primepar, "primepar")
 # the pairs lies on `[r, r + c]`, all inside on `[r, c]`.
 
 # %%
-stationary = ready_plan("stationary", model, RANKS, BATCH)
+stationary = preset_plan("stationary", model, RANKS, BATCH)
 tell(stationary, "stationary")
 
 # %% [markdown]
@@ -112,7 +112,7 @@ for edge in edges(primepar):
 # %%
 for ranks in (9, 8):
     try:
-        ready_plan("stationary", model, ranks, BATCH)
+        preset_plan("stationary", model, ranks, BATCH)
     except PlanError as error:
         print(f"{error}\n")
 
@@ -232,17 +232,17 @@ long = GPTConfig(layers=2, hidden=16, heads=4, context=64, vocabulary=256)
 batch = next(windows(text, BATCH, long.context))
 parameters = Transformer.initial(long).parameters
 for name in PLANS:
-    plan = ready_plan(name, long, RANKS, BATCH)
+    plan = preset_plan(name, long, RANKS, BATCH)
     step = EmulatedModel(long, plan, parameters).loss_and_gradients(*batch)
     print(f"{name:11} loss {step.loss:.6f}, sent {float(max(step.sent)):g} elements")
 
 # %% [markdown]
-# `python benchmarks/family_bytes.py` counts an MLP and a block under all ready plans, on up to 64
+# `python benchmarks/family_bytes.py` counts an MLP and a block under all presets, on up to 64
 # devices.
 #
 # ## A plan of your own
 #
-# A ready plan is only a start. A plan is a file, and any operator in it may have another sequence.
+# A preset is only a start. A plan is a file, and any operator in it may have another sequence.
 # What if the attention of a stationary plan were done as Megatron does it, by heads?
 
 # %%

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
 from primepar.pictures.timeline import timeline_svg
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak_bytes
@@ -140,7 +140,7 @@ step = (BATCH, model.context)
 run = simulate_step(found.plan, *step, cluster, "float32")
 print(f"the search's plan: {1e3 * found.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
 for name in ("megatron", "M2,megatron", "data", "primepar"):
-    other = simulate_step(ready_plan(name, model, 4, BATCH), *step, cluster, "float32")
+    other = simulate_step(preset_plan(name, model, 4, BATCH), *step, cluster, "float32")
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
 draw(run, "step")
 

@@ -26,7 +26,7 @@ PlanTargetArgument = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="A registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, "
-        "or a ready plan beside --model.",
+        "or a preset beside --model.",
         show_default=False,
     ),
 ]
@@ -43,19 +43,19 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="CONFIG.JSON",
-        help="Make TARGET, a ready plan like megatron or M2,summa, for this model.",
+        help="Make TARGET, a preset like megatron or M2,summa, for this model.",
         show_default=False,
     ),
 ]
 RanksOption = Annotated[
-    int | None, typer.Option("--ranks", help="Devices of the ready plan.", show_default=False)
+    int | None, typer.Option("--ranks", help="Devices of the preset.", show_default=False)
 ]
 BatchOption = Annotated[
     int | None,
     typer.Option(
         "--batch",
         min=1,
-        help="Sequences of a step: of the ready plan, or of a plan that leaves them open.",
+        help="Sequences of a step: of the preset, or of a plan that leaves them open.",
         show_default=False,
     ),
 ]

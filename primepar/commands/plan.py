@@ -1,4 +1,4 @@
-"""Plans as targets: a plan file, or a ready plan made for a model and a mesh; and their steps."""
+"""Plans as targets: a plan file, or a preset made for a model and a mesh; and their steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primepar.commands.resolve_target import Target, resolve, without_lengths
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.operators import lower_step
-from primepar.plan import Plan, ready_plan, save_plan
+from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program
@@ -22,7 +22,7 @@ from primepar.schedule.nesting import Nesting
 
 @dataclass(frozen=True)
 class Making:
-    """The options that make a ready plan of a target, and those of a plan's step."""
+    """The options that make a preset of a target, and those of a plan's step."""
 
     model: Path | None
     ranks: int | None
@@ -36,7 +36,7 @@ class Making:
         return without_lengths(target) if all(value is None for value in given) else None
 
     def resolved(self, target: str, step: bool) -> Target:
-        """What a target names: a ready plan where it is asked for, else what there is.
+        """What a target names: a preset where it is asked for, else what there is.
 
         Of a plan whose `step` is meant, a batch and positions are its sizes. Raises `TargetError`
         for options that say nothing of the target, and `PlanError` and `ConfigError`.
@@ -60,7 +60,7 @@ class Making:
         if self.model is None:
             option = next(name for name, value in given.items() if value is not None)
             raise TargetError(
-                f"{option}: expected --model config.json beside it, which makes a ready plan, got "
+                f"{option}: expected --model config.json beside it, which makes a preset, got "
                 "none: name the model"
             )
         if self.ranks is None:
@@ -69,7 +69,7 @@ class Making:
             )
         from primepar.models.config_json import load_config
 
-        return ready_plan(target, load_config(self.model), self.ranks, self.batch, self.depth)
+        return preset_plan(target, load_config(self.model), self.ranks, self.batch, self.depth)
 
     def step(self, plan: Plan) -> TrainingStep:
         """The step that is meant: of the plan's batch or the smallest, and of whole contexts."""

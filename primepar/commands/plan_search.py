@@ -13,7 +13,7 @@ from primepar.commands.plan_redundancy import Solver, Solving
 from primepar.commands.plan_run import Question, choose, list_front, list_pipelines
 from primepar.commands.profile import need, profiled, refuse_beside
 from primepar.distributed.training.settings import DeviceChoice
-from primepar.plan.cluster import ready_clusters
+from primepar.plan.cluster import shipped_clusters
 
 Space = Literal["paper", "all"]
 
@@ -32,7 +32,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="FILE",
-            help=f"Cluster in TOML, or a ready one: {', '.join(ready_clusters())}.",
+            help=f"Cluster in TOML, or a shipped one: {', '.join(shipped_clusters())}.",
             show_default=False,
         ),
     ] = None,

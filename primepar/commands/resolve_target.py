@@ -35,7 +35,7 @@ def resolve(text: str) -> Target:
         return load_primitive(text)
     if text.rpartition(",")[2] in PRESETS:
         raise TargetError(
-            f"{text}: expected a model and a number of devices for a ready plan, got neither: "
+            f"{text}: expected a model and a number of devices for a preset, got neither: "
             f"write {text} --model config.json --ranks 4, to show it or to verify it"
         )
     try:

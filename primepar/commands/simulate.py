@@ -45,7 +45,7 @@ def simulate(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="A ready cluster, like h200-8, or a TOML file of one."
+            metavar="NAME|FILE", help="A shipped cluster, like h200-8, or a TOML file of one."
         ),
     ],
     side: SideOption = None,

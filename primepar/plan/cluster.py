@@ -19,7 +19,7 @@ from msgspec import Struct
 from primepar.errors import ClusterError
 from primepar.files import read_bytes
 
-READY_CLUSTERS: Final = Path(__file__).parent / "clusters"
+SHIPPED_CLUSTERS: Final = Path(__file__).parent / "clusters"
 """Folder of the clusters that are shipped; each file tells where its numbers are from."""
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
@@ -153,24 +153,24 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-def ready_clusters() -> list[str]:
+def shipped_clusters() -> list[str]:
     """Names of the clusters that are shipped."""
-    return sorted(each.stem for each in READY_CLUSTERS.glob("*.toml"))
+    return sorted(each.stem for each in SHIPPED_CLUSTERS.glob("*.toml"))
 
 
 def load_cluster(name: str) -> Cluster:
-    """Read a ready cluster by its name, or a TOML file.
+    """Read a shipped cluster by its name, or a TOML file.
 
     Raises `ClusterError` with the TOML path of what is wrong, and what to write instead.
     """
-    path = READY_CLUSTERS / f"{name}.toml"
+    path = SHIPPED_CLUSTERS / f"{name}.toml"
     if Path(name).name != name or not path.is_file():
         path = Path(name)
     try:
         return read_cluster(read_bytes(path).decode())
     except OSError as error:
         raise ClusterError(
-            f"{name}: expected a cluster file or one of {', '.join(ready_clusters())}, got "
+            f"{name}: expected a cluster file or one of {', '.join(shipped_clusters())}, got "
             f"{error.strerror}"
         ) from None
     except UnicodeDecodeError:

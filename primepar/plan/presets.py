@@ -1,4 +1,4 @@
-"""Ready plans by name: one method for a whole model, on any model and mesh that it fits.
+"""Presets by name: one method for a whole model, on any model and mesh that it fits.
 
 Consecutive operators lie so that a method moves nothing between them where it can: the column
 operators (qkv, fc1, head) leave their output where attention, activation and loss work and where
@@ -132,7 +132,7 @@ PRESETS = {
 _NAME = re.compile(r"(?:M(\d+),)?([^,]*)")
 
 
-def ready_plan(
+def preset_plan(
     name: str,
     model: ModelConfig,
     ranks: int,
@@ -161,7 +161,7 @@ def _parse(name: str, ranks: int) -> tuple[int, str]:
     match = _NAME.fullmatch(name)
     if not match or match[2] not in PRESETS:
         raise PlanError(
-            f"expected a ready plan ({', '.join(PRESETS)}), or M<d>, before one as in M2,megatron, "
+            f"expected a preset ({', '.join(PRESETS)}), or M<d>, before one as in M2,megatron, "
             f"got {name!r}"
         )
     if not 1 <= ranks <= MOST_RANKS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from primepar.errors import PlanError
-from primepar.plan.presets import ready_plan
+from primepar.plan.presets import preset_plan
 from primepar.plan.redundancy.cost import Redundancy
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
@@ -55,7 +55,7 @@ def _degrees(planner: Planner) -> Iterator[tuple[str, SearchResult]]:
         if devices == 1 << bit:
             name = "data"
         try:
-            plan = ready_plan(name, planner.model, devices, batch)
+            plan = preset_plan(name, planner.model, devices, batch)
             yield name, Given.beside(planner, plan.sequences).found
         except PlanError:
             continue

@@ -1,4 +1,4 @@
-"""Ready plans: what each method gives every operator, and the meshes and models it refuses."""
+"""Presets: what each method gives every operator, and the meshes and models it refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plan_cases import BLOOM, COPIED, GPT2, LLAMA, NAMED, WIDE
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 
 COLUMN = ("blocks.0.qkv", "blocks.0.fc1", "head")
 ROW = ("blocks.0.proj", "blocks.0.fc2")
@@ -23,7 +23,7 @@ def refusal(
     depth: int | None = None,
 ) -> str:
     with pytest.raises(PlanError) as caught:
-        ready_plan(name, model, ranks, batch, depth)
+        preset_plan(name, model, ranks, batch, depth)
     return str(caught.value)
 
 
@@ -53,19 +53,19 @@ def test_a_method_gives_every_operator_its_sequence(
     embedding: str,
     loss: str,
 ) -> None:
-    plan = ready_plan(name, WIDE, ranks)
+    plan = preset_plan(name, WIDE, ranks)
     expected = dict.fromkeys(COLUMN, column) | dict.fromkeys(ROW, row)
     expected |= dict.fromkeys(STREAM, stream) | dict.fromkeys(INNER, inner)
     assert plan.sequences == expected | {"embedding": embedding, "loss": loss}
 
 
 def test_the_norm_of_an_embedding_is_of_the_stream() -> None:
-    assert ready_plan("megatron", BLOOM, 2).sequences["embedding.norm"] == "R2"
+    assert preset_plan("megatron", BLOOM, 2).sequences["embedding.norm"] == "R2"
 
 
 @pytest.mark.parametrize(("name", "ranks"), [*NAMED, *COPIED])
-def test_a_ready_plan_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
-    plan = ready_plan(name, WIDE, ranks, batch=72)
+def test_a_preset_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
+    plan = preset_plan(name, WIDE, ranks, batch=72)
     assert (plan.ranks, plan.batch, plan.model) == (ranks, 72, WIDE)
     assert {plan.sequence(each.name).ranks for each in plan.operators} == {ranks}
 
@@ -77,7 +77,7 @@ def test_a_ready_plan_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> No
 )  # fmt: skip
 def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> None:
     model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
-    assert ready_plan("tesseract", model, ranks).sequences["head"] == f"T{mesh}"
+    assert preset_plan("tesseract", model, ranks).sequences["head"] == f"T{mesh}"
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> 
 )
 def test_tesseract_takes_any_depth_that_fits(ranks: int, depth: int, sequence: str) -> None:
     model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
-    plan = ready_plan("tesseract", model, ranks, depth=depth)
+    plan = preset_plan("tesseract", model, ranks, depth=depth)
     assert set(plan.sequences.values()) == {sequence}
-    copies = ready_plan("M2,tesseract", model, 2 * ranks, depth=depth)
+    copies = preset_plan("M2,tesseract", model, 2 * ranks, depth=depth)
     assert set(copies.sequences.values()) == {f"M2,{sequence}"}
 
 
@@ -121,7 +121,7 @@ def test_a_mesh_that_a_method_cannot_use_is_refused(name: str, ranks: int, messa
 @pytest.mark.parametrize("name", ["ring", "", "M2,", "M2,ring", "K2,megatron", "M2,M2,megatron"])
 def test_a_name_of_no_method_is_refused(name: str) -> None:
     assert refusal(name, 4) == (
-        "expected a ready plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
+        "expected a preset (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
         f"stationary, data), or M<d>, before one as in M2,megatron, got {name!r}"
     )
 
