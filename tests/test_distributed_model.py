@@ -254,5 +254,5 @@ def test_tokens_that_do_not_fit_are_refused() -> None:
         "ShapeError: targets: expected a target for each token, shape (8, 7), got (8, 6)"
     )
     assert message_of(model, tokens_BT[:3]) == (
-        "PlanError: batch: expected 8, as the plan says, got 3: take that, or a plan for this one"
+        "PlanError: batch: expected 8, as the plan states, got 3: take that, or a plan for this one"
     )

@@ -64,8 +64,8 @@ def test_a_sequence_is_read_as_it_is_spelt() -> None:
          "dim here, got 'B2,R2': write M2 for B2"),
         ({"norm1": "M2,N2"}, "expected no split of N, as this operator sums over no dim, got "
          "'M2,N2': write R2 for N2"),
-        ({"act": "Ks2,M2"}, "expected one block of O on every device at rest, as only a linear "
-         "operator may leave several, got 2 in 'Ks2,M2': put Ks, Ns, C, Cr or D last"),
+        ({"act": "Ks2,M2"}, "expected one block of O on every device between phases, as only a "
+         "linear operator may leave several, got 2 in 'Ks2,M2': put Ks, Ns, C, Cr or D last"),
         ({"fc1": "K0"}, "ByOutput: expected one positive length per side (s), got (0,)"),
     ],
 )  # fmt: skip
@@ -113,13 +113,13 @@ def test_a_plan_names_every_operator_of_its_model() -> None:
         Plan(model=WIDE, ranks=4, sequences=one)
     assert str(caught.value) == (
         "$.sequences: expected a sequence for every operator of the model, got none for "
-        'blocks.0.fc2: add "blocks.0.fc2": "M4", say'
+        'blocks.0.fc2: for example, add "blocks.0.fc2": "M4"'
     )
     with pytest.raises(PlanError) as caught:
         Plan(model=WIDE, ranks=4, sequences={})
     assert str(caught.value) == (
         "$.sequences: expected a sequence for every operator of the model, got none for "
-        'embedding and 13 more: add "embedding": "M4", say'
+        'embedding and 13 more: for example, add "embedding": "M4"'
     )
 
 
@@ -144,7 +144,7 @@ def test_another_batch_than_the_planned_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
         plan.check_batch(8, 4)
     assert str(caught.value) == (
-        "batch: expected 4, as the plan says, got 8: take that, or a plan for this one"
+        "batch: expected 4, as the plan states, got 8: take that, or a plan for this one"
     )
 
 

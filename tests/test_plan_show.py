@@ -13,7 +13,7 @@ from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 
 from primepar.commands.resolve_target import resolve
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
-from primepar.plan.description import MOST_CELLS, describe, holders, picture, told, words
+from primepar.plan.description import MOST_CELLS, cut_text, describe, holders, picture, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Layout
 
@@ -80,7 +80,7 @@ def test_moved_elements_are_told_for_the_planned_batch() -> None:
 def test_a_picture_shows_the_devices_of_every_block(
     layout: Layout, text: str, lines: list[str]
 ) -> None:
-    assert told(layout) == text
+    assert cut_text(layout) == text
     assert [line.rstrip() for line in picture("A", layout)] == [f"A  {text}", *lines]
 
 

@@ -93,7 +93,7 @@ def test_a_batch_of_the_plan_is_the_one_that_is_proved(tmp_path: Path) -> None:
     title = f"{path}: proved for a step of 6 sequences of 1 token"
     assert run("verify", str(path), "--positions", "1").out.splitlines()[0] == title
     assert run("verify", str(path), "--batch", "2").err == (
-        "primepar: error: batch: expected 6, as the plan says, got 2: take that, or a plan for "
+        "primepar: error: batch: expected 6, as the plan states, got 2: take that, or a plan for "
         "this one\n"
     )
 

@@ -1,4 +1,4 @@
-"""Plans: a sequence for every operator of a model, where everything lies, and what moves."""
+"""Plans: a sequence for every operator of a model, the layouts of its tensors, and what moves."""
 
 from primepar.plan.layouts import (
     Edge,

@@ -27,7 +27,7 @@ from primepar.plan.layouts import (
     Edge,
     edges,
     ends,
-    gradients_alike,
+    gradient_groups,
     lookup,
     padded_vocabulary,
     parameter_place,
@@ -76,7 +76,7 @@ def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
     step = _Step(plan, batch, positions)
     own = {each.name: step.operator(each) for each in plan.operators}
     between = {(each.producer, each.consumer): step.edge(each) for each in edges(plan)}
-    numbers = [Fraction(len(gradients_alike(plan)))] * plan.ranks
+    numbers = [Fraction(len(gradient_groups(plan)))] * plan.ranks
     return PredictedTraffic(own, between, all_reduced((tuple(range(plan.ranks)),), numbers))
 
 

@@ -19,7 +19,7 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
 from primepar.plan.cost.linear import MASTER, MOMENTS
-from primepar.plan.layouts import Edge, edges, gradients_alike
+from primepar.plan.layouts import Edge, edges, gradient_groups
 from primepar.plan.memory.lifetimes import Ints, Lies
 from primepar.plan.memory.operators import (
     Activation,
@@ -93,7 +93,7 @@ def _gradient_norm(step: StepMemory) -> None:
     """A sum of squares for the gradients that lie alike, and the norm: one number each."""
     one = Lies(Cells.even((1,)), 1, np.ones(step.plan.ranks, np.int64))
     gradients = list(step.gradients.values())
-    squares = [step.events.make(replace(one), *gradients) for _ in gradients_alike(step.plan)]
+    squares = [step.events.make(replace(one), *gradients) for _ in gradient_groups(step.plan)]
     step.events.keep(step.events.make(one, *squares))
 
 
