@@ -108,7 +108,7 @@ def plans(cluster: Cluster) -> dict[str, Plan]:
 def predicted(cluster: Cluster, plan: Plan) -> float:
     """Seconds of a step by the cost model."""
     planner = Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "all")
-    return Given.beside(planner, plan.sequences).found.seconds
+    return Given.with_sequences(planner, plan.sequences).result.seconds
 
 
 def simulated(cluster: Cluster, plan: Plan) -> float:

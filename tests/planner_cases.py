@@ -25,8 +25,8 @@ def cluster(
 
 def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
     """Devices that only transfer, a byte a second each: the seconds of a step are its bytes."""
-    wires = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
-    return Training(wires, "float32", batch, positions)
+    links = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
+    return Training(links, "float32", batch, positions)
 
 
 TWO_LEVELS = Cluster(

@@ -57,8 +57,8 @@ def test_what_moves_is_what_redistribution_sends() -> None:
 
 def test_what_a_group_does_not_hold_comes_through_its_link() -> None:
     """Against the same told device by device, cell by cell."""
-    wires = ClusterLinks(TWO_LEVELS, 3)
-    layouts, chosen = Layouts(wires), Random(2)
+    links = ClusterLinks(TWO_LEVELS, 3)
+    layouts, chosen = Layouts(links), Random(2)
     candidates = SequenceSpace.whole("all", 3).linear
     for one, other in ((chosen.choice(candidates), chosen.choice(candidates)) for _ in range(60)):
         numbers = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])

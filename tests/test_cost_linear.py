@@ -74,8 +74,8 @@ def test_a_step_takes_the_longer_of_its_products_and_its_hops() -> None:
     # P2x2, one element a block: what hops in each step, beside one or two products of 100 s
     hops = {"forward": (2, 0), "backward": (2, 1), "gradient": (2, 1)}
     for overlap, seconds in ((True, 600.0), (False, 600.0 + 4 * sum(map(sum, hops.values())))):
-        wires = ClusterLinks(cluster(link, seconds=100.0, overlap=overlap), 2)
-        own = linear_cost(Training(wires, "float32", 1, 2), operator, candidate("P2x2"))
+        links = ClusterLinks(cluster(link, seconds=100.0, overlap=overlap), 2)
+        own = linear_cost(Training(links, "float32", 1, 2), operator, candidate("P2x2"))
         assert own.seconds == pytest.approx(seconds)
 
 
@@ -119,20 +119,20 @@ def test_sequences_that_are_told_alike_cost_the_same() -> None:
     training = Training(ClusterLinks(TWO_LEVELS, 3), "float32", 4, 8)
     costs: dict[object, set[Cost]] = {}
     for each in SequenceSpace.whole("all", 3).linear:
-        key = alike(training.wires, each)
+        key = alike(training.links, each)
         costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, each))
     assert {len(found) for found in costs.values()} == {1}
     assert len(costs) < len(SequenceSpace.whole("all", 3).linear)
 
 
 def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
-    wires = ClusterLinks(TWO_LEVELS, 4)
-    assert wires.levels == (1, 1, 0, 0)
+    links = ClusterLinks(TWO_LEVELS, 4)
+    assert links.levels == (1, 1, 0, 0)
     # 4 rings leave each node at once, or 2, or one that goes through all devices of the nodes
-    assert [wires.streams(bits, 1) for bits in ((0,), (0, 2), (0, 2, 3))] == [4, 2, 1]
-    assert wires.all_reduce((0,), 1e6) == pytest.approx(2 * 5e-6 + 1e6 * 4 / 2e8)
-    assert wires.all_reduce((2,), 1e6) == pytest.approx(2 * 1e-6 + 1e6 / 1e9)
-    assert wires.all_reduce((), 1e6) == 0
+    assert [links.streams(bits, 1) for bits in ((0,), (0, 2), (0, 2, 3))] == [4, 2, 1]
+    assert links.all_reduce((0,), 1e6) == pytest.approx(2 * 5e-6 + 1e6 * 4 / 2e8)
+    assert links.all_reduce((2,), 1e6) == pytest.approx(2 * 1e-6 + 1e6 / 1e9)
+    assert links.all_reduce((), 1e6) == 0
 
 
 def test_a_ring_alone_goes_no_faster_than_one_stream() -> None:

@@ -31,9 +31,9 @@ def seconds(cluster: Cluster) -> float:
 
 
 def test_collectives_take_what_their_level_says_of_them() -> None:
-    wires = ClusterLinks(CLUSTER, 2)
-    assert wires.all_reduce((0, 1), 32) == 6 * 2 + 1.5 * 32 / 8
-    assert wires.all_gather((0, 1), 32) == 3 * 1 + 3 * 32 / 4
+    links = ClusterLinks(CLUSTER, 2)
+    assert links.all_reduce((0, 1), 32) == 6 * 2 + 1.5 * 32 / 8
+    assert links.all_gather((0, 1), 32) == 3 * 1 + 3 * 32 / 4
     assert ClusterLinks(replace(CLUSTER, links=(FREE,)), 2).all_reduce((0, 1), 32) < 1e-20
 
 

@@ -12,7 +12,7 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.pipeline.schedule import bubble, dealt, in_flight, step_seconds
+from primepar.plan.pipeline.schedule import bubble, in_flight, layers_by_stage, step_seconds
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits
 from primepar.plan.pipeline.stage import StagePart
 from primepar.plan.search.planner import Part, Planner
@@ -72,11 +72,11 @@ def test_the_bubble_and_the_stashes_by_hand() -> None:
 
 
 def test_layers_are_dealt_evenly_and_the_ends_get_no_more() -> None:
-    assert dealt(8, 4) == [2, 2, 2, 2]
-    assert dealt(70, 4) == [17, 18, 18, 17]
-    assert dealt(5, 2) == [3, 2]
-    assert dealt(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]
-    assert all(sum(dealt(n, p)) == n for n, p in product(range(4, 40), (1, 2, 4)))
+    assert layers_by_stage(8, 4) == [2, 2, 2, 2]
+    assert layers_by_stage(70, 4) == [17, 18, 18, 17]
+    assert layers_by_stage(5, 2) == [3, 2]
+    assert layers_by_stage(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert all(sum(layers_by_stage(n, p)) == n for n, p in product(range(4, 40), (1, 2, 4)))
 
 
 @pytest.mark.parametrize("part", ["model", "blocks"])
@@ -87,15 +87,15 @@ def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, par
     assert own.microbatches == 1
     assert own.seconds == pytest.approx(found.seconds)
     assert own.memory == pytest.approx(found.memory)
-    assert own.stages[0].found.sequences == found.sequences
+    assert own.stages[0].result.sequences == found.sequences
 
 
 def test_stages_have_all_operators_of_the_model_once() -> None:
     own = splits().pipeline(Split(4, 1, 1), 1)
-    kinds = [each.kind for stage in own.stages for each in stage.found.planner.operators
+    kinds = [each.kind for stage in own.stages for each in stage.result.planner.operators
              if each.name != "stream"]  # fmt: skip
     assert kinds == [each.kind for each in operators(FOUR)]
-    assert own.stages[1].found.planner.operators[0].name == "stream"
+    assert own.stages[1].result.planner.operators[0].name == "stream"
 
 
 def test_memory_is_that_of_the_stage_with_the_most() -> None:
@@ -145,7 +145,7 @@ def test_a_stage_has_no_more_devices_than_are_searched_one_by_one() -> None:
     large = changed(TWO_LEVELS, nodes=16, links=(
         TWO_LEVELS.links[0], changed(TWO_LEVELS.links[1], joins=64)
     ))  # fmt: skip
-    found = list(splits(devices=64, cluster=large).every())
+    found = list(splits(devices=64, cluster=large).all_splits())
     assert max(split.parts for split in found) == 32
     assert {split for split in found if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
 

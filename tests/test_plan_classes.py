@@ -67,14 +67,14 @@ def test_orders_are_sequences_of_the_class() -> None:
 
 @pytest.mark.parametrize("of", WIRES)
 def test_no_sequence_moves_less_than_its_class(of: str) -> None:
-    wires = WIRES[of]
-    layouts, chosen = Layouts(wires), Random(3)
+    links = WIRES[of]
+    layouts, chosen = Layouts(links), Random(3)
     ones = {
-        class_of(each, wires.levels): each for each in SequenceSpace("all", wires.levels).linear
+        class_of(each, links.levels): each for each in SequenceSpace("all", links.levels).linear
     }
-    every = SequenceSpace.whole("all", wires.bits).linear
+    every = SequenceSpace.whole("all", links.bits).linear
     sample = chosen.sample(every, min(len(every), 150))
-    of_class = [ones[class_of(each, wires.levels)] for each in sample]
+    of_class = [ones[class_of(each, links.levels)] for each in sample]
     for end, other in product(ENDS, ENDS):
         ways, least = ([(layouts.number(one.spread[end]), layouts.number(one.spread[other]))
                         for one in some] for some in (sample, of_class))  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_plan_is_between_the_bound_and_the_best(
 
 def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
-    levels = planner.training.wires.levels
+    levels = planner.training.links.levels
     ones = Classes.like(planner, SequenceSpace("paper", levels).of)
     for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
         every, few = (each.catalogue.options(each.named[name]) for each in (planner, ones))

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from primepar.plan.search.pareto_front import Box, Chain, ChainNode, point, unbeaten
+from primepar.plan.search.pareto_front import Box, Chain, ChainNode, pareto_front, point
 
 
 def random_nodes(seed: int) -> list[ChainNode]:
@@ -86,4 +86,4 @@ def test_what_is_near_is_among_the_plans() -> None:
 
 def test_of_equal_points_one_is_unbeaten() -> None:
     cost, memory = np.array([2.0, 1.0, 1.0, 3.0]), np.array([2.0, 5.0, 4.0, 2.0])
-    assert unbeaten(cost, memory).tolist() == [2, 0]
+    assert pareto_front(cost, memory).tolist() == [2, 0]

@@ -146,23 +146,23 @@ MODELS_HERE = {"tied": SMALL, "untied": UNTIED, "bloom": BLOOM}
 def test_both_solvers_find_the_same_of_a_model(model: str, devices: int, space: SpaceName) -> None:
     made = planner(MODELS_HERE[model], devices, space)
     programmed, searched = least(made), least_by_search(made)
-    assert programmed.found is not None
-    assert searched.found is not None
+    assert programmed.result is not None
+    assert searched.result is not None
     assert programmed.redundant == programmed.bound == searched.redundant
     assert (programmed.proved, programmed.gap) == (True, 0)
-    assert programmed.found.seconds == pytest.approx(searched.found.seconds, rel=1e-6)
+    assert programmed.result.seconds == pytest.approx(searched.result.seconds, rel=1e-6)
     redundancy = Redundancy(made)
-    assert redundancy.by(programmed.found.choices) == programmed.redundant
-    assert programmed.found.plan.ranks == devices
+    assert redundancy.by(programmed.result.choices) == programmed.redundant
+    assert programmed.result.plan.ranks == devices
 
 
 @pytest.mark.parametrize("name", ["opt-6.7b", "llama-2-70b", "bloom-176b"])
 @pytest.mark.parametrize("devices", [2, 8])
 def test_both_solvers_find_the_same_of_a_block(name: str, devices: int) -> None:
     found = least_of_block(MODELS[name], load_cluster("v100-8x4"), devices, 8)
-    assert found.found is not None
+    assert found.result is not None
     assert found.proved
-    assert least_by_search(found.found.planner).redundant == found.redundant > 0
+    assert least_by_search(found.result.planner).redundant == found.redundant > 0
 
 
 class Few(Planner):
@@ -209,13 +209,13 @@ def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
         some.add(found.redundant)
     assert len(some) > 4
     nothing = least(few, Within(seconds=times[0] / 2))
-    assert (nothing.found, nothing.proved) == (None, True)
+    assert (nothing.result, nothing.proved) == (None, True)
 
 
 def test_a_program_that_is_stopped_is_not_proved() -> None:
     found = least(planner(SMALL, 8), timeout=1e-3)
     assert not found.proved
-    assert found.found is None or found.gap > 0
+    assert found.result is None or found.gap > 0
 
 
 @pytest.mark.parametrize("solver", [least, least_by_search])
@@ -230,7 +230,7 @@ def test_more_devices_than_are_looked_at_are_refused(solver: Callable[[Planner],
 
 
 def test_the_account_of_a_plan_is_that_of_its_options() -> None:
-    found = least_by_search(planner(UNTIED, 4)).found
+    found = least_by_search(planner(UNTIED, 4)).result
     assert found is not None
     account = Account.of("this plan", found)
     redundancy = Redundancy(found.planner)
@@ -250,14 +250,14 @@ def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
     assert best is not None
     known = {}
     for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
-        found = Given.beside(made, preset_plan(name, SMALL, 8, 8).sequences).found
+        found = Given.with_sequences(made, preset_plan(name, SMALL, 8, 8).sequences).result
         known[name] = Redundancy(found.planner).bytes.cost(found.choices)
     assert (best.plan, best.redundant) == min(known.items(), key=lambda each: each[1])
     searched = least_by_search(made)
     assert best.redundant > searched.redundant
-    summa = Given.beside(planner(SMALL, 4), preset_plan("summa", SMALL, 4, 8).sequences)
+    summa = Given.with_sequences(planner(SMALL, 4), preset_plan("summa", SMALL, 4, 8).sequences)
     with pytest.raises(PlanError) as refused:
-        assert summa.found
+        assert summa.result
     assert str(refused.value) == (
         "expected a sequence of embedding on 4 devices in the space paper that its sizes allow, "
         "got S2x2"

@@ -79,8 +79,8 @@ class Setting:
     ) -> Planner:
         """The planner of a block on so many devices; without a batch, of figures 7 and 8."""
         self.machine.check_devices(devices)
-        wires = ClusterLinks(self.machine, devices.bit_length() - 1)
-        training = _Counting(wires, self.dtype, batch or self.step(name, devices), self.positions,
+        links = ClusterLinks(self.machine, devices.bit_length() - 1)
+        training = _Counting(links, self.dtype, batch or self.step(name, devices), self.positions,
                              self.parameter)  # fmt: skip
         return Planner(self.model(name), training, space, self.alpha, part="blocks")
 
@@ -107,17 +107,17 @@ def megatron(planner: Planner) -> dict[int, SearchResult]:
 
 
 def _megatron(planner: Planner) -> Iterator[tuple[int, SearchResult]]:
-    devices, model = planner.training.wires.devices, planner.model
+    devices, model = planner.training.links.devices, planner.model
     for copies in (1 << bits for bits in range(devices.bit_length())):
         parts = devices // copies
         whole = (planner.training.batch % copies, model.heads % parts, model.kv_heads % parts)
         if not any(whole):
-            yield copies, Given.beside(planner, megatron_sequences(planner, copies)).found
+            yield copies, Given.with_sequences(planner, megatron_sequences(planner, copies)).result
 
 
 def megatron_sequences(planner: Planner, copies: int) -> dict[str, str]:
     """Sequences of Megatron's plan with so many copies, operator by operator."""
-    parts = planner.training.wires.devices // copies
+    parts = planner.training.links.devices // copies
     roles = PRESETS["megatron"].roles(parts)
     found = {}
     for operator in planner.operators:

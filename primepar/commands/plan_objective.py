@@ -82,7 +82,7 @@ class Objective:
         bound = cluster.memory if self.memory is None else self.memory
         if found.memory <= bound or max(found.held) <= bound:
             return found
-        if found.planner.training.wires.devices > EXACT:
+        if found.planner.training.links.devices > EXACT:
             raise PlanError(
                 f"expected a plan within {bound:,.0f} bytes of a device, got one of "
                 f"{ceil(found.memory):,} bytes: on so many devices only the fastest is searched: "

@@ -117,10 +117,8 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
             features = plan.operator(producer).K
             if producer == "head":
                 features = padded_vocabulary(plan)
-            forward, backward = (
-                Way(output, consumer_layouts.input),
-                Way(consumer_layouts.input_gradient, output),
-            )
+            forward = Way(output, consumer_layouts.input)
+            backward = Way(consumer_layouts.input_gradient, output)
             tensors.append(Edge(producer, consumer.name, features, forward, backward))
     table = table_edge(plan)
     return tuple(tensors) if table is None else (*tensors, table)
