@@ -62,7 +62,7 @@ class Training:
         return {kind: self.cluster.passing(kind) for kind in ("linear", *KINDS)}
 
     def seconds(self, operations: float, elements: float, kind: str = "linear") -> float:
-        """Seconds of one kernel: its launch, operations at the achieved rate, and memory traffic."""
+        """Seconds of a kernel: its launch, operations at the achieved rate, and memory traffic."""
         passing = self._passing[kind]
         touched = elements * self.item / passing.memory_bandwidth
         return passing.launch + operations / self._rate + touched
@@ -146,7 +146,7 @@ class _Linear:
     @property
     def cost(self) -> Cost:
         """Time and memory."""
-        item, rest = self.training.item, self._resting
+        item, rest = self.training.item, self._kept
         weight = 2 * item if self.tied else self.training.kept
         kept = rest["W"] * weight + rest["I"] * item
         update = 0.0 if self.tied else self.training.update(rest["W"])
@@ -158,7 +158,7 @@ class _Linear:
         return self._besides(self.moving.working)
 
     @cached_property
-    def _resting(self) -> dict[str, float]:
+    def _kept(self) -> dict[str, float]:
         """Elements of a device that are kept through the step; a weight has its gradient."""
         weight = self.moving.share("forward", "W") * self.elements["W"]
         stash = self.moving.share("gradient", "I") * self.elements["I"]
@@ -167,7 +167,7 @@ class _Linear:
     def _besides(self, steps: Iterable[Shares]) -> float:
         """Bytes of tensors in addition to those kept, at the busiest of some steps."""
         return self.training.item * max(
-            sum(max(0.0, self._size(((tensor, share),)) - self._resting.get(tensor, 0.0))
+            sum(max(0.0, self._size(((tensor, share),)) - self._kept.get(tensor, 0.0))
                 for tensor, share in shares)
             for shares in steps
         )  # fmt: skip

@@ -38,7 +38,7 @@ def rows(layout: Layout, elements: int) -> Amounts:
 
 
 def all_reduced(groups: Groups, elements: Sequence[Fraction]) -> Amounts:
-    """What ring all-reduces over groups send; `elements` are by rank, one in no group sends none."""
+    """What ring all-reduces over groups send; `elements` are those of every rank."""
     sent = [Fraction(0)] * len(elements)
     for group in groups:
         for rank in group:

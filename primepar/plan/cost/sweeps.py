@@ -236,7 +236,7 @@ class _Ports:
                       for level, port, tensor, _ in received)  # fmt: skip
 
     def returns(self, returns: Iterable[Return]) -> tuple[Load, ...]:
-        """Loads of sums as rings: a reduce sends each block once per device, an all-reduce twice."""
+        """Loads of sums as rings: a reduce sends a block once per device, an all-reduce twice."""
         return _loads(amount for sum_ in returns for amount in self._return(sum_))
 
     def _return(self, sum_: Return) -> Iterator[tuple[int, int, str, float]]:

@@ -196,7 +196,7 @@ class Splits:
         devices = split.replicas * split.parts
         first, second = before * devices, (before + 1) * devices
         links = self.cluster.links
-        level = next(at for at, link in enumerate(links)
+        level = next(number for number, link in enumerate(links)
                      if first // link.joins == second // link.joins)  # fmt: skip
         link = links[level]
         behind = min(devices, links[level - 1].joins) if level and link.shared else 1

@@ -106,16 +106,16 @@ class Exact:
             pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
             self._tables[key] = stretch(self._step(operator, before, begin)
                                         for operator, before in pairs)  # fmt: skip
-        found, at = self._tables[key], self._in_stream(names[0])
-        return found if begin == names[0] or at is None else found.at(at)
+        table, choices = self._tables[key], self._in_stream(names[0])
+        return table if begin == names[0] or choices is None else table.at(choices)
 
     def _in_stream(self, name: str) -> Numbers | None:
         """Option of the stream with the layout that each option of an operator leaves, if all."""
         if STREAM not in self.planner.named:
             return None
-        at = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
-        found = [at.get(layout) for layout in self._leaves(name)]
-        return None if None in found else np.array(found)
+        option_of = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
+        options = [option_of.get(layout) for layout in self._leaves(name)]
+        return None if None in options else np.array(options)
 
     def _leaves(self, name: str) -> list[int]:
         layouts: list[int] = self.planner.options(name).leaves[self._kept(name)].tolist()

@@ -5,8 +5,8 @@ and the choices that later edges need. Of labels with equal choices only those s
 dominates in all three. A label is also dropped where no completion can reach the box (cost, memory)
 in which plans are sought. This is decided by lower bounds: for some weights, the least weighted sum
 of cost and bytes over the rest of the chain. Example: labels (cost 3, 5 bytes) and (4, 6) have
-equal choices and rests, so the second is dropped; (4, 4) would stay. This is ours; the paper has
-one objective.
+equal choices and the same rest, so the second is dropped; (4, 4) would stay. This is ours; the
+paper has one objective.
 
 Legend: N labels, P choices at the start of a segment, Q choices of a node.
 """
@@ -159,7 +159,7 @@ class _Labels:
         is taken once for each distinct rest. The offsets `highest_N` put every group below all
         earlier ones, so that one `minimum.accumulate` serves all groups.
         """
-        rests, rest_N = np.unique(self.rest_N, return_inverse=True)
+        rest_values, rest_N = np.unique(self.rest_N, return_inverse=True)
         order = np.lexsort((rest_N, self.cost_N, self.kept_N, self.last_N, self.first_N))
         ordered, rest_N = self.only(order), rest_N[order]
         new_N = np.diff(ordered.first_N, prepend=-1) != 0
@@ -168,7 +168,7 @@ class _Labels:
         highest_N = len(order) - np.cumsum(new_N) * (len(order) + 1)
         falling_N = highest_N - len(order) + rank_N
         better_N = new_N.copy()
-        for rest in range(len(rests)):
+        for rest in range(len(rest_values)):
             up_to_rest_N = np.where(rest_N <= rest, falling_N, highest_N)
             least_N = np.minimum.accumulate(up_to_rest_N)[:-1]
             better_N[1:] |= (rest_N[1:] == rest) & (falling_N[1:] < least_N)

@@ -149,7 +149,7 @@ def _is_product(signature: Signature) -> bool:
     """Whether a phase is a product: by its kernel, or else if each dim is in two of its blocks."""
     if signature.kernel is not None:
         return multiplies(signature.kernel)
-    dims = Counter(dim for each in signature.templates for dim in each.dims)
+    dims = Counter(dim for template in signature.templates for dim in template.dims)
     return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
 
