@@ -9,7 +9,7 @@ from planner_cases import TWO_LEVELS, byte_a_second, cluster
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
-from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
+from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, whole
 from primepar.schedule.operators import Linear
@@ -119,7 +119,7 @@ def test_sequences_that_are_told_alike_cost_the_same() -> None:
     training = Training(ClusterLinks(TWO_LEVELS, 3), "float32", 4, 8)
     costs: dict[object, set[Cost]] = {}
     for each in SequenceSpace.whole("all", 3).linear:
-        key = alike(training.links, each)
+        key = cost_key(training.links, each)
         costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, each))
     assert {len(found) for found in costs.values()} == {1}
     assert len(costs) < len(SequenceSpace.whole("all", 3).linear)
