@@ -136,7 +136,7 @@ def data_names(source: str) -> Iterator[Passage]:
 def parts(name: str) -> list[str]:
     """Split an identifier into its words.
 
-    >>> parts("ReadyPlan_told2")
-    ['Ready', 'Plan', 'told']
+    >>> parts("HTTPReader_run2")
+    ['HTTP', 'Reader', 'run']
     """
     return re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)

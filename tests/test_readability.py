@@ -10,7 +10,25 @@ from readability import Count, main, pages, sentences_of
 
 ROOT = Path(__file__).resolve().parent.parent
 # Pages that keep the limits each by itself. A page that has been revised is added here.
-REVISED: tuple[str, ...] = ()
+REVISED: tuple[str, ...] = (
+    "CONTRIBUTING.md",
+    "docs/api.md",
+    "docs/glossary.md",
+    "docs/idea.md",
+    "docs/notation.md",
+    "docs/operators.md",
+    "docs/planner.md",
+    "docs/plans.md",
+    "docs/primitives.md",
+    "docs/program-format.md",
+    "docs/proofs.md",
+    "docs/reproduction.md",
+    "docs/rules.md",
+    "docs/simulator.md",
+    "docs/training.md",
+    "docs/troubleshooting.md",
+    "docs/what-a-proof-guarantees.md",
+)
 
 
 @pytest.mark.parametrize("name", REVISED)

@@ -20,9 +20,41 @@ from prose import Passage, data_names, names, outside_code, parts, python_passag
 ROOT = Path(__file__).resolve().parent.parent
 LIST = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
 # Places where no banned word is left. A cleaned file or folder is added here, and stays.
-CLEAN: tuple[str, ...] = ()
+CLEAN: tuple[str, ...] = (
+    "CONTRIBUTING.md",
+    "benchmarks/paper/assumptions.py",
+    "benchmarks/paper/yardsticks.py",
+    "docs/api.md",
+    "docs/glossary.md",
+    "docs/idea.md",
+    "docs/notation.md",
+    "docs/operators.md",
+    "docs/planner.md",
+    "docs/plans.md",
+    "docs/primitives.md",
+    "docs/program-format.md",
+    "docs/proofs.md",
+    "docs/reproduction.md",
+    "docs/rules.md",
+    "docs/simulator.md",
+    "docs/training.md",
+    "docs/troubleshooting.md",
+    "docs/what-a-proof-guarantees.md",
+    "docs/render_reproduction.py",
+    "tests/prose.py",
+    "tests/readability.py",
+    "tests/test_readability.py",
+    "tests/test_reproduction_page.py",
+)
 # Places where, in addition, no name that holds data is vague.
-CLEAN_NAMES: tuple[str, ...] = ()
+CLEAN_NAMES: tuple[str, ...] = (
+    "benchmarks/paper/yardsticks.py",
+    "docs/render_reproduction.py",
+    "tests/prose.py",
+    "tests/readability.py",
+    "tests/test_readability.py",
+    "tests/test_reproduction_page.py",
+)
 # These hold the banned words as data.
 EXCEPT = ("tests/words.toml", "tests/test_words.py")
 READ = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".css", ".txt"}
@@ -109,8 +141,8 @@ def kept_files(paths: list[str]) -> list[str]:
 
 def is_read(path: Path) -> bool:
     """Return whether a file holds text for people."""
-    wanted = path.suffix in READ or path.name == "Makefile"
-    return wanted and path.is_file() and not path.is_symlink()
+    kind = path.suffix in READ or path.name == "Makefile"
+    return kind and path.is_file() and not path.is_symlink()
 
 
 def all_hits(paths: list[str], *, vague: bool = False) -> list[Hit]:
