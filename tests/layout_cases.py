@@ -20,11 +20,11 @@ def layouts(draw: st.DrawFn, ranks: int, *, apart: bool = False) -> Layout:
     most = range(1, 7)
     fitting = [counts for counts in product(most, most) if counts[0] * counts[1] <= ranks]
     parts = [draw(_parts(count, apart)) for count in draw(st.sampled_from(fitting))]
-    each = list(product(*parts))
-    more = draw(st.lists(st.sampled_from(each), min_size=ranks - len(each), max_size=ranks))
-    own = draw(st.permutations([*each, *more[: ranks - len(each)]]))
+    indices = list(product(*parts))
+    more = draw(st.lists(st.sampled_from(indices), min_size=ranks - len(indices), max_size=ranks))
+    order = draw(st.permutations([*indices, *more[: ranks - len(indices)]]))
     grid = (sum(map(len, parts[0])), sum(map(len, parts[1])))
-    return Layout(grid, tuple(tuple(product(*sets)) for sets in own))
+    return Layout(grid, tuple(tuple(product(*sets)) for sets in order))
 
 
 @st.composite
@@ -37,6 +37,6 @@ def _parts(draw: st.DrawFn, count: int, apart: bool) -> Parts:
 
 @st.composite
 def pairs(draw: st.DrawFn, ranks: int = 12, *, apart: bool = False) -> tuple[Layout, Layout]:
-    """Draw two layouts of one mesh of up to so many devices."""
-    found = draw(st.integers(1, ranks))
-    return draw(layouts(found, apart=apart)), draw(layouts(found, apart=apart))
+    """Draw two layouts of one mesh of at most `ranks` devices."""
+    count = draw(st.integers(1, ranks))
+    return draw(layouts(count, apart=apart)), draw(layouts(count, apart=apart))

@@ -15,7 +15,7 @@ BLOOM = ModelConfig.of("bloom", hidden=64, heads=8, layers=1, context=32, vocabu
 def cluster(
     *links: Link, devices: int = 0, seconds: float = 0.0, overlap: bool = True, memory: float = 1e12
 ) -> Cluster:
-    """Devices that compute in no time unless an operation takes so many `seconds` to start."""
+    """Devices that compute in no time, except for `seconds` to launch an operation."""
     return Cluster(
         name="test", nodes=1, devices_per_node=devices or links[-1].joins, memory=memory,
         memory_bandwidth=1e300, launch=seconds, overlap=overlap,

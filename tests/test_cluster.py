@@ -69,7 +69,7 @@ def test_the_sizes_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("memory = 1e9\n", "",
          "$.memory: expected the bytes of a device's memory, above 0, got none: "
@@ -139,10 +139,10 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.operators.norm: expected one of launch, memory_bandwidth, got 'lanch': write launch"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_with_its_place_and_the_mend(
-    old: str, new: str, said: str
+def test_a_wrong_value_is_refused_with_its_path_and_the_fix(
+    old: str, new: str, message: str
 ) -> None:
-    assert refusal(GOOD.replace(old, new)) == said
+    assert refusal(GOOD.replace(old, new)) == message
 
 
 def test_what_is_no_toml_is_refused() -> None:

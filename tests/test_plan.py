@@ -1,4 +1,4 @@
-"""A plan fits its model and its mesh, survives its file, and says in one line what does not fit."""
+"""A plan fits its model and its mesh, survives its file, and refuses in one line what does not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(plan: Plan, **sequences: str) -> str:
 
 def test_a_plan_gives_the_sequence_of_every_operator() -> None:
     plan = small()
-    assert [each.name for each in plan.operators] == list(plan.sequences)
+    assert [operator.name for operator in plan.operators] == list(plan.sequences)
     assert str(plan.sequence("blocks.0.fc2")) == "N4"
     assert plan.sequence("blocks.0.norm1").ranks == 4
 
@@ -183,8 +183,8 @@ def test_a_plan_survives_its_file(tmp_path: Path, batch: int | None) -> None:
 
 
 def test_the_shipped_schema_is_current() -> None:
-    mend = "write it anew: python -m primepar.plan > primepar/plan/plan.schema.json"
-    assert json.loads(SCHEMA.read_text()) == schema(), mend
+    fix = "write it anew: python -m primepar.plan > primepar/plan/plan.schema.json"
+    assert json.loads(SCHEMA.read_text()) == schema(), fix
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:

@@ -48,9 +48,9 @@ def planner(family: str, devices: int, batch: int, space: SpaceName) -> Planner:
 def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
     """Any choice that a search over a space may make."""
     family, devices = draw(st.sampled_from(list(MODELS))), draw(st.sampled_from([2, 4, 8]))
-    found = planner(family, devices, draw(st.sampled_from([2, 8])), space)
-    choices = {name: draw(st.integers(0, len(found.options(name)) - 1)) for name in found.named}
-    return SearchResult(found, 0.0, choices)
+    options = planner(family, devices, draw(st.sampled_from([2, 8])), space)
+    choices = {name: draw(st.integers(0, len(options.options(name)) - 1)) for name in options.named}
+    return SearchResult(options, 0.0, choices)
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -59,9 +59,9 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 
     @settings(max_examples=PLANS)
     @given(chosen(space))
-    def counts(found: SearchResult) -> None:
-        training = found.planner.training
-        step = found.plan, training.batch, training.positions
+    def counts(result: SearchResult) -> None:
+        training = result.planner.training
+        step = result.plan, training.batch, training.positions
         program = as_planned(*step)
         assert list(traffic(*step).total) == sent_by(calls_of_step(program))
         assert peak(*step).tolist() == held_by(program)
@@ -75,10 +75,10 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> None:
     """Of 6 layers, 4 of which stand for all."""
     model = replace(PUBLISHED[name], layers=6)
-    found = search(Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper"))
-    program = as_planned(found.plan, 8, model.context)
-    assert list(traffic(found.plan, 8, model.context).total) == sent_by(calls_of_step(program))
-    assert peak(found.plan, 8, model.context).tolist() == held_by(program)
+    result = search(Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper"))
+    program = as_planned(result.plan, 8, model.context)
+    assert list(traffic(result.plan, 8, model.context).total) == sent_by(calls_of_step(program))
+    assert peak(result.plan, 8, model.context).tolist() == held_by(program)
 
 
 def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
@@ -118,8 +118,8 @@ def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
     for _ in range(4):
         choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
         sent = traffic(SearchResult(planner, 0.0, choices).plan, batch, 4).operators
-        for name, at in choices.items():
-            seconds = planner.options(name).seconds[at]
+        for name, number in choices.items():
+            seconds = planner.options(name).seconds[number]
             assert seconds == pytest.approx(4 * float(max(sent[name])), rel=1e-12), name
 
 
@@ -131,23 +131,26 @@ def test_emulated_devices_send_and_hold_it() -> None:
     assert peak(plan, 2, 4).tolist() == emulated.peak
 
 
-def test_what_operators_and_edges_send_is_told_apart() -> None:
+def test_operators_and_edges_are_counted_separately() -> None:
     """Two ranks share columns under Megatron: O and dI of its rows, and 3 numbers of each row."""
-    found = traffic(preset_plan("megatron", MODELS["opt"], 2), 2, 4)
+    predicted = traffic(preset_plan("megatron", MODELS["opt"], 2), 2, 4)
     one, rows, hidden = Fraction(1), 8, 16
-    assert found.operators["blocks.0.proj"] == (rows * hidden * one,) * 2
-    assert found.operators["blocks.0.qkv"] == (rows * hidden * one,) * 2
-    assert not any(found.operators["blocks.0.norm1"])
-    assert found.operators["loss"] == (3 * rows * one,) * 2
-    assert not any(map(any, found.edges.values()))
+    assert predicted.operators["blocks.0.proj"] == (rows * hidden * one,) * 2
+    assert predicted.operators["blocks.0.qkv"] == (rows * hidden * one,) * 2
+    assert not any(predicted.operators["blocks.0.norm1"])
+    assert predicted.operators["loss"] == (3 * rows * one,) * 2
+    assert not any(map(any, predicted.edges.values()))
 
 
 def test_bytes_are_whole_and_of_the_data_type() -> None:
     nothing = (Fraction(0), Fraction(0))
-    own, between = {"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))}
-    found = PredictedTraffic(own, between, nothing)
-    assert found.bytes("float32") == (2, 24)
-    assert found.bytes("bfloat16") == (1, 12)
+    operators, between = (
+        {"a": (Fraction(1, 3), Fraction(5))},
+        {("a", "b"): (Fraction(0), Fraction(1))},
+    )
+    predicted = PredictedTraffic(operators, between, nothing)
+    assert predicted.bytes("float32") == (2, 24)
+    assert predicted.bytes("bfloat16") == (1, 12)
 
 
 def test_a_batch_that_the_plan_does_not_divide_is_refused() -> None:

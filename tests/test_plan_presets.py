@@ -67,7 +67,7 @@ def test_the_norm_of_an_embedding_is_of_the_stream() -> None:
 def test_a_preset_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
     plan = preset_plan(name, WIDE, ranks, batch=72)
     assert (plan.ranks, plan.batch, plan.model) == (ranks, 72, WIDE)
-    assert {plan.sequence(each.name).ranks for each in plan.operators} == {ranks}
+    assert {plan.sequence(operator.name).ranks for operator in plan.operators} == {ranks}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def plan(tmp_path: Path) -> str:
     return str(tmp_path / "plan.json")
 
 
-def test_verify_proves_the_step_of_a_plan_and_says_of_which_sizes(plan: str) -> None:
+def test_verify_proves_the_step_of_a_plan_and_prints_its_sizes(plan: str) -> None:
     done = run("verify", plan)
     assert (done.code, done.err) == (0, "")
     first, *rest = done.out.splitlines()
@@ -77,10 +77,10 @@ def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
     report = json.loads(done.out)
     assert list(report) == ["target", "step", "verdict", "properties"]
     assert (report["verdict"], report["step"]) == ("proved", {"batch": 4, "positions": 1})
-    assert [each["name"] for each in report["properties"]] == PROPERTIES
+    assert [entry["name"] for entry in report["properties"]] == PROPERTIES
 
 
-def test_verify_proves_a_preset_beside_a_model(config: str) -> None:
+def test_verify_proves_a_preset_of_a_model(config: str) -> None:
     done = run("verify", "M2,megatron", "--model", config, "--ranks", "4", "--batch", "2")
     assert (done.code, done.err) == (0, "")
     title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"
@@ -116,8 +116,8 @@ def test_show_makes_the_program_of_a_preset(config: str) -> None:
 
 
 def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -> None:
-    def spoil(rank: int, own: list[Instruction]) -> None:
-        del own[place(own, "all_reduce norm.weight.grad")]
+    def spoil(rank: int, instructions: list[Instruction]) -> None:
+        del instructions[place(instructions, "all_reduce norm.weight.grad")]
 
     wrong = spoilt(lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
     with patch.object(TrainingStep, "program", wrong):
@@ -155,11 +155,11 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
          "with .json (the program), got step.svg"),
     ],
 )  # fmt: skip
-def test_what_says_nothing_of_a_step_is_refused(
+def test_options_of_a_step_without_a_step_are_refused(
     plan: str, config: str, arguments: tuple[str, ...], message: str
 ) -> None:
     places = {"PLAN": plan, "CONFIG": config}
-    done = run(*(places.get(each, each) for each in arguments))
+    done = run(*(places.get(word, word) for word in arguments))
     shown = message.replace("PLAN", plan)
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {shown}\n")
 
@@ -169,12 +169,12 @@ def test_what_says_nothing_of_a_step_is_refused(
 
 def test_what_each_pass_changed_is_listed(config: str) -> None:
     given = ("show", "megatron-sp", "--model", config, "--ranks", "4", "--batch", "8", "--passes")
-    found = json.loads(run(*given, "--json").out)
-    assert [each["name"] for each in found] == ["lowered", *PASSES]
-    computes = [each["instructions"]["compute"] for each in found]
+    listed = json.loads(run(*given, "--json").out)
+    assert [entry["name"] for entry in listed] == ["lowered", *PASSES]
+    computes = [entry["instructions"]["compute"] for entry in listed]
     assert computes[0] == computes[1] > computes[2] == computes[4]
-    assert len({tuple(each["sent"]) for each in found}) == 1
-    assert max(found[0]["peak"]) > max(found[1]["peak"]) >= max(found[4]["peak"])
+    assert len({tuple(entry["sent"]) for entry in listed}) == 1
+    assert max(listed[0]["peak"]) > max(listed[1]["peak"]) >= max(listed[4]["peak"])
     lines = run(*given).out.splitlines()
     assert lines[1].split() == ["lowered", *PASSES]
     row = next(line.split() for line in lines if line.startswith("compute "))
@@ -196,6 +196,6 @@ def test_passes_of_something_else_are_refused(
     config: str, given: tuple[str, ...], message: str
 ) -> None:
     plan = ("data", "--model", config, "--ranks", "2")
-    words = [each for word in given for each in (plan if word == "PLAN" else (word,))]
+    words = [part for word in given for part in (plan if word == "PLAN" else (word,))]
     done = run("show", *words, "--passes")
     assert (done.code, done.err) == (2, f"primepar: error: {message}\n")

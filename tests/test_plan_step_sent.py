@@ -61,7 +61,7 @@ def test_attention_on_parts_of_a_sequence_sends_the_same(name: str, ranks: int, 
     plan = preset_plan(name, SMALL["llama"], ranks)
     assert_counted_alike(plan, batch, POSITIONS)
     program = lower_step(plan, batch, POSITIONS)
-    kinds = {call.kind for own in calls_of_step(program) for call in own}
+    kinds = {call.kind for calls in calls_of_step(program) for call in calls}
     assert {"AllGather", "ReduceScatter"} <= kinds
     assert verify_program(program).verdict == "proved"
 
@@ -84,4 +84,4 @@ def test_under_any_plan_a_step_is_proved_and_sends_the_same(planned: tuple[Plan,
 def test_one_call_less_is_seen() -> None:
     program = lowered("data", 4, "gpt2")
     everyone = calls_of_step(program)
-    assert sent_by([own[:-1] for own in everyone]) != sent_by(everyone)
+    assert sent_by([calls[:-1] for calls in everyone]) != sent_by(everyone)

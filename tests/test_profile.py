@@ -19,18 +19,18 @@ CONFIG = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "con
 
 def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) -> None:
     answers = on_ranks(2, cases.all_cases, tmp_path)
-    assert [each[:2] for each in answers] == [(0, 128 + signal.SIGTERM)] * 2
+    assert [answer[:2] for answer in answers] == [(0, 128 + signal.SIGTERM)] * 2
     cluster = load_cluster(str(tmp_path / "whole.toml"))
     assert (cluster.devices, list(cluster.operators)) == (2, list(KINDS))
     text = (tmp_path / "whole.toml").read_text()
     assert text.startswith("# Measured by `primepar plan --profile` on ")
     assert "#   all-reduce over bits 0: " in text
-    said = run("plan", CONFIG, "--cluster", str(tmp_path / "whole.toml"), "--devices", "2")
-    assert (said.code, said.err) == (0, "")
-    assert [each.name for each in tmp_path.glob("*.toml")] == ["whole.toml"]
+    done = run("plan", CONFIG, "--cluster", str(tmp_path / "whole.toml"), "--devices", "2")
+    assert (done.code, done.err) == (0, "")
+    assert [answer.name for answer in tmp_path.glob("*.toml")] == ["whole.toml"]
     # The slower clock of the two counts, once for each of the runs that the median is of.
-    assert {each[2] for each in answers} == {(2.0, 2 + profile_clock.REPEATS)}
-    assert [each[3] for each in answers] == [
+    assert {answer[2] for answer in answers} == {(2.0, 2 + profile_clock.REPEATS)}
+    assert [answer[3] for answer in answers] == [
         "--profile: expected processes on one machine, got host0, host1: measure each on its own, "
         "and write the links between them into the file", "",
     ]  # fmt: skip
@@ -65,8 +65,8 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
     options: tuple[str, ...], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = run("plan", "--profile", *options)
-    assert (said.code, said.err, said.out) == (2, f"primepar: error: {error}\n", "")
+    done = run("plan", "--profile", *options)
+    assert (done.code, done.err, done.out) == (2, f"primepar: error: {error}\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -85,11 +85,11 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
 def test_a_plan_still_needs_its_model_cluster_and_devices(
     arguments: tuple[str, ...], error: str
 ) -> None:
-    said = run("plan", *arguments)
-    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+    done = run("plan", *arguments)
+    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
-def test_the_processes_are_told_what_was_asked() -> None:
+def test_the_processes_get_the_options() -> None:
     asked = Profile(output="a b.toml", ranks=2, dtype="float64", device="cpu")
     assert asked.arguments() == [
         "--profile", "--output", "a b.toml", "--dtype", "float64", "--device", "cpu"

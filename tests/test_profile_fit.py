@@ -23,25 +23,25 @@ def sample(what: str, size: int, counted: dict[str, float], **takes: float) -> S
 
 
 def exact() -> list[Sample]:
-    """Times of a machine that is what the cost model says."""
-    found = []
+    """Times of a machine that follows the cost model exactly."""
+    samples = []
     for size in (32, 64, 256, 512):
         counted = {"starts": 1.0, "operations": 2.0 * size**3, "bytes": 12.0 * size**2}
-        found.append(sample("product", size, counted, starts=LAUNCH, operations=1 / RATE,
+        samples.append(sample("product", size, counted, starts=LAUNCH, operations=1 / RATE,
                             bytes=1 / MEMORY))  # fmt: skip
         counted = {"starts": 1.0, "bytes": 8.0 * size**2}
-        found.append(sample("pass", size, counted, starts=1e-6, bytes=1 / MEMORY))
+        samples.append(sample("pass", size, counted, starts=1e-6, bytes=1 / MEMORY))
         counted = {"starts": 2.0, "operations": 5.0 * size, "bytes": 9.0 * size**2}
-        found.append(sample("attention", size, counted, starts=SLOW.launch, operations=1 / RATE,
+        samples.append(sample("attention", size, counted, starts=SLOW.launch, operations=1 / RATE,
                             bytes=1 / SLOW.memory_bandwidth))  # fmt: skip
         for members in (2, 4):
             counted = {"messages": 2.0 * members - 2, "bytes": 2.0 * size * (1 - 1 / members)}
             for what, ring in (("all-reduce", REDUCE), ("all-gather", GATHER)):
-                found.append(sample(what, size, counted, messages=ring.latency,
+                samples.append(sample(what, size, counted, messages=ring.latency,
                                     bytes=1 / ring.bandwidth))  # fmt: skip
         counted = {"messages": 1.0, "bytes": float(size)}
-        found.append(sample("hop", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
-    return sorted(found, key=lambda each: each.what)
+        samples.append(sample("hop", size, counted, messages=LATENCY, bytes=1 / BANDWIDTH))
+    return sorted(samples, key=lambda measured: measured.what)
 
 
 def written(samples: list[Sample], hidden: float = 0.8) -> str:
@@ -57,9 +57,9 @@ def test_exact_times_give_the_coefficients_back() -> None:
     assert cluster.memory_bandwidth == pytest.approx(MEMORY, rel=1e-3)
     assert cluster.links[0].latency == pytest.approx(LATENCY, rel=1e-3)
     assert cluster.links[0].bandwidth == pytest.approx(BANDWIDTH, rel=1e-3)
-    for found, ring in ((cluster.links[0].ring("all_reduce"), REDUCE),
+    for ring_times, ring in ((cluster.links[0].ring("all_reduce"), REDUCE),
                         (cluster.links[0].ring("all_gather"), GATHER)):  # fmt: skip
-        assert found == pytest.approx((ring.latency, ring.bandwidth, ring.bandwidth), rel=1e-3)
+        assert ring_times == pytest.approx((ring.latency, ring.bandwidth, ring.bandwidth), rel=1e-3)
     assert cluster.passing("attention").launch == pytest.approx(SLOW.launch, rel=1e-3)
     assert cluster.passing("attention").memory_bandwidth == pytest.approx(1e9, rel=1e-3)
     assert cluster.passing("norm") == Passing(cluster.launch, cluster.memory_bandwidth)
@@ -70,7 +70,7 @@ def test_transfers_overlap_where_half_of_one_is_hidden(hidden: float, overlap: b
     assert read_cluster(written(exact(), hidden)).overlap is overlap
 
 
-def test_every_number_says_that_it_was_measured_and_how_well_it_fits() -> None:
+def test_every_number_states_that_it_was_measured_and_how_well_it_fits() -> None:
     text = written(exact())
     assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 6
     numbers = [line for line in text.splitlines() if " = " in line and "measured" not in line]
@@ -87,16 +87,16 @@ def test_short_times_count_as_much_as_long_ones() -> None:
 def test_what_would_take_less_than_nothing_takes_nothing() -> None:
     samples = [Sample("pass", "", {"starts": 1.0, "bytes": size}, 1e-9 * (size - 10))
                for size in (20.0, 1000.0)]  # fmt: skip
-    found = fit(samples)
-    assert found.seconds["starts"] == 0.0
-    assert found.seconds["bytes"] > 0
-    assert found.errors[0] > 0
+    fitted = fit(samples)
+    assert fitted.seconds["starts"] == 0.0
+    assert fitted.seconds["bytes"] > 0
+    assert fitted.errors[0] > 0
 
 
 def test_a_machine_whose_memory_takes_no_time_still_makes_a_file() -> None:
     samples = [
-        Sample(each.what, each.size, each.counts, 1e-4) if each.what == "pass" else each
-        for each in exact()
+        Sample(sample.what, sample.size, sample.counts, 1e-4) if sample.what == "pass" else sample
+        for sample in exact()
     ]
     cluster = read_cluster(written(samples))
     assert cluster.memory_bandwidth == pytest.approx(8 * 512**2 / 1e-4, rel=1e-3)
@@ -104,7 +104,7 @@ def test_a_machine_whose_memory_takes_no_time_still_makes_a_file() -> None:
 
 def test_the_counts_are_those_of_the_cost_model() -> None:
     """A norm of 64 rows by 64 columns: two starts, nine passes."""
-    named = {each.name: each for each in operators(MODEL)}
+    named = {operator.name: operator for operator in operators(MODEL)}
     norm = counts(MODEL, named["blocks.0.norm1"], 2, "float32")
     assert norm == Counts(2, 0, 9 * 64 * 64 * BYTES["float32"])
     attention = counts(MODEL, named["blocks.0.attention"], 2, "float32")
