@@ -77,7 +77,7 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
     result = search(Planner.of(model, cluster, 4, 4, None, "paper"))
     planner = result.planner
     for name in ("embedding", "blocks.1.norm1", "blocks.0.fc1", "head", "loss"):
-        costs = planner.around(name, result.choices)
+        costs = planner.costs_around(name, result.choices)
         base = planner.cost(result.choices)
         for other in range(len(costs)):
             changed = planner.cost(result.choices | {name: other})

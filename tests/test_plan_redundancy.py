@@ -152,7 +152,7 @@ def test_both_solvers_find_the_same_of_a_model(model: str, devices: int, space: 
     assert (programmed.proved, programmed.gap) == (True, 0)
     assert programmed.result.seconds == pytest.approx(searched.result.seconds, rel=1e-6)
     redundancy = Redundancy(made)
-    assert redundancy.by(programmed.result.choices) == programmed.redundant
+    assert redundancy.bytes_of(programmed.result.choices) == programmed.redundant
     assert programmed.result.plan.ranks == devices
 
 

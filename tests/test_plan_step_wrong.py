@@ -94,7 +94,7 @@ OTHER_ROWS = (
 
 
 @pytest.mark.parametrize(
-    ("plan", "ranks", "family", "spoil", "found"),
+    ("plan", "ranks", "family", "spoil", "expected"),
     [
         pytest.param(
             "data", 2, "llama", left_out(SUM),

@@ -40,7 +40,10 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     model = replace(SMALL[family], vocabulary=24)
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
     result = search(Planner.of(model, a_second, 4, BATCH, None, "paper"))
-    assert sum(result.planner.between(name, result.choices) for name in result.choices) == 0
+    assert (
+        sum(result.planner.redistribution_seconds(name, result.choices) for name in result.choices)
+        == 0
+    )
     sent = step(result.plan, BATCH, model.context).sent
     assert result.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)
     assert len(set(sent)) == 1

@@ -58,8 +58,8 @@ class Layouts:
 
     def _fine(self, slices: Slices) -> tuple[int, Digits]:
         """The same slices, in the digits of a cut into as many slices as devices."""
-        more = self.links.bits - slices.digits
-        return slices.fixed << more, slices.values_D << np.uint32(more)
+        added = self.links.bits - slices.digits
+        return slices.fixed << added, slices.values_D << np.uint32(added)
 
     def slices(self, number: int, dim: int) -> int:
         """Number of parts into which the layout cuts rows (0) or columns (1)."""

@@ -69,26 +69,26 @@ class LocalOperatorCost:
         return Cost(self._passes(3 * local), 0.0, 3 * local * self.training.item)
 
     def _activation(self) -> Cost:
-        read, made = self._held(self.operator.N), self._held(self.operator.K)
-        seconds = self._passes(read + made, 2 * read + made)
+        inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
+        seconds = self._passes(inputs + outputs, 2 * inputs + outputs)
         item = self.training.item
-        return Cost(seconds, read * item, (read + 2 * made) * item)
+        return Cost(seconds, inputs * item, (inputs + 2 * outputs) * item)
 
     def _attention(self) -> Cost:
         """The queries of a device's rows, with all keys of their sequences, gathered if needed."""
         model, training = self.model, self.training
-        read, made = self._held(self.operator.N), self._held(self.operator.K)
-        operations = 4 * made * training.positions
-        seconds = training.seconds(operations, read + made, "attention")
-        seconds += training.seconds(BACKWARD * operations, 2 * read + 2 * made, "attention")
+        inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
+        operations = 4 * outputs * training.positions
+        seconds = training.seconds(operations, inputs + outputs, "attention")
+        seconds += training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
         keys = self._held(2 * model.kv_heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
         seconds += 2 * training.links.all_gather(inner, keys * training.item)
         gathered = (parts - 1) * keys
-        kept = (read + gathered) * training.item
-        return Cost(seconds, kept, (read + 2 * made + gathered) * training.item)
+        kept = (inputs + gathered) * training.item
+        return Cost(seconds, kept, (inputs + 2 * outputs + gathered) * training.item)
 
     def _loss(self) -> Cost:
         """All-reduces of three numbers per row over the columns, and of the mean over the rows."""

@@ -94,11 +94,11 @@ class _Layers(Planner):
         """Options of an operator, with the time to all-reduce its gradients."""
         key = self.key(name)
         if self.summing and key not in self.known:
-            every, bare = (catalogue.options(self.named[name])
+            whole, bare = (catalogue.options(self.named[name])
                            for catalogue in (self.catalogue, self.group.stashes))  # fmt: skip
-            parameters = (every.kept - bare.kept) / self.training.kept
-            seconds = every.seconds + self.summing * parameters
-            self.known[key] = replace(every, seconds=seconds).cheapest(seconds)
+            parameters = (whole.kept - bare.kept) / self.training.kept
+            seconds = whole.seconds + self.summing * parameters
+            self.known[key] = replace(whole, seconds=seconds).cheapest(seconds)
         return super().options(name)
 
 

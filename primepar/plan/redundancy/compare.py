@@ -33,8 +33,8 @@ class Account:
     def of(cls, name: str, result: SearchResult) -> Self:
         """The account of a plan."""
         redundancy = Redundancy(result.planner)
-        redundant = redundancy.by(result.choices)
-        return cls(name, redundant, redundancy.kept_by(result.choices),
+        redundant = redundancy.bytes_of(result.choices)
+        return cls(name, redundant, redundancy.kept_bytes_of(result.choices),
                    redundancy.copies(redundant), result.seconds, result.memory)  # fmt: skip
 
 

@@ -85,14 +85,14 @@ class Redundancy:
         """Bytes on all devices for each byte of one copy, with `redundant` bytes on each device."""
         return 1 + self.devices * redundant / self.one_copy
 
-    def kept_by(self, choices: Choices) -> float:
+    def kept_bytes_of(self, choices: Choices) -> float:
         """Redundant bytes of a device, counting only what is kept through a step."""
         alone = sum(
             float(self._alone.options(operator).kept[0]) for operator in self.planner.operators
         )
         return self.kept.cost(choices) - alone / self.devices
 
-    def by(self, choices: Choices) -> float:
+    def bytes_of(self, choices: Choices) -> float:
         """Redundant bytes of a device, computed for these options alone."""
         named = self.planner.named
         options = {

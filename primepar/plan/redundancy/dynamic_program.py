@@ -27,11 +27,13 @@ def cheapest_choices(graph: Graph, tied: str | None = None) -> Choices:
     table_costs = graph.edges[names[0], tied]
     best, best_choices = np.inf, list[int]()
     for option in range(len(start)):
-        one = np.array([option])
+        first_option = np.array([option])
         with_table = [
             table.plus(table_costs[option]) if end == tied else table for end, table in tables
         ]
-        cost, (_, *others) = cheapest(start[one], [with_table[0].at(one), *with_table[1:]])
+        cost, (_, *others) = cheapest(
+            start[first_option], [with_table[0].at(first_option), *with_table[1:]]
+        )
         if cost < best:
             best, best_choices = cost, [option, *others]
     return dict(zip(names, best_choices, strict=True))

@@ -34,8 +34,8 @@ class Graph:
     def cost(self, choices: Mapping[str, int]) -> float:
         """The cost of a choice of one option for every node."""
         nodes = sum(float(costs[choices[name]]) for name, costs in self.nodes.items())
-        between = sum(float(costs[choices[one], choices[other]])
-                      for (one, other), costs in self.edges.items())  # fmt: skip
+        between = sum(float(costs[choices[producer], choices[consumer]])
+                      for (producer, consumer), costs in self.edges.items())  # fmt: skip
         return nodes + between
 
     def only(self, kept: Mapping[str, Choice]) -> Graph:
@@ -57,8 +57,8 @@ class Graph:
 
     def arrays(self) -> list[Matrix]:
         """Costs of all nodes and edges, each array once."""
-        every = (*self.nodes.values(), *self.edges.values())
-        return list({id(costs): costs for costs in every}.values())
+        all_costs = (*self.nodes.values(), *self.edges.values())
+        return list({id(costs): costs for costs in all_costs}.values())
 
 
 @dataclass
@@ -133,8 +133,12 @@ def _needed(
         instead_BA &= peak[options][:, None] <= peak[options]
     for costs, edges in around:
         node_BA = costs[options][:, None] - costs[options]
-        rows = [matrix[np.ix_(options, other)] if side == 0 else matrix[np.ix_(other, options)].T
-                for matrix, side, other in edges]  # fmt: skip
+        rows = [
+            matrix[np.ix_(options, neighbours)]
+            if side == 0
+            else matrix[np.ix_(neighbours, options)].T
+            for matrix, side, neighbours in edges
+        ]
         instead_BA &= sum(map(_at_least_more, rows), node_BA) <= 0
         B, A = np.nonzero(instead_BA)
         instead_BA[B, A] = node_BA[B, A] + _most_more(rows, B, A) <= 0

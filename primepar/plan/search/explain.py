@@ -98,7 +98,7 @@ def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence
         operator=name,
         sequence=options.candidates[number].text,
         seconds=float(options.seconds[number]),
-        moving=planner.between(name, result.choices),
+        moving=planner.redistribution_seconds(name, result.choices),
         kept=float(options.kept[number]),
         neighbours=tuple(_neighbours(result, name)) if neighbours else (),
     )
@@ -108,12 +108,12 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
     """The cheapest alternatives of an operator, with all other choices fixed."""
     planner, number = result.planner, result.choices[name]
     options = planner.options(name)
-    costs = planner.around(name, result.choices)
-    for other in np.argsort(costs, kind="stable")[: NEIGHBOURS + 1].tolist():
-        if other != number:
-            more = float(options.kept[other] - options.kept[number])
-            text = options.candidates[other].text
-            yield Neighbour(text, float(costs[other] - costs[number]), more)
+    costs = planner.costs_around(name, result.choices)
+    for neighbour in np.argsort(costs, kind="stable")[: NEIGHBOURS + 1].tolist():
+        if neighbour != number:
+            more_bytes = float(options.kept[neighbour] - options.kept[number])
+            text = options.candidates[neighbour].text
+            yield Neighbour(text, float(costs[neighbour] - costs[number]), more_bytes)
 
 
 def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:

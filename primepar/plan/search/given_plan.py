@@ -26,11 +26,11 @@ class Given(Planner):
     @classmethod
     def with_sequences(cls, planner: Planner, sequences: Mapping[str, str]) -> Self:
         """The plan with these sequences, for the model, cluster, batch and space of a planner."""
-        given = cls(planner.model, planner.training, planner.space, planner.alpha,
+        planned = cls(planner.model, planner.training, planner.space, planner.alpha,
                   part=planner.part, sequences=sequences)  # fmt: skip
-        given.catalogue = planner.catalogue
-        given.operators, given.named = planner.operators, planner.named
-        return given
+        planned.catalogue = planner.catalogue
+        planned.operators, planned.named = planner.operators, planner.named
+        return planned
 
     @property
     def result(self) -> SearchResult:
@@ -42,10 +42,10 @@ class Given(Planner):
         """The one option of an operator."""
         key = self.key(name)
         if key not in self.known:
-            every, text = self.catalogue.options(self.named[name]), self.sequences[name]
+            all_options, text = self.catalogue.options(self.named[name]), self.sequences[name]
             numbers = [
                 numbers
-                for numbers, candidate in enumerate(every.candidates)
+                for numbers, candidate in enumerate(all_options.candidates)
                 if candidate.text == text
             ]
             if not numbers:
@@ -53,8 +53,8 @@ class Given(Planner):
                     f"expected a sequence of {name} on {self.training.links.devices} devices in "
                     f"the space {self.space} that its sizes allow, got {text}"
                 )
-            cost = every.seconds[numbers] + self.alpha * every.kept[numbers]
-            self.known[key] = every.only([numbers[int(np.argmin(cost))]])
+            cost = all_options.seconds[numbers] + self.alpha * all_options.kept[numbers]
+            self.known[key] = all_options.only([numbers[int(np.argmin(cost))]])
         return self.known[key]
 
     def key(self, name: str) -> tuple[object, ...]:

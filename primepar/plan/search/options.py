@@ -156,10 +156,10 @@ class Catalogue:
             return cost
         columns = features / self.layouts.slices(leaves, 1)
         bits = self.layouts.line(leaves, 0)
-        more = self.training.links.all_reduce(bits, columns * self.training.item)
-        more += self.training.update(columns)
+        bias_seconds = self.training.links.all_reduce(bits, columns * self.training.item)
+        bias_seconds += self.training.update(columns)
         kept = cost.kept + columns * self.training.kept
-        return Cost(cost.seconds + more, kept, cost.running)
+        return Cost(cost.seconds + bias_seconds, kept, cost.running)
 
     def _local(self, operator: Operator) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}

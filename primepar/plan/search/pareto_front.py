@@ -218,8 +218,8 @@ class Chain:
         start, zero = np.zeros(1, int), np.zeros(1)
         labels, ways = _Labels(start, start, zero, zero, rest, start), []
         for index, node in enumerate(self.nodes):
-            every = labels.over(node)
-            labels = every.where(lower_bounds[0].may_reach(index, every, box))
+            extended = labels.over(node)
+            labels = extended.where(lower_bounds[0].may_reach(index, extended, box))
             may_reach = (bounds.may_reach(index, labels, box) for bounds in lower_bounds[1:])
             labels = labels.only(
                 np.logical_and.reduce([np.ones(len(labels.last_N), bool), *may_reach])

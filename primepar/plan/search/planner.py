@@ -82,7 +82,11 @@ class Planner:
     @classmethod
     def like(cls, other: Planner, candidates: Candidates) -> Self:
         """A planner with the same settings that chooses from these sequences."""
-        settings = {name.name: getattr(other, name.name) for name in fields(Planner) if name.init}
+        settings = {
+            setting.name: getattr(other, setting.name)
+            for setting in fields(Planner)
+            if setting.init
+        }
         return cls(**settings | {"candidates": candidates})
 
     @property
@@ -108,15 +112,15 @@ class Planner:
         key = self.key(name)
         if key not in self.known:
             self.tick(f"sequences of {name}")
-            every = self.catalogue.options(self.named[name])
-            if not len(every):
+            all_options = self.catalogue.options(self.named[name])
+            if not len(all_options):
                 raise PlanError(
                     f"expected a sequence of {name} on {self.training.links.devices} devices for "
                     f"{self.training.batch} sequences of {self.training.positions} tokens, got "
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
-            least = every.undominated if self.tradeoffs else every.cheapest
-            self.known[key] = least(every.seconds + self.alpha * every.kept)
+            least = all_options.undominated if self.tradeoffs else all_options.cheapest
+            self.known[key] = least(all_options.seconds + self.alpha * all_options.kept)
         return self.known[key]
 
     def objective(self, name: str) -> Matrix:
@@ -182,27 +186,29 @@ class Planner:
     def cost(self, choices: Mapping[str, int]) -> float:
         """Cost of a choice of one option for every operator."""
         operators = sum(float(self.objective(name)[number]) for name, number in choices.items())
-        return operators + sum(self.between(operator.name, choices) for operator in self.operators)
+        return operators + sum(
+            self.redistribution_seconds(operator.name, choices) for operator in self.operators
+        )
 
-    def between(self, name: str, choices: Mapping[str, int]) -> float:
+    def redistribution_seconds(self, name: str, choices: Mapping[str, int]) -> float:
         """Seconds to redistribute the inputs of an operator, and their gradients back."""
         edges = [(producer, self.edge(producer, name)) for producer in self.named[name].inputs]
         if name == "head" and self.tied:
             edges.append(("embedding", self.tie()))
         return sum(float(edge[choices[producer], choices[name]]) for producer, edge in edges)
 
-    def around(self, name: str, choices: Mapping[str, int]) -> Vector:
+    def costs_around(self, name: str, choices: Mapping[str, int]) -> Vector:
         """Cost of every option of an operator and its edges, with all other choices fixed."""
         costs = self.objective(name).copy()
         for consumer in self.operators:
             for producer in consumer.inputs:
                 ends = (producer, consumer.name)
                 if name in ends:
-                    other = choices[ends[name == producer]]
-                    costs += self._one_end(self.edge(*ends), name == producer, other)
+                    fixed = choices[ends[name == producer]]
+                    costs += self._one_end(self.edge(*ends), name == producer, fixed)
         if self.tied and name in ("embedding", "head"):
-            other = choices["head" if name == "embedding" else "embedding"]
-            costs += self._one_end(self.tie(), name == "embedding", other)
+            fixed = choices["head" if name == "embedding" else "embedding"]
+            costs += self._one_end(self.tie(), name == "embedding", fixed)
         return costs
 
     @staticmethod

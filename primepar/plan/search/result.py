@@ -43,7 +43,7 @@ class SearchResult:
         operators = sum(
             float(planner.options(name).seconds[number]) for name, number in choices.items()
         )
-        return operators + sum(planner.between(name, choices) for name in choices)
+        return operators + sum(planner.redistribution_seconds(name, choices) for name in choices)
 
     @property
     def held(self) -> tuple[int, ...]:

@@ -47,9 +47,9 @@ class Table:
         """Choices of the nodes between the ends on the cheapest path."""
         if self.parts is None:
             return ()
-        one, other = self.parts
-        middle = int((one.costs[first] + other.costs[:, last]).argmin())
-        return (*one.within(first, middle), middle, *other.within(middle, last))
+        first_part, second_part = self.parts
+        middle = int((first_part.costs[first] + second_part.costs[:, last]).argmin())
+        return (*first_part.within(first, middle), middle, *second_part.within(middle, last))
 
     def at(self, choices: Choice) -> Table:
         """The segment from some of the choices of its first node, in that order."""
@@ -57,11 +57,11 @@ class Table:
         return Table(self.costs[choices], parts)
 
 
-def cheapest_sums(one: Matrix, other: Matrix) -> Matrix:
-    """The least of one_PQ + other_QR over Q, the product of the (min, +) algebra."""
-    least = np.full((one.shape[0], other.shape[1]), np.inf)
+def cheapest_sums(left: Matrix, right: Matrix) -> Matrix:
+    """The least of left_PQ + right_QR over Q, the product of the (min, +) algebra."""
+    least = np.full((left.shape[0], right.shape[1]), np.inf)
     sums = np.empty_like(least)
-    for column, row in zip(one.T, other, strict=True):
+    for column, row in zip(left.T, right, strict=True):
         np.add(column[:, None], row, out=sums)
         np.minimum(least, sums, out=least)
     return least

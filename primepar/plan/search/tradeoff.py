@@ -51,8 +51,8 @@ class Tradeoff:
 
     def least_memory(self) -> float:
         """The least bytes of a device that any plan takes."""
-        every = np.arange(len(self.planner.options(self.planner.first)))
-        nodes = [point.free for point in _nodes(self.planner, every)]
+        all_options = np.arange(len(self.planner.options(self.planner.first)))
+        nodes = [point.free for point in _nodes(self.planner, all_options)]
         chain = Chain.of(nodes)
         best = min(point.memory for point in chain.near)
         return min(point.memory for point in chain.within(Box(MOST, best)))

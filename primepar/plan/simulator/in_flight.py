@@ -136,9 +136,9 @@ class PendingEnds:
         transfer = meetings[call]
         earliest = next(iter(transfer.ends.values()), node)
         if _agreed_fields(earliest) != _agreed_fields(node):
-            other = node.group[next(iter(transfer.ends))]
+            earliest_rank = node.group[next(iter(transfer.ends))]
             raise MismatchError(
-                f"expected {instruction_line(earliest)} as on rank {other}, got "
+                f"expected {instruction_line(earliest)} as on rank {earliest_rank}, got "
                 f"{instruction_line(node)}: call collectives in one order on every member"
             )
         transfer.ends[transfer.members.index(rank)] = node
