@@ -1,4 +1,4 @@
-"""The command line `primepar`. Each command stands in a file of its own and loads what it needs."""
+"""The command line `primepar`. Each command is in a file of its own and loads what it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.explore import explore
 from primepar.commands.list import list_
-from primepar.commands.plan_search import plan
+from primepar.commands.pipeline import pipeline
+from primepar.commands.plan import plan
+from primepar.commands.profile import profile
+from primepar.commands.redundancy import redundancy
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
 from primepar.commands.train import train
@@ -26,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("list", epilog="Example: primepar list")(list_)
 app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
@@ -38,17 +42,22 @@ app.command(
     "plan", epilog="Example: primepar plan config.json --cluster v100-8x4 --devices 8 -o plan.json"
 )(plan)
 app.command(
+    "redundancy", epilog="Example: primepar redundancy opt-6.7b --cluster v100-8x4 --devices 8"
+)(redundancy)
+app.command(
+    "pipeline", epilog="Example: primepar pipeline opt-175b --cluster v100-8x4 --devices 32"
+)(pipeline)
+app.command("profile", epilog="Example: primepar profile --ranks 4 -o here.toml")(profile)
+app.command(
     "simulate", epilog="Example: primepar simulate P2x2 --shape 4096,4096,4096 --cluster h200-8"
 )(simulate)
-app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
-    train
-)
+app.command("train", epilog="Example: mpirun -n 4 primepar train --plan P2x2 --steps 100")(train)
 
 
 def main(commands: typer.Typer = app, name: str = "primepar") -> None:
     """Run a command line: bad input ends in one line on stderr, never in a traceback."""
     try:
-        sys.exit(commands(prog_name=name, standalone_mode=False))
+        sys.exit(commands(_arguments(), prog_name=name, standalone_mode=False))
     except PrimeParError as error:
         _refuse(name, str(error), error.exit_code)
     except UsageError as error:
@@ -60,6 +69,13 @@ def main(commands: typer.Typer = app, name: str = "primepar") -> None:
     except MemoryError:
         _refuse(name, "expected a mesh and a shape that fit into memory, got larger ones: take "
                 "smaller ones")  # fmt: skip
+
+
+def _arguments() -> list[str]:
+    """The words of the command line; `help verify` is `verify --help`."""
+    if sys.argv[1:2] == ["help"]:
+        return [*sys.argv[2:], "--help"]
+    return sys.argv[1:]
 
 
 def _refuse(name: str, message: str, code: int = PrimeParError.exit_code) -> NoReturn:
@@ -91,7 +107,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Hold the options that stand before a command, and show the help where none is named."""
+    """Take the options before a command, and print the help where none is named."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(PrimeParError.exit_code)

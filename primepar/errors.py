@@ -5,6 +5,21 @@ A message is one line: what was expected, what came, where, and what to write in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(
+    name: str, known: Iterable[str], before: str = "", after: str = "", cutoff: float = 0.6
+) -> str:
+    """`: write NEAR`, with the nearest of the known names; empty where none is near.
+
+    Case does not count: `PrimePar` is near `primepar`.
+    """
+    lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    return f": write {before}{lower[near[0]]}{after}" if near else ""
+
 
 class PrimeParError(Exception):
     """Base of every error that a user can cause; the command line ends with `exit_code`."""

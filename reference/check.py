@@ -80,7 +80,7 @@ class CheckReport(Struct, frozen=True):
             yield f"  peak per device  {_range(self.peak)} elements"
         if self.stand_ins and self.equal:
             yield (
-                "  by stand-ins for what the phases compute: data is where it belongs, summed once"
+                "  by surrogates of what the phases compute: data is where it belongs, summed once"
             )
         if self.difference is not None and self.equal:
             yield "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"

@@ -59,7 +59,7 @@ def mesh_of(ranks: int) -> Mesh:
 
 
 def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
-    """A model under a plan, or under the preset of that name, with these parameters."""
+    """A model under a plan, or under the preset plan of that name, with these parameters."""
     config = MODELS[name]
     if isinstance(plan, str):
         plan = preset_plan(plan, config, mesh.ranks, BATCH)
@@ -106,7 +106,7 @@ def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:
 
 
 def logits(ranks: int, asked: list[tuple[ModelConfig, str, str]]) -> list[NDArray[Any] | None]:
-    """Logits in float32 of configurations under presets, with the weights of a folder."""
+    """Logits in float32 of configurations under preset plans, with the weights of a folder."""
     mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float32)
     found = []
     for config, plan, folder in asked:

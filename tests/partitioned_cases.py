@@ -40,7 +40,7 @@ PRESET_MESHES = [
     *((name, 4) for name in (*ON_FOUR, "M2,megatron", "M2,megatron-sp")),
     *((name, 8) for name in (*ON_EIGHT, *BESIDE_DATA)),
 ]
-"""Every preset on every mesh of 4 and of 8 devices that it fits."""
+"""Every preset plan on every mesh of 4 and of 8 devices that it fits."""
 
 APART = {
     4: ("Ks2,Ns2", "Ns2,Ks2", "Ks2,M2", "Ns2,M2"),

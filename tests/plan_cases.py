@@ -27,7 +27,7 @@ MESHES = {
     "stationary": (1, 4, 9, 16),
     "data": (1, 2, 3, 8),
 }
-"""Devices on which every preset is tried; the numbers divide the sizes of `WIDE`."""
+"""Devices on which every preset plan is tried; the numbers divide the sizes of `WIDE`."""
 
 NAMED = [(name, ranks) for name, meshes in MESHES.items() for ranks in meshes]
 COPIED = [(f"M2,{name}", 2 * meshes[1]) for name, meshes in MESHES.items()]
@@ -41,7 +41,7 @@ def changed(plan: Plan, **sequences: str) -> dict[str, str]:
 
 
 def small(name: str = "megatron", ranks: int = 4, model: ModelConfig = WIDE) -> Plan:
-    """A preset for a small model."""
+    """A preset plan for a small model."""
     return preset_plan(name, model, ranks)
 
 

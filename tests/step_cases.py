@@ -75,13 +75,13 @@ def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iter
 
 @cache
 def lowered(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a preset, before the passes."""
+    """The step of a small model under a preset plan, before the passes."""
     return as_planned(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 @cache
 def passed(name: str, ranks: int, family: str) -> Program:
-    """The step of a small model under a preset, after all passes."""
+    """The step of a small model under a preset plan, after all passes."""
     return lower_step(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 

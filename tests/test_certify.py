@@ -26,9 +26,9 @@ HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
         ("tesseract", (), 0, "is proved for every q, d >= 1"),
         ("summa", ("--side", "2"), 0, "is proved for side 2"),
         ("K,P", (), 0, "is proved for every s1, s2 >= 1"),
-        ("K,P2x2", (), 0, "is proved as it stands"),
-        (HEAD_ON, (), 1, "is refuted as it stands"),
-        (HEAD_ON, ("--buffered",), 0, "is proved as it stands, with buffered sends"),
+        ("K,P2x2", (), 0, "is proved as given"),
+        (HEAD_ON, (), 1, "is refuted as given"),
+        (HEAD_ON, ("--buffered",), 0, "is proved as given, with buffered sends"),
         (WALK, (), 1, "is refuted for side 3"),
     ],
 )
@@ -46,11 +46,11 @@ def test_what_verify_writes_certify_takes(
 
 def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
-    making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--ranks", "2",
+    making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "2",
               "--positions", "2")  # fmt: skip
     assert run("verify", "megatron", *making, "--certificate", str(file)).code == 0
     checked = run("certify", str(file), "megatron", *making)
-    assert checked.out.splitlines()[0] == f"{file}: holds: megatron is proved as it stands"
+    assert checked.out.splitlines()[0] == f"{file}: holds: megatron is proved as given"
 
 
 def test_json_names_what_holds(tmp_path: Path) -> None:

@@ -51,9 +51,10 @@ def test_a_new_run_leaves_an_old_checkpoint_alone(saved: Path, tmp_path: Path) -
 
 def test_a_checkpoint_of_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     assert refusal(saved, tmp_path, heads=2) == (
-        f"{saved / STEP_2}: expected a checkpoint of the model --layers 2 --hidden 32 --heads 2 "
-        "--context 16 --vocabulary 256, got one of --layers 2 --hidden 32 --heads 4 --context 16 "
-        "--vocabulary 256: give the options of that run"
+        f"{saved / STEP_2}: expected a checkpoint of the model model.layers=2 "
+        "model.hidden=32 model.heads=2 model.context=16 model.vocabulary=256, got one of "
+        "model.layers=2 model.hidden=32 model.heads=4 model.context=16 model.vocabulary=256: give "
+        "the settings of that run"
     )
 
 

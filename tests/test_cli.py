@@ -159,7 +159,7 @@ def test_check_says_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> N
     path = "docs/examples/norm.json"
     done = run("check", path)
     assert (done.code, done.out.splitlines()[-1]) == (
-        0, "  by stand-ins for what the phases compute: data is where it belongs, summed once",
+        0, "  by surrogates of what the phases compute: data is where it belongs, summed once",
     )  # fmt: skip
     assert json.loads(run("check", path, "--json").out)["stand_ins"] is True
     assert run("show", path, "-o", str(tmp_path / "run.json")).code == 0
@@ -295,7 +295,7 @@ def test_no_arguments_show_the_help_and_version_is_the_package_s() -> None:
 
 
 def test_an_interrupt_ends_quietly_with_130() -> None:
-    with patch("primepar.commands.plan.resolve", side_effect=KeyboardInterrupt):
+    with patch("primepar.commands.plan_targets.resolve", side_effect=KeyboardInterrupt):
         assert run("show", "primepar", "--side", "2") == (130, "", "")
 
 

@@ -11,11 +11,6 @@ from command import run
 
 from primepar.plan.cluster import shipped_clusters
 
-REGISTERED = (
-    "by-batch, by-sequence, by-input, by-output, sequence-column, sequence-row, summa, "
-    "summa-rectangular, tesseract, three-d, three-d-exchanged, three-d-regathered, primepar, "
-    "output-stays, input-stays, weight-stays"
-)
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict, cut, join"
@@ -81,10 +76,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TARGETS = [
     (
         "nothing",
-        f"expected a registered name ({REGISTERED}), file.py:Class, program.json or a sequence "
-        "like K,P2x2, got 'nothing' (sequence 'nothing': expected primitives like B, M, N, K, Ks, "
-        "Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, "
-        "got 'nothing')",
+        "expected the name of a primitive, file.py:Class, program.json, or a sequence like K,P2x2, "
+        "got 'nothing': primepar list prints the names",
     ),
     ("none.py:Rows", "none.py: expected a Python file, found none: check the path"),
     (
@@ -149,8 +142,8 @@ MESHES = [
      "that is not split"),
     ("maps.py:Raises", "2", "Raises.forward: expected % and // by 1 or more, got 0: use the length "
      "of a side, sides (2,)"),
-    ("maps.py:Steps", "2", "Steps.steps: expected a method that can be called as steps(self, s), "
-     "got ZeroDivisionError: integer division or modulo by zero"),
+    ("maps.py:Steps", "2", "maps.py:23: Steps.steps: expected a method that can be called as "
+     "steps(self, s), got ZeroDivisionError: integer division or modulo by zero"),
     ("maps.py:Large", "2", "Large.forward: expected a slice index of M below 1000000, got "
      "1000000000 at r=1, t=0, sides (2,): wrap it with % of the side"),
 ]  # fmt: skip
@@ -199,7 +192,7 @@ def test_a_program_has_its_own_shape_and_phases(folder: Path) -> None:
         '4,4,4: write it into the file, "shape": {"M": 4, "N": 4, "K": 4}\n'
     )
     assert run("show", "p.json", "--phase", "forward").err == (
-        "primepar: error: p.json: expected no --phase, as a program is shown as it stands, got "
+        "primepar: error: p.json: expected no --phase, as a program is shown as given, got "
         "--phase forward: leave it out\n"
     )
 
@@ -297,12 +290,15 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train"
-TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
-          "preset beside --model")  # fmt: skip
-CLUSTER = f"cluster in TOML, or a shipped one: {', '.join(shipped_clusters())}"
+COMMANDS = ("list, show, check, verify, certify, exercise, explore, plan, redundancy, pipeline, "
+            "profile, simulate, train")  # fmt: skip
+TARGET = (
+    "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
+    "plan.json, or a preset plan with --model"
+)
+CLUSTER = f"cluster file (TOML), or a preset: {', '.join(shipped_clusters())}"
 USAGE = {
-    "draw": f"expected one of {COMMANDS}, got 'draw': write primepar list",
+    "draw": f"expected one of {COMMANDS}, got 'draw': write primepar show",
     "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",
     "show": f"TARGET: expected a value, got none: write primepar show TARGET ({TARGET})",
     "certify proof.json":
@@ -314,15 +310,14 @@ USAGE = {
         "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
         "power of two)",
     "simulate K2":
-        "--cluster: expected a value, got none: write --cluster NAME|FILE (a shipped cluster, like "
-        "h200-8, or a TOML file of one)",
+        f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
     "plan opt-6.7b --cluster":
         "--cluster: expected a value, got none: write --cluster VALUE",
     "verify K2 --json=3": "--json: expected no value, got one: write --json",
     "show K --sides 2":
         "--sides: expected an option of primepar show, got no such one: write --side",
     "show K -q": "-q: expected an option of primepar show, got no such one: write --help",
-    "show K 2": "expected no more arguments of primepar show, got 2: leave it out",
+    "show K 2": "expected no more arguments of primepar show, got 2: write --side 2",
     "check K --seed x": "--seed: expected an integer, got 'x': see primepar check --help",
     "check K --seed=-1":
         "--seed: expected a number greater than or equal to 0, got '-1': see primepar check --help",

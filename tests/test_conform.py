@@ -34,7 +34,7 @@ def proved_with(program: Program, peak: int, sent: Sequence[Fraction]) -> dict[s
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_proof_emulator_simulator_and_executor_have_the_same_numbers(family: str) -> None:
-    """Of every preset: bytes sent, peak memory and instructions; nothing is off."""
+    """Of every preset plan: bytes sent, peak memory and instructions; nothing is off."""
     ranks = on_ranks(RANKS, conform_cases.conforms, list(ON_FOUR), family)
     for name in ON_FOUR:
         program, executed = lowered(name, RANKS, family), [found[name] for found in ranks]

@@ -10,7 +10,7 @@ import pytest
 from primepar.distributed.training.data import Text, library_sources, load_text, windows
 from primepar.errors import DataError
 
-MEND = "give a longer file, or a smaller --batch or --context"
+MEND = "give a longer file, or a smaller --batch or model.context"
 COUNT = bytes(range(200))
 
 
@@ -90,8 +90,8 @@ def test_a_short_file_is_refused_and_told_how_long_it_must_be(
     path = tmp_path / "short.txt"
     path.write_bytes(b"x" * (needed - 1))
     assert refusal(path, batch, context) == (
-        f"{path}: expected {needed} bytes or more for --batch {batch} --context {context}, "
-        f"got {needed - 1}: {MEND}"
+        f"{path}: expected {needed} bytes or more for a batch of {batch} and a context of "
+        f"{context}, got {needed - 1}: {MEND}"
     )
     path.write_bytes(b"x" * needed)
     assert load_text(str(path), batch, context).name == str(path)

@@ -1,7 +1,7 @@
 """Whole training steps as programs, AdamW and dropout in them, against one device in NumPy.
 
-With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every preset, and models do under
-100 random plans; else a few go 20 steps, and every preset has one family.
+With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every preset plan, and models do under
+100 random plans; else a few go 20 steps, and every preset plan has one family.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Case = tuple[Plan, int, float | None]
 
 
 def preset_case(name: str, plan: str, ranks: int) -> Case:
-    """A run of a family under a preset."""
+    """A run of a family under a preset plan."""
     long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
     clip = steps.CLIP if (name, plan) in CLIPPED else None
     return preset_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip

@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_model_is_refused(runs: Path, tmp_path: Path) ->
     )
     assert answer.startswith(f"{start} of the model family=opt layers=1 hidden=16 heads=4 ")
     assert "got one of family=llama layers=2 hidden=16 heads=8 " in answer
-    assert answer.endswith(": give the options of that run")
+    assert answer.endswith(": give the settings of that run")
 
 
 def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) -> None:
@@ -210,27 +210,20 @@ def test_a_plan_for_other_processes_is_refused_before_they_meet(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "why"),
-    [
-        ("--sequence", "P2x2", "has one for every operator"),
-        ("--layers", "4", "has a model"),
-        ("--layers", "2", "has a model"),
-        ("--hidden", "192", "has a model"),
-        ("--heads", "4", "has a model"),
-        ("--context", "128", "has a model"),
-        ("--vocabulary", "256", "has a model"),
-    ],
-)
+    ("key", "value"),
+    [("layers", "4"), ("layers", "2"), ("hidden", "192"), ("heads", "4"), ("context", "128"),
+     ("vocabulary", "256")],
+)  # fmt: skip
 def test_what_a_plan_says_is_refused_beside_it_even_where_it_is_the_same(
-    option: str, value: str, why: str, tmp_path: Path
+    key: str, value: str, tmp_path: Path
 ) -> None:
     path = plan_file(tmp_path, "megatron", 4)
-    done = run("train", "--plan", path, option, value, "--ranks", "4")
+    done = run("train", "--plan", path, "--set", f"model.{key}={value}", "--ranks", "4")
     assert done == (
         2,
         "",
-        f"primepar: error: {option}: expected none beside --plan, which {why}, got {value}: "
-        "leave one of the two out\n",
+        f"primepar: error: model.{key}: expected none together with the plan file {path}, which "
+        f"has a model, got {value}: leave one of the two out\n",
     )
 
 
@@ -241,8 +234,8 @@ def test_a_batch_beside_a_plan_that_has_one_is_refused(batch: str, tmp_path: Pat
     assert done == (
         2,
         "",
-        "primepar: error: --batch: expected none beside --plan, which has a batch of 4, got "
-        f"{batch}: leave it out, or take a plan for this one\n",
+        f"primepar: error: --batch: expected none together with the plan file {path}, which has a "
+        f"batch of 4, got {batch}: leave it out, or take a plan for this one\n",
     )
 
 

@@ -40,9 +40,15 @@ def test_every_option_is_named_where_its_command_is_described(command: str) -> N
     assert f"`primepar {command}" in PAGE
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_has_more_options_than_a_reader_keeps_in_mind(command: str) -> None:
+    """At most 12, not counting --help."""
+    assert sum(each.param_type_name == "option" for each in COMMANDS[command].params) <= 12
+
+
 def test_an_option_that_is_not_named_is_found() -> None:
     assert unnamed(PAGE.replace("`--seed N`", "seed"), "check") == {"--seed"}
     assert unnamed(PAGE.split("## verify")[0], "verify") == {
-        "--all-sides", "--batch", "--buffered", "--certificate", "--depth", "--minimal", "--output",
-        "--positions", "--ranks", "--timeout", "-o",
+        "--all-sides", "--batch", "--buffered", "--certificate", "--devices", "--minimal",
+        "--output", "--positions", "--timeout", "-o",
     }  # fmt: skip

@@ -24,7 +24,7 @@ EACH = [
     ("tesseract", 4, "bloom"), ("primepar", 4, "gpt2"), ("stationary", 4, "opt"),
     ("data", 4, "llama"), ("3d", 8, "bloom"), ("M2,megatron", 8, "llama"),
 ]  # fmt: skip
-"""Every preset and every family."""
+"""Every preset plan and every family."""
 UNSEEN = {"loss.largest"}
 """Kernels whose result may be any number that is near."""
 

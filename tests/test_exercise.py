@@ -223,12 +223,12 @@ MAP = '    axes = ("r", "c")\n\n    def forward(self, r, c, t, s):\n        '
 ANSWERS = {
     "class Walk(:\n": "mine.py:1: expected a file that can be imported, got SyntaxError: invalid "
     "syntax (mine.py, line 1)",
-    "x = 1\n": "mine.py:Walk: expected file.py:Class with a primitive, got no subclass of "
-    "primepar.Primitive",
-    "class Walk:\n    pass\n": "mine.py:Walk: expected file.py:Class with a primitive, got no "
-    "subclass of primepar.Primitive",
-    HEAD.replace("Walk", "Mine") + "    pass\n": "mine.py:Walk: expected file.py:Class with a "
-    "primitive, got mine.py:Mine",
+    "x = 1\n": "mine.py:Walk: expected a class that derives from primepar.Primitive, got none in "
+    "mine.py: write class Walk(Primitive)",
+    "class Walk:\n    pass\n": "mine.py:Walk: expected a class that derives from "
+    "primepar.Primitive, got one that does not: write class Walk(Primitive)",
+    HEAD.replace("Walk", "Mine") + "    pass\n": "mine.py:Walk: expected a primitive of "
+    "mine.py, got no class Walk: write mine.py:Mine",
     "import sys\n\nsys.exit(3)\n": "mine.py:3: expected a file that can be imported, got "
     "SystemExit: 3",
     "raise ValueError('two\\nlines')\n": "mine.py:1: expected a file that can be imported, got "
@@ -237,10 +237,11 @@ ANSWERS = {
     '"e": "d"}, got 3',
     f"{HEAD}    @property\n    def axes(self):\n        return 1 / 0\n": "mine.py:Walk: expected "
     "axes that can be read, got ZeroDivisionError: division by zero",
-    f"{HEAD}{MAP}raise KeyError('oh')\n": "Walk.forward: expected a map that can be called as "
-    "forward(self, r, c, t, s), got KeyError: 'oh'",
-    f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "Walk.forward: expected a map that can be "
-    "called as forward(self, r, c, t, s), got RecursionError: maximum recursion depth exceeded",
+    f"{HEAD}{MAP}raise KeyError('oh')\n": "mine.py:8: Walk.forward: expected a map that can be "
+    "called as forward(self, r, c, t, s), got KeyError: 'oh'",
+    f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "mine.py:8: Walk.forward: expected a "
+    "map that can be called as forward(self, r, c, t, s), got RecursionError: maximum recursion "
+    "depth exceeded",
     f"{HEAD}{MAP}return 3\n": "Walk.forward: expected dict(M=..., N=..., K=...), got int: return "
     "the slice index of each dim that the map splits",
     f"{HEAD}{MAP}return dict(M=r, N=c, K=t - r)\n": "Walk.forward: expected a slice index of K "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,7 +169,15 @@ NUMBER = (
     "a device, step or side that is turned into a number, looked up or counted with: "
     "use +, -, *, //, % and where"
 )
+ROUNDED = (
+    "a device, step or side that is rounded or made a number of Python's: write a // b for a "
+    "quotient of whole numbers"
+)
+KEY = "a device, step or side as a member of a set or a key of a dict: write dict(M=..., N=...)"
+BITS = "bits of a device, step or side: write // 2 and % 2, and join conditions with &, | and ~"
 TRUTH = "a comparison that is used as a number: write where(condition, 1, 0)"
+TORCH: Any = torch
+"""Without its types, which refuse a symbol as the language does."""
 ARITHMETIC = "use +, -, *, //, % and where"
 
 
@@ -183,22 +192,22 @@ ARITHMETIC = "use +, -, *, //, % and where"
         (lambda: max(A, 1), IF),
         (lambda: 0 < A < S, IF),
         (lambda: A in (1, 2), IF),
-        (lambda: int(A), NUMBER),
-        (lambda: float(A), NUMBER),
-        (lambda: round(A), NUMBER),
-        (lambda: math.floor(A), NUMBER),
+        (lambda: int(A), ROUNDED),
+        (lambda: float(A), ROUNDED),
+        (lambda: round(A), ROUNDED),
+        (lambda: math.floor(A), ROUNDED),
         (lambda: [1, 2][A], NUMBER),
-        (lambda: {A: 1}, NUMBER),
-        (lambda: {A == B: 1}, NUMBER),
+        (lambda: {A: 1}, KEY),
+        (lambda: {A == B: 1}, KEY),
         (lambda: range(A), NUMBER),
         (lambda: list(A), NUMBER),
         (lambda: len(A), NUMBER),
         (lambda: A[0], NUMBER),
-        (lambda: A & 1, NUMBER),
-        (lambda: A ^ 1, NUMBER),
-        (lambda: A << 1, NUMBER),
+        (lambda: A & 1, BITS),
+        (lambda: A ^ 1, BITS),
+        (lambda: A << 1, BITS),
         (lambda: 2**A, NUMBER),
-        (lambda: ~A, NUMBER),
+        (lambda: ~A, BITS),
         (lambda: where(A + 1, 1, 0), "a + 1 as a condition: write where(x == 1, a, b)"),
         (lambda: (A == B) + 1, TRUTH),
         (lambda: 2 * (A == B), TRUTH),
@@ -206,17 +215,22 @@ ARITHMETIC = "use +, -, *, //, % and where"
         (lambda: (A == B) == (B == S), TRUTH),
         (lambda: A + (A == B), TRUTH),
         (lambda: where(A == B, A == S, 0), TRUTH),
-        (lambda: (A == B) & A, "a joined with a condition: and join conditions with &, | and ~"),
+        (
+            lambda: (A == B) & A,
+            "a joined with a condition: write a == 1 and join conditions with &, | and ~",
+        ),
         (lambda: A + 0.5, "float 0.5: use whole numbers"),
         (lambda: A + "1", "str 1: use whole numbers"),
         (lambda: A + None, "NoneType None: use whole numbers"),
         (lambda: np.where(A == B, 1, 0), "NumPy's where: use primepar.where"),
+        (lambda: TORCH.where(A == B, 1, 0), "torch's where: use primepar.where"),
+        (lambda: TORCH.remainder(A, B), f"torch's remainder: {ARITHMETIC}"),
         (lambda: np.minimum(A, B), f"NumPy's minimum: {ARITHMETIC}"),
         (lambda: np.mod(A, 3), f"NumPy's remainder: {ARITHMETIC}"),
         (lambda: np.roll(A, 1), f"NumPy's roll: {ARITHMETIC}"),
         (lambda: np.asarray(A), f"a NumPy array of devices, steps or sides: {ARITHMETIC}"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_in_the_language_is_refused(use: Callable[[], Any], message: str) -> None:
     with pytest.raises(SymbolicError) as error:
         use()

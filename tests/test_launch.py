@@ -98,17 +98,17 @@ def test_a_world_that_is_no_square_needs_a_sequence(ranks: str) -> None:
         2,
         "",
         "primepar: error: processes: expected a square number for the default sequence, got 3: "
-        "choose one of 3 devices, --sequence K3, N3 or M3\n",
+        "choose one of 3 devices, --plan K3, N3 or M3\n",
     )
 
 
 def test_a_sequence_of_another_size_is_refused() -> None:
     environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "6"}
-    assert train(environment, "--sequence", "P2x2") == (
+    assert train(environment, "--plan", "P2x2") == (
         2,
         "",
         "primepar: error: sequence P2x2: expected 4 processes, got 6: start 4 (--ranks 4, or "
-        "mpirun -n 4), or choose a sequence of 6, --sequence K6, N6, M6 or M2,K3\n",
+        "mpirun -n 4), or choose a sequence of 6, --plan K6, N6, M6 or M2,K3\n",
     )
 
 
@@ -130,7 +130,7 @@ def test_more_processes_than_gpus_are_refused() -> None:
         pick_device("auto", 1, 2)
     assert str(caught.value) == (
         "device: expected a GPU for each of 2 processes on this machine, got 1: start 1 processes "
-        "here, or add --device cpu"
+        "here, or add --set training.device=cpu"
     )
 
 
@@ -142,7 +142,7 @@ def test_no_gpu_is_told_where_one_was_asked_for() -> None:
         pick_device("cuda", 0, 1)
     assert str(caught.value) == (
         "device: expected a GPU for each of 1 processes on this machine, got 0: start no processes "
-        "here, or add --device cpu"
+        "here, or add --set training.device=cpu"
     )
 
 

@@ -16,7 +16,10 @@ from primepar.distributed.training.log import EndRow, StepRow, read_log
 from primepar.distributed.training.relaunch import mpirun_line
 
 HERE = Path(sys.executable).parent
-SMALL = ["--sequence", "K2", "--layers", "1", "--hidden", "32", "--context", "16", "--batch", "4"]
+SMALL = [
+    "--plan", "K2", "--batch", "4", "--set", "model.layers=1", "--set", "model.hidden=32",
+    "--set", "model.context=16",
+]  # fmt: skip
 PRIMEPAR = [sys.executable, "-m", "primepar", "train"]
 
 
@@ -56,7 +59,7 @@ def stopped(words: list[str], folder: Path, number: signal.Signals) -> int:
     log = folder / "log.jsonl"
     words = [*words, *SMALL, "--steps", "1000000", "--checkpoint", str(folder / "saved")]
     child = subprocess.Popen(
-        [*words, "--log", str(log)], env=environment(), stdout=subprocess.DEVNULL,
+        [*words, "--set", f"output.log={log}"], env=environment(), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -94,7 +97,7 @@ def test_mpirun_that_is_terminated_leaves_no_process_and_no_torn_file(tmp_path: 
         (
             ["--steps", "1"],
             "primepar: error: processes: expected a square number for the default sequence, got 2: "
-            "choose one of 2 devices, --sequence K2, N2 or M2",
+            "choose one of 2 devices, --plan K2, N2 or M2",
         ),
         (
             [*SMALL, "--checkpoint", "none", "--resume"],
@@ -118,7 +121,7 @@ def test_torchrun_trains_too(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     subprocess.run(
         [HERE / "torchrun", "--nproc-per-node", "2", "--no-python", "--", *PRIMEPAR, *SMALL,
-         "--steps", "2", "--log", str(log)],
+         "--steps", "2", "--set", f"output.log={log}"],
         env=environment(), check=True, capture_output=True,
     )  # fmt: skip
     rows = read_log(log)

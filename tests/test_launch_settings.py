@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 from unittest.mock import patch
 
 import pytest
@@ -14,41 +13,63 @@ from command import run
 
 from primepar.commands.train import train
 from primepar.distributed.training.relaunch import mpirun_line
-from primepar.distributed.training.settings import BATCH, SIZES, Settings, examples
+from primepar.distributed.training.settings import (
+    BATCH,
+    OPTIONS,
+    SIZES,
+    Settings,
+    examples,
+    key_of,
+    meta_of,
+)
+from primepar.distributed.training.settings_file import (
+    arguments,
+    config_text,
+    read_settings,
+    settings_of,
+)
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",
     ("--batch", "0"): "--batch: expected 1 or more, got 0",
     ("--seed", "-1"): "--seed: expected 0 or more, got -1",
-    ("--lr", "nan"): "--lr: expected a positive number, got nan",
-    ("--lr", "0"): "--lr: expected a positive number, got 0.0",
-    ("--clip", "0"): "--clip: expected a positive number, got 0.0",
-    ("--clip", "inf"): "--clip: expected a positive number, got inf",
-    ("--layers", "0"): "layers: expected 1 or more, got 0",
-    ("--heads", "5"): "heads: expected a divisor of hidden=192, got 5",
+    ("--set", "optimizer.lr=nan"): "optimizer.lr: expected a positive number, got nan",
+    ("--set", "optimizer.lr=0"): "optimizer.lr: expected a positive number, got 0.0",
+    ("--set", "optimizer.clip=0"): "optimizer.clip: expected a positive number, got 0.0",
+    ("--set", "optimizer.clip=inf"): "optimizer.clip: expected a positive number, got inf",
+    ("--set", "model.layers=0"): "layers: expected 1 or more, got 0",
+    ("--set", "model.heads=5"): "heads: expected a divisor of hidden=192, got 5",
     ("--ranks", "0"): "--ranks: expected 1 or more, got 0",
     ("--resume",): "--resume: expected a folder of checkpoints, got none: add --checkpoint DIR",
-    ("--checkpoint-every", "5"): "--checkpoint-every: expected a folder of checkpoints, got none: "
-    "add --checkpoint DIR",
-    ("--trace", "run.png"): "--trace: expected a name that ends with .svg (a picture) or .json "
-    "(a Chrome trace), got 'run.png'",
-    ("--log", "no/where.jsonl"): "--log no/where.jsonl: expected a folder that is there, got no: "
-    "make it first",
+    ("--set", "checkpoint.every=5"): "checkpoint.every: expected a folder of checkpoints, got "
+    "none: add --checkpoint DIR",
+    ("--set", "output.trace=run.png"): "output.trace: expected a name that ends with .svg (a "
+    "picture) or .json (a Chrome trace), got 'run.png'",
+    ("--set", "output.log=no/where.jsonl"): "output.log no/where.jsonl: expected a folder that is "
+    "there, got no: make it first",
     ("--data", "no.txt"): "no.txt: expected a file of text to train on, got no such file or "
     "directory: check --data",
-    ("--sequence", "P2x3"): "sequence 'P2x3': expected 2 lengths after P, equal along r "
-    "and c, like P2x2, got 'P2x3'",
-    ("--vocabulary", "255"): "--vocabulary: expected 256 or more, got 255",
+    ("--plan", "P2x3"): "--plan P2x3: expected a plan file (.json), or a sequence like K,P2x2, got "
+    "neither: sequence 'P2x3': expected 2 lengths after P, equal along r and c, like P2x2, got "
+    "'P2x3'",
+    ("--set", "model.vocabulary=255"): "model.vocabulary: expected 256 or more, got 255",
     ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple or a divisor of the 2 slices "
-    "of the rows in sequence P2x2, got 5: take 6, or another --sequence",
-    ("--ranks", "4", "--batch", "1", "--context", "65"): "--batch: expected rows in a multiple of "
-    "2, as the operators cut them, got 65, 1 x 65 tokens: take 2, or another --sequence",
-    ("--ranks", "8", "--sequence", "K8"): "--heads: expected a multiple of 8 for sequence K8, "
-    "got 4: take 8, or another --sequence",
-    ("--ranks", "5", "--sequence", "N5"): "--hidden: expected a multiple of 5 for sequence N5, "
-    "got 192: take 195, or another --sequence",
-    ("--ranks", "3", "--sequence", "K3", "--heads", "3"): "--vocabulary: expected a multiple of 3 "
-    "for sequence K3, got 256: take 258, or another --sequence",
+    "of the rows in sequence P2x2, got 5: take 6, or another --plan",
+    (
+        "--ranks",
+        "4",
+        "--batch",
+        "1",
+        "--set",
+        "model.context=65",
+    ): "--batch: expected rows in a "
+    "multiple of 2, as the operators cut them, got 65, 1 x 65 tokens: take 2, or another --plan",
+    ("--ranks", "8", "--plan", "K8"): "model.heads: expected a multiple of 8 for sequence K8, "
+    "got 4: take 8, or another --plan",
+    ("--ranks", "5", "--plan", "N5"): "model.hidden: expected a multiple of 5 for sequence N5, "
+    "got 192: take 195, or another --plan",
+    ("--ranks", "3", "--plan", "K3", "--set", "model.heads=3"): "model.vocabulary: expected a "
+    "multiple of 3 for sequence K3, got 256: take 258, or another --plan",
 }
 
 
@@ -76,13 +97,13 @@ def test_settings_are_judged_without_torch() -> None:
 
 def test_arguments_give_the_settings_again() -> None:
     settings = Settings(
-        sequence="K,P2x2", lr=0.25, clip=0.5, steps=3, checkpoint="a b", resume=True
+        plan="K,P2x2", lr=0.25, steps=3, checkpoint="a b", resume=True, weights="c d", verify=False
     )
-    assert settings.arguments() == [
-        "--sequence", "K,P2x2", "--steps", "3", "--lr", "0.25", "--clip", "0.5", "--checkpoint",
-        "a b", "--resume",
+    assert arguments(settings) == [
+        "--plan", "K,P2x2", "--steps", "3", "--set", "optimizer.lr=0.25", "--checkpoint", "a b",
+        "--resume", "--set", "weights.load=c d", "--set", "checks.verify=false",
     ]  # fmt: skip
-    assert Settings().arguments() == []
+    assert arguments(Settings()) == []
 
 
 @pytest.mark.parametrize(("processes", "sequence"), [(1, "P1x1"), (4, "P2x2"), (9, "P3x3")])
@@ -94,7 +115,7 @@ def test_squares_of_processes_run_primepar(processes: int, sequence: str) -> Non
 def test_every_sequence_that_a_message_names_has_that_many_devices(devices: int) -> None:
     names = examples(devices).replace(" or ", ", ").split(", ")
     for name in names:
-        settings = Settings(sequence=name, batch=168, hidden=168, heads=168, vocabulary=336)
+        settings = Settings(plan=name, batch=168, hidden=168, heads=168, vocabulary=336)
         assert settings.mesh(devices).ranks == devices
 
 
@@ -123,20 +144,149 @@ def test_threads_fill_the_cores_once() -> None:
         assert mpirun_line(4, []).variables == {"OMP_NUM_THREADS": "4"}
 
 
-def test_the_help_names_every_setting() -> None:
-    text = run("train", "--help").out
-    options = ["--" + name.replace("_", "-") for name in Settings.__struct_fields__]
-    assert [option for option in options if option not in text] == []
+# Settings in a file, and by --set
+
+FILE = """
+[model]
+layers = 1
+[training]
+steps = 7
+device = "cpu"
+[optimizer]
+lr = 1
+[checks]
+verify = false
+"""
 
 
-def test_defaults_of_the_command_are_those_of_the_settings() -> None:
-    given = {name: p.default for name, p in inspect.signature(train).parameters.items()}
-    assert given.pop("ranks") is None
-    assert given == {name: getattr(Settings(), name) for name in Settings.__struct_fields__}
+def test_options_and_set_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE)
+    changes = ["optimizer.lr=0.5", "output.log='a b'", "checks.conform=true", "optimizer.clip=2"]
+    settings = settings_of(path, changes, {"steps": 9, "batch": None})
+    assert settings == Settings(
+        layers=1, steps=9, device="cpu", lr=0.5, verify=False, log="a b", conform=True, clip=2.0
+    )
 
 
-def test_the_help_has_the_sizes_that_are_taken_without_a_plan() -> None:
-    sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
+SAMPLES: dict[str, Any] = {
+    "plan": "K4", "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt', "dtype": "bfloat16",
+    "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
+    "lr": 0.25, "warmup": 0, "clip": 1.5, "evaluate_every": 0, "checkpoint": "ckpt",
+    "checkpoint_every": 2, "resume": True, "weights": "w", "save_weights": "é", "log": "l.jsonl",
+    "trace": "t.svg", "verify": False, "conform": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("left_out", ["trace", "conform"])
+def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
+    left_out: str, tmp_path: Path
+) -> None:
+    """`output.trace` and `checks.conform` are not taken together."""
+    assert list(SAMPLES) == list(Settings.__struct_fields__)
+    given = {name: value for name, value in SAMPLES.items() if name != left_out}
+    expected = Settings(**given)
+    assert settings_of(None, [f"{key_of(name)}={value}".replace("True", "true")
+                              .replace("False", "false") for name, value in given.items()],
+                       {}) == expected  # fmt: skip
+    path = tmp_path / "run.toml"
+    path.write_text(config_text(expected))
+    assert read_settings(path) == {"conform": False} | given
+    words = arguments(expected)
+    changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    options = {name: given[name] for name in OPTIONS if name in given}
+    assert settings_of(None, changes, options) == expected
+    assert set(words) > {f"--{name}" for name in options}
+
+
+def test_the_shown_settings_are_a_file_of_the_same_settings(tmp_path: Path) -> None:
+    shown = run("train", "--show-config", "--steps", "3", "--set", "model.heads=2")
+    assert (shown.code, shown.err) == (0, "")
+    path = tmp_path / "run.toml"
+    path.write_text(shown.out)
+    assert run("train", "--show-config", "--config", str(path)).out == shown.out
+    assert "steps = 3  # training steps\n" in shown.out
+    assert "# layers =  # transformer blocks; not set: the plan's, or 4\n" in shown.out
+
+
+WRONG_FILES = {
+    "[training\n": "run.toml: expected TOML, got broken text: Expected ']' at the end of a table "
+    "declaration (at line 1, column 10)",
+    "[training]\nstep = 3\n": "run.toml: training.step: expected a key out of steps, batch, seed, "
+    "data, dtype, device, got 'step': write steps",
+    "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
+    "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
+    "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "
+    'bfloat16, got "int8"',
+    "[optimizer]\nlr = 'fast'\n": 'run.toml: optimizer.lr: expected a number, got "fast"',
+    "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
+    "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
+    "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
+    "optimizer, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
+    "[optimizer]",
+    "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
+    "all sections: write it below [training]",
+    "[optimizer]\nlr = -1\n": "optimizer.lr: expected a positive number, got -1.0",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_FILES)
+def test_a_wrong_file_ends_in_one_line(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(text)
+    done = run("train", "--config", "run.toml")
+    assert done == (2, "", f"primepar: error: {WRONG_FILES[text]}\n")
+
+
+WRONG_WORDS = {
+    ("--config", "none.toml"): "--config none.toml: expected a TOML file of settings, got No such "
+    "file or directory: write one with primepar train --show-config > run.toml",
+    ("--set", "lr=1"): "--set lr=1: expected a key like optimizer.lr, got 'lr': write "
+    "optimizer.lr=1",
+    ("--set", "optimizer.lr"): "--set optimizer.lr: expected section.key=value, got no =: write it "
+    "like optimizer.lr=0.01",
+    ("--set", "optimizer.rate=1"): "--set optimizer.rate=1: expected a key like optimizer.lr, got "
+    "'optimizer.rate': write one of optimizer.lr, optimizer.warmup, optimizer.clip",
+    ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
+    "'modle.layers': write model.layers=1",
+    ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "
+    "'evaluate_every': write evaluation.every=1",
+    ("--set", "x=1"): "--set x=1: expected a key like optimizer.lr, got 'x': primepar train "
+    "--show-config lists them all",
+    ("--set", "optimizer.lr=fast"): "--set optimizer.lr=fast: expected a number, got 'fast'",
+    ("--set", "checks.verify=no"): "--set checks.verify=no: expected true or false, got 'no'",
+    ("--set", "optimizer.lr=1", "--set", "optimizer.lr=2"): "--set optimizer.lr=2: expected "
+    "optimizer.lr once, got it twice: leave one out",
+    ("--set", "training.steps=1", "--steps", "2"): "--set training.steps: expected one value, got "
+    "--steps too: leave one of the two out",
+    ("--conform", "--set", "output.trace=t.svg"): "output.trace: expected none together with "
+    "--conform, which watches every step itself, got 't.svg': leave one of the two out",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_WORDS, ids=" ".join)
+def test_a_wrong_set_ends_in_one_line(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("train", *arguments) == (2, "", f"primepar: error: {WRONG_WORDS[arguments]}\n")
+
+
+# What the help and the file name
+
+
+def test_options_of_the_command_are_settings_and_have_their_defaults() -> None:
     hints = get_type_hints(train, include_extras=True)
-    said = {name: hints[name].__metadata__[0].show_default for name in sizes}
+    for name in OPTIONS:
+        default = getattr(Settings(), name)
+        said = hints[name].__metadata__[0].show_default
+        expected = meta_of(name).extra["otherwise"] if default is None else str(default)
+        assert isinstance(default, bool) or said == (expected if expected != "none" else False)
+
+
+def test_the_defaults_in_words_are_the_sizes_that_are_taken_without_a_plan() -> None:
+    sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
+    said = {name: meta_of(name).extra["otherwise"] for name in sizes}
     assert said == {name: f"the plan's, or {size}" for name, size in sizes.items()}

@@ -45,7 +45,7 @@ from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
 EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))
-"""Every preset once and every family several times."""
+"""Every preset plan once and every family several times."""
 
 
 def before(name: str, ranks: int, family: str) -> Program:

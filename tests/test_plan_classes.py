@@ -140,7 +140,7 @@ def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.Mo
         "primepar: error: expected a plan within 1,000,000 bytes of a device, got one of "
     )
     assert done.err.endswith(
-        " bytes: on so many devices only the fastest is searched: take more --devices, a smaller "
+        " bytes: on this many devices only the fastest is searched: take more --devices, a smaller "
         "--batch, or --alpha for less memory\n"
     )
 

@@ -19,6 +19,7 @@ from primepar.plan.search.search import search
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
 V100 = ("plan", MODEL, "--cluster", "v100-8x4")
+PIPELINE = ("pipeline", *V100[1:], "--devices", "4")
 
 
 def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
@@ -47,14 +48,14 @@ def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
 
 
 def test_splits_are_listed_from_the_best_on() -> None:
-    rows = json.loads(run(*V100, "--devices", "4", "--pipeline", "--json").out)
+    rows = json.loads(run(*PIPELINE, "--json").out)
     assert {(row["stages"], row["replicas"], row["parts"]) for row in rows} == {
         (1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)
     }  # fmt: skip
     assert all(row["microbatches"] * row["microbatch"] * row["replicas"] == 8 for row in rows)
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
-    lines = run(*V100, "--devices", "4", "--pipeline").out.splitlines()
+    lines = run(*PIPELINE).out.splitlines()
     assert lines[0].split() == [
         "stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB"
     ]  # fmt: skip
@@ -62,7 +63,7 @@ def test_splits_are_listed_from_the_best_on() -> None:
 
 
 def test_what_no_split_fits_is_refused() -> None:
-    done = run("plan", "opt-175b", "--cluster", "v100-8x4", "--devices", "1", "--pipeline")
+    done = run("pipeline", "opt-175b", "--cluster", "v100-8x4", "--devices", "1")
     assert done.code == 2
     assert re.fullmatch(
         r"primepar: error: expected a split within the 34,359,738,368 bytes of a device of the "
@@ -97,19 +98,20 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
          "--objective memory: expected the seconds that a step may take, got none: write --within "
          "SECONDS"),
         (("--devices", "2", "--within", "1"),
-         "--within: expected none beside --objective time, as time itself is least: leave it out"),
+         "--within: expected none together with --objective time, as time itself is least: leave "
+         "it out"),
         (("--devices", "2", "--objective", "memory", "--within", "1", "--memory", "1e9"),
-         "--memory: expected none beside --objective memory, as memory itself is least: leave it "
-         "out"),
+         "--memory: expected none together with --objective memory, as memory itself is least: "
+         "leave it out"),
         (("--devices", "2", "--memory", "-1"), "--memory: expected more than 0 bytes, got -1"),
         (("--devices", "2", "--objective", "memory", "--within", "nan"),
          "--within: expected more than 0 seconds, got nan"),
-        (("--devices", "2", "--pareto", "--explain"),
-         "--explain: expected none beside --pareto, as it lists all plans that none beats: leave "
-         "it out"),
-        (("--devices", "2", "--pipeline", "--alpha", "1"),
-         "--alpha: expected none beside --pipeline, which lists all splits by their time, got 1.0: "
-         "leave it out"),
+        (("--devices", "2", "--objective", "pareto", "--explain"),
+         "--explain: expected none together with --objective pareto, as it lists the whole Pareto "
+         "front: leave it out"),
+        (("--devices", "2", "--objective", "pareto", "--alpha", "1"),
+         "--alpha: expected none together with --objective pareto, as it lists the whole Pareto "
+         "front: leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.001"),
          "expected a plan with a step within the 0.001 seconds of --within, got none: the "
          "shortest takes 0.00148514 seconds, 0.00049 too many"),
@@ -156,7 +158,7 @@ def test_a_plan_that_the_search_adds_up_to_more_is_taken_where_a_device_holds_le
 
 
 def test_the_front_begins_with_the_fastest_plan_and_memory_falls_along_it() -> None:
-    front = json.loads(run(*V100, "--devices", "2", "--pareto", "--json").out)
+    front = json.loads(run(*V100, "--devices", "2", "--objective", "pareto", "--json").out)
     fastest = json.loads(run(*V100, "--devices", "2", "--json").out)
     assert front[0]["seconds"] == pytest.approx(fastest["seconds"])
     assert all(one["seconds"] < other["seconds"] and one["memory"] > other["memory"]

@@ -55,7 +55,7 @@ def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
 
 @pytest.mark.parametrize("space", ["paper", "all"])
 def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName) -> None:
-    """Instruction by instruction; presets and any others are in `test_plan_step_sent`."""
+    """Instruction by instruction; preset plans and any others are in `test_plan_step_sent`."""
 
     @settings(max_examples=PLANS)
     @given(chosen(space))

@@ -20,10 +20,9 @@ def refusal(
     ranks: int,
     model: ModelConfig = WIDE,
     batch: int | None = None,
-    depth: int | None = None,
 ) -> str:
     with pytest.raises(PlanError) as caught:
-        preset_plan(name, model, ranks, batch, depth)
+        preset_plan(name, model, ranks, batch)
     return str(caught.value)
 
 
@@ -86,9 +85,9 @@ def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> 
 )
 def test_tesseract_takes_any_depth_that_fits(ranks: int, depth: int, sequence: str) -> None:
     model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
-    plan = preset_plan("tesseract", model, ranks, depth=depth)
+    plan = preset_plan(f"tesseract:{depth}", model, ranks)
     assert set(plan.sequences.values()) == {sequence}
-    copies = preset_plan("M2,tesseract", model, 2 * ranks, depth=depth)
+    copies = preset_plan(f"M2,tesseract:{depth}", model, 2 * ranks)
     assert set(copies.sequences.values()) == {f"M2,{sequence}"}
 
 
@@ -121,24 +120,23 @@ def test_a_mesh_that_a_method_cannot_use_is_refused(name: str, ranks: int, messa
 @pytest.mark.parametrize("name", ["ring", "", "M2,", "M2,ring", "K2,megatron", "M2,M2,megatron"])
 def test_a_name_of_no_method_is_refused(name: str) -> None:
     assert refusal(name, 4) == (
-        "expected a preset (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
+        "expected a preset plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
         f"stationary, data), or M<d>, before one as in M2,megatron, got {name!r}"
+        f"{': write megatron' * name.endswith('megatron')}"
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "depth", "message"),
+    ("name", "ranks", "message"),
     [
-        ("tesseract", 8, 3, "expected q x q x 3 devices, got 8: take another depth"),
-        ("tesseract", 8, 4, "expected q x q x 4 devices, got 8: take another depth"),
-        ("tesseract", 8, 0, "expected q x q x 0 devices, got 8: take another depth"),
-        ("summa", 4, 1, "expected no depth, which only tesseract has, got 1: leave it out"),
+        ("tesseract:3", 8, "expected q x q x 3 devices, got 8: take another depth"),
+        ("tesseract:4", 8, "expected q x q x 4 devices, got 8: take another depth"),
+        ("tesseract:0", 8, "expected q x q x 0 devices, got 8: take another depth"),
+        ("summa:1", 4, "expected no depth, which only tesseract has, got :1: write summa"),
     ],
 )
-def test_a_depth_that_does_not_fit_is_refused(
-    name: str, ranks: int, depth: int, message: str
-) -> None:
-    assert refusal(name, ranks, depth=depth) == f"{name}: {message}"
+def test_a_depth_that_does_not_fit_is_refused(name: str, ranks: int, message: str) -> None:
+    assert refusal(name, ranks) == f"{name}: {message}"
 
 
 @pytest.mark.parametrize(

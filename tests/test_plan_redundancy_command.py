@@ -1,4 +1,4 @@
-"""`primepar plan --objective redundancy`: what it prints, and what it refuses."""
+"""`primepar redundancy`: what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
-PLAN = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "4")
-LEAST = (*PLAN, "--objective", "redundancy")
+LEAST = ("redundancy", MODEL, "--cluster", "v100-8x4", "--devices", "4")
 
 
 def test_both_solvers_find_the_same_and_print_other_plans_next_to_it(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_the_dynamic_program_is_named() -> None:
 
 
 def test_the_least_within_a_bound_is_no_less() -> None:
-    two = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "2", "--objective", "redundancy")
+    two = ("redundancy", MODEL, "--cluster", "v100-8x4", "--devices", "2")
     free = json.loads(run(*two, "--json").out)
     within = json.loads(run(*two, "--within", "0.001", "--json").out)
     assert within["seconds"] <= 0.001 < free["seconds"]
@@ -95,25 +94,16 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ((*PLAN, "--solver", "dp"),
-         "--solver: expected none beside --objective time, as it has one search of its own: leave "
-         "it out"),
-        ((*PLAN, "--timeout", "3"),
-         "--timeout: expected none beside --objective time, as it has one search of its own: leave "
-         "it out"),
         ((*LEAST, "--solver", "dp", "--within", "1"),
-         "--within: expected none beside --solver dp, as only the integer program keeps to bounds, "
-         "or to a time: leave it out"),
+         "--within: expected none together with --solver dp, as only the integer program keeps to "
+         "bounds, or to a time: leave it out"),
         ((*LEAST, "--solver", "dp", "--timeout", "1"),
-         "--timeout: expected none beside --solver dp, as only the integer program keeps to "
+         "--timeout: expected none together with --solver dp, as only the integer program keeps to "
          "bounds, or to a time: leave it out"),
         ((*LEAST, "--timeout", "-1"), "--timeout: expected more than 0 seconds, got -1"),
         ((*LEAST, "--alpha", "1"),
-         "--alpha: expected none beside --objective redundancy, as redundant bytes alone are "
-         "least: leave it out"),
-        ((*LEAST, "--pareto"),
-         "--objective redundancy: expected none beside --pareto, as it lists all plans that none "
-         "beats: leave it out"),
+         "--alpha: expected an option of primepar redundancy, got no such one: primepar "
+         "redundancy --help lists them"),
         ((*LEAST, "--within", "0.0001"),
          "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
          "shortest takes 0.00148514 seconds, 0.0014 too many"),
@@ -137,7 +127,7 @@ def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
     shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
     small = tmp_path / "small.toml"
     small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 2.3e6", shipped.read_text()))
-    where = ("plan", MODEL, "--cluster", str(small), "--devices", "4", "--objective", "redundancy")
+    where = ("redundancy", MODEL, "--cluster", str(small), "--devices", "4")
     assert json.loads(run(*where, "--json").out)["memory"] <= 2.3e6
     assert (done := run(*where, "--solver", "dp")).code == 2
     assert done.err == (

@@ -150,15 +150,15 @@ def test_show_as_json_has_every_layout(plan: str) -> None:
 
 def test_show_makes_a_preset_for_a_model_and_writes_it(config: str, tmp_path: Path) -> None:
     path = tmp_path / "made.json"
-    options = ("--model", config, "--ranks", "8", "--batch", "4")
+    options = ("--model", config, "--devices", "8", "--batch", "4")
     done = run("show", "M2,stationary", *options, "-o", str(path))
     assert (done.code, done.out) == (0, f"wrote {path}\n")
     assert load_plan(path) == preset_plan("M2,stationary", GPT2, 8, 4)
     assert run("show", "M2,stationary", *options).out == run("show", str(path)).out
 
 
-def test_a_method_that_is_a_primitive_too_is_a_plan_with_a_model(config: str) -> None:
-    asked = run("show", "tesseract", "--model", config, "--ranks", "8", "--depth", "2", "--json")
+def test_a_method_that_is_a_primitive_too_is_a_plan_beside_a_model(config: str) -> None:
+    asked = run("show", "tesseract:2", "--model", config, "--devices", "8", "--json")
     assert json.loads(asked.out)["rows"][0]["sequence"] == "T2x2x2"
     assert run("show", "tesseract", "--side", "2,1").out.startswith("T2x2x1: 4 devices")
 
@@ -178,23 +178,21 @@ def test_show_writes_the_picture(plan: str, tmp_path: Path) -> None:
          "sequences, got --phase forward: leave it out"),
         (("PLAN", "-o", "plan.png"), "--output: expected a name that ends with .json (the plan) "
          "or .svg (the picture), got plan.png"),
-        (("PLAN", "--ranks", "4"), "--ranks: expected --model config.json beside it, which makes "
-         "a preset, got none: name the model"),
-        (("megatron", "--depth", "4"), "--depth: expected --model config.json beside it, which "
-         "makes a preset, got none: name the model"),
+        (("PLAN", "--devices", "4"), "--devices: expected --model config.json too, which makes "
+         "a preset plan, got none: name the model"),
         (("megatron", "--model", "CONFIG"), "megatron: expected the number of devices of the "
-         "plan, got none: write --ranks 4"),
-        (("megatron", "--model", "CONFIG", "--ranks", "-4"), "megatron: expected 1 to 4096 "
+         "plan, got none: write --devices 4"),
+        (("megatron", "--model", "CONFIG", "--devices", "-4"), "megatron: expected 1 to 4096 "
          "devices, got -4"),
-        (("summa", "--model", "CONFIG", "--ranks", "6"), "summa: expected q x q devices, got 6: "
+        (("summa", "--model", "CONFIG", "--devices", "6"), "summa: expected q x q devices, got 6: "
          "take 4 or 9"),
-        (("PLAN", "--model", "CONFIG", "--ranks", "4"), "expected a preset (megatron, "
+        (("PLAN", "--model", "CONFIG", "--devices", "4"), "expected a preset plan (megatron, "
          "megatron-sp, summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as "
          "in M2,megatron, got 'PLAN'"),
-        (("megatron",), "megatron: expected a model and a number of devices for a preset, got "
-         "neither: write megatron --model config.json --ranks 4, to show it or to verify it"),
-        (("M2,summa",), "M2,summa: expected a model and a number of devices for a preset, got "
-         "neither: write M2,summa --model config.json --ranks 4, to show it or to verify it"),
+        (("megatron",), "megatron: expected a model and a number of devices for a preset plan, got "
+         "neither: write megatron --model config.json --devices 4, to show it or to verify it"),
+        (("M2,summa",), "M2,summa: expected a model and a number of devices for a preset plan, got "
+         "neither: write M2,summa --model config.json --devices 4, to show it or to verify it"),
     ],
 )  # fmt: skip
 def test_show_refuses_in_one_line_and_writes_nothing(

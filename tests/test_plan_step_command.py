@@ -11,7 +11,7 @@ from command import run
 from lowered_steps import lower_step
 from step_cases import SMALL, place, spoilt
 
-from primepar.commands.plan import TrainingStep
+from primepar.commands.plan_targets import TrainingStep
 from primepar.passes import PASSES
 from primepar.plan import preset_plan, save_plan
 from primepar.reference.kernels import KERNELS
@@ -53,7 +53,7 @@ def test_check_runs_the_step_by_stand_ins_and_on_real_numbers(plan: str) -> None
     done = run("check", plan, "--batch", "2")
     assert (done.code, done.err) == (0, "")
     *_, stand_ins, real = done.out.splitlines()
-    assert stand_ins.startswith("  by stand-ins for what the phases compute: ")
+    assert stand_ins.startswith("  by surrogates of what the phases compute: ")
     assert real == (
         "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"
     )
@@ -80,8 +80,8 @@ def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
     assert [entry["name"] for entry in report["properties"]] == PROPERTIES
 
 
-def test_verify_proves_a_preset_of_a_model(config: str) -> None:
-    done = run("verify", "M2,megatron", "--model", config, "--ranks", "4", "--batch", "2")
+def test_verify_proves_a_preset_beside_a_model(config: str) -> None:
+    done = run("verify", "M2,megatron", "--model", config, "--devices", "4", "--batch", "2")
     assert (done.code, done.err) == (0, "")
     title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"
     assert done.out.splitlines()[0] == title
@@ -110,7 +110,7 @@ def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
 
 
 def test_show_makes_the_program_of_a_preset(config: str) -> None:
-    options = ("--model", config, "--ranks", "2", "--positions", "2", "--json")
+    options = ("--model", config, "--devices", "2", "--positions", "2", "--json")
     done = json.loads(run("show", "data", *options, "--program").out)
     assert done["tensors"]["tokens"] == {"cuts": [[0, 1, 2]]}
 
@@ -142,13 +142,13 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
         (("verify", "PLAN", "--positions", "5"), "positions: expected 1 to context=4, got 5: cut "
          "the sequences"),
         (("verify", "megatron", "--model", "CONFIG"), "megatron: expected the number of devices "
-         "of the plan, got none: write --ranks 4"),
+         "of the plan, got none: write --devices 4"),
         (("verify", "K,P2x2", "--positions", "2"), "K,P2x2: expected no --positions, which the "
          "step of a plan has, got --positions 2: leave it out"),
-        (("verify", "K,P2x2", "--batch", "2"), "--batch: expected --model config.json beside it, "
-         "which makes a preset, got none: name the model"),
-        (("show", "PLAN", "--batch", "2"), "--batch: expected --model config.json beside it, "
-         "which makes a preset, got none: name the model"),
+        (("verify", "K,P2x2", "--batch", "2"), "--batch: expected --model config.json too, "
+         "which makes a preset plan, got none: name the model"),
+        (("show", "PLAN", "--batch", "2"), "--batch: expected --model config.json too, "
+         "which makes a preset plan, got none: name the model"),
         (("show", "PLAN", "--positions", "2"), "PLAN: expected no --positions, which the step of "
          "a plan has, got --positions 2: leave it out, or write --program"),
         (("show", "PLAN", "--program", "-o", "step.svg"), "--output: expected a name that ends "
@@ -168,7 +168,7 @@ def test_options_of_a_step_without_a_step_are_refused(
 
 
 def test_what_each_pass_changed_is_listed(config: str) -> None:
-    given = ("show", "megatron-sp", "--model", config, "--ranks", "4", "--batch", "8", "--passes")
+    given = ("show", "megatron-sp", "--model", config, "--devices", "4", "--batch", "8", "--passes")
     listed = json.loads(run(*given, "--json").out)
     assert [entry["name"] for entry in listed] == ["lowered", *PASSES]
     computes = [entry["instructions"]["compute"] for entry in listed]
@@ -185,7 +185,7 @@ def test_what_each_pass_changed_is_listed(config: str) -> None:
     ("given", "message"),
     [
         (("summa",), "summa: expected a plan with --passes, as they are of the program of a "
-         "training step, got no plan: name one, such as megatron-sp with --model and --ranks"),
+         "training step, got no plan: name one, such as megatron-sp with --model and --devices"),
         (("PLAN", "--program"), "data: expected --passes alone, which prints a table, or with "
          "--json, got --program: leave it out"),
         (("PLAN", "-o", "x.json"), "data: expected --passes alone, which prints a table, or with "
@@ -195,7 +195,7 @@ def test_what_each_pass_changed_is_listed(config: str) -> None:
 def test_passes_of_something_else_are_refused(
     config: str, given: tuple[str, ...], message: str
 ) -> None:
-    plan = ("data", "--model", config, "--ranks", "2")
+    plan = ("data", "--model", config, "--devices", "2")
     words = [part for word in given for part in (plan if word == "PLAN" else (word,))]
     done = run("show", *words, "--passes")
     assert (done.code, done.err) == (2, f"primepar: error: {message}\n")

@@ -1,4 +1,4 @@
-"""`primepar plan --profile`: a real one on two processes, one that is stopped, what is refused."""
+"""`primepar profile`: a real one on two processes, one that is stopped, what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
     cluster = load_cluster(str(tmp_path / "whole.toml"))
     assert (cluster.devices, list(cluster.operators)) == (2, list(KINDS))
     text = (tmp_path / "whole.toml").read_text()
-    assert text.startswith("# Measured by `primepar plan --profile` on ")
+    assert text.startswith("# Measured by `primepar profile` on ")
     assert "#   all-reduce over bits 0: " in text
     done = run("plan", CONFIG, "--cluster", str(tmp_path / "whole.toml"), "--devices", "2")
     assert (done.code, done.err) == (0, "")
@@ -31,7 +31,7 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
     # The slower clock of the two counts, once for each of the runs that the median is of.
     assert {answer[2] for answer in answers} == {(2.0, 2 + profile_clock.REPEATS)}
     assert [answer[3] for answer in answers] == [
-        "--profile: expected processes on one machine, got host0, host1: measure each on its own, "
+        "profile: expected processes on one machine, got host0, host1: measure each on its own, "
         "and write the links between them into the file", "",
     ]  # fmt: skip
 
@@ -39,7 +39,8 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ((), "--profile: expected a place for the cluster file, got none: write -o cluster.toml"),
+        ((), "--output: expected a value, got none: write --output FILE (write the cluster file, "
+         "cluster.toml)"),
         (("-o", "none/here.toml"),
          "--output none/here.toml: expected a folder that is there, got none: make it first"),
         (("-o", "here.toml", "--ranks", "3"),
@@ -49,23 +50,20 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
         (("-o", "here.toml", "--ranks", "1000"),
          "--ranks: expected a power of two from 2 to 64 processes, got 1000: take 64"),
         (("-o", "here.toml", "--dtype", "int8"),
-         "--dtype: expected one of float32, float64, bfloat16, got 'int8'"),
+         "--dtype: expected one of float32, float64, bfloat16, got 'int8': see primepar profile "
+         "--help"),
         (("-o", "here.toml", "opt-6.7b"),
-         "MODEL: expected none beside --profile, which measures this machine and plans nothing, "
-         "got opt-6.7b: leave it out"),
-        (("-o", "here.toml", "--devices", "4"),
-         "--devices: expected none beside --profile, which measures this machine and plans "
-         "nothing, got 4: leave it out"),
+         "expected no more arguments of primepar profile, got opt-6.7b: leave it out"),
         (("-o", "here.toml", "--json"),
-         "--json: expected none beside --profile, which measures this machine and plans nothing: "
-         "leave it out"),
+         "--json: expected an option of primepar profile, got no such one: primepar profile --help "
+         "lists them"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_profiled_is_refused_in_one_line(
     options: tuple[str, ...], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("plan", "--profile", *options)
+    done = run("profile", *options)
     assert (done.code, done.err, done.out) == (2, f"primepar: error: {error}\n", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -73,24 +71,24 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "MODEL: expected a value, got none: write primepar plan MODEL (a config.json as "
-         "Hugging Face writes it, or a published model, as opt-175b)"),
+        ((), "MODEL: expected a value, got none: write primepar plan MODEL (a config.json of "
+         "Hugging Face, or the name of a published model, as opt-175b)"),
         (("opt-6.7b", "--cluster", "h200-8"),
          "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
          "power of two)"),
-        (("opt-6.7b", "--cluster", "h200-8", "--devices", "4", "--ranks", "4"),
-         "--ranks: expected none without --profile, which starts processes, got 4: leave it out"),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("command", ["plan", "redundancy", "pipeline"])
 def test_a_plan_still_needs_its_model_cluster_and_devices(
-    arguments: tuple[str, ...], error: str
+    command: str, arguments: tuple[str, ...], error: str
 ) -> None:
-    done = run("plan", *arguments)
+    done = run(command, *arguments)
+    error = error.replace("primepar plan", f"primepar {command}")
     assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
 def test_the_processes_get_the_options() -> None:
     asked = Profile(output="a b.toml", ranks=2, dtype="float64", device="cpu")
     assert asked.arguments() == [
-        "--profile", "--output", "a b.toml", "--dtype", "float64", "--device", "cpu"
+        "--output", "a b.toml", "--dtype", "float64", "--device", "cpu"
     ]  # fmt: skip

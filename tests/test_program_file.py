@@ -129,7 +129,9 @@ def node(instruction: dict[str, object], ranks: int = 2) -> str:
     [
         ("[]", "Expected `object`, got `array`"),
         ('{"format": "program"}', "Invalid enum value 'program' - at `$.format`"),
-        ('{"steps": 1}', "Object contains unknown field `steps`"),
+        ('{"steps": 1}', 'expected a file with "format": "primepar-program" or "primepar-plan", '
+         "got an object without a format: a config.json goes with --model"),
+        ('{"format": "primepar-program", "steps": 1}', "Object contains unknown field `steps`"),
         (node({"op": "wait"}), "Object missing required field `request` - at `$.programs[0][0]`"),
         (node({"op": "wait", "request": 1}), "Expected `str`, got `int` - at "
          "`$.programs[0][0].request`"),

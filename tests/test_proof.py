@@ -40,7 +40,7 @@ def test_one_that_is_refuted_is_not_kept_and_ends_in_one_line(folder: Path) -> N
         "plan.json: expected a program that is proved, got completion refuted: rank 0, "
     )
     assert str(caught.value).endswith(
-        "; look at it with primepar verify, or add --no-verify to run it all the same"
+        "; look at it with primepar verify, or add --set checks.verify=false to run it all the same"
     )
     assert "\n" not in str(caught.value)
     assert not folder.exists()

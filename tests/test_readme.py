@@ -32,6 +32,8 @@ def run_blocks(text: str, folder: Path) -> None:
     for language, body in FENCE.findall(text):
         if language == "python":
             run_python(body, names, folder)
+        elif language == "toml" and (named := re.match(r"# ([\w.]+\.toml)\n", body)):
+            (folder / named[1]).write_text(body, encoding="utf-8")
         elif language in ("console", "sh"):
             for command, shown in COMMAND.findall(body):
                 run_command(command, shown, folder)

@@ -105,7 +105,7 @@ EXAMPLES = (
          "T2x2x2, got 'T2x3x2'"),
         ("C2x2x3", "sequence 'C2x2x3': expected 3 lengths after C, equal along i, j and l, like "
          "C2x2x2, got 'C2x2x3'"),
-        ("S2", "sequence 'S2': expected 2 lengths after S, like S2x3, got 'S2'"),
+        ("S2", "sequence 'S2': expected 2 lengths after S, like S2x3, got 'S2': write S2x2"),
         ("S0x2", "SummaRectangular: expected one positive length per side (q, u, v), got "
          "(2, 0, 1)"),
         ("K0", "ByOutput: expected one positive length per side (s), got (0,)"),

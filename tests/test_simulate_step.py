@@ -94,8 +94,8 @@ def test_json_has_the_same_numbers() -> None:
     assert sum(row["bytes"] for row in report["traffic"] if row["way"] == "out") == 32 * block
 
 
-def test_a_plan_prints_tokens_per_second() -> None:
-    command = ("simulate", "megatron", "--model", str(CONFIG), "--ranks", "2", "--batch", "2",
+def test_a_plan_tells_tokens_per_second() -> None:
+    command = ("simulate", "megatron", "--model", str(CONFIG), "--devices", "2", "--batch", "2",
                "--positions", "8", "--cluster", "h200-8")  # fmt: skip
     report = json.loads(run(*command, "--json").out)
     step = report["step"]
@@ -136,7 +136,7 @@ WRONG = {
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
         f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got No such "
-        "file or directory"
+        "file or directory: write h200-8"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "

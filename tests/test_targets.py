@@ -96,8 +96,10 @@ def test_a_file_that_says_not_what_it_is_is_refused(
         ("Argument", "expected a class that can be called without arguments, got TypeError: "
          "Argument.__init__() missing 1 required positional argument: 'side'"),
         ("Raises", "expected a class that can be called without arguments, got RuntimeError: no"),
-        ("OneName", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'd'"""),
-        ("Row", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'row'"""),
+        ("OneName", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'd'"""
+         """: write ("d",)"""),
+        ("Row", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 'row'"""
+         """: write ("row",)"""),
         ("Number", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got 2"""),
         ("Sides", """expected axes like ("r", "c") or {"r": "q", "e": "d"}, got {'d': 2}"""),
     ],
@@ -108,17 +110,33 @@ def test_a_class_that_is_no_primitive_is_refused(mine: str, name: str, message: 
     assert str(caught.value) == f"{mine}:{name}: {message}"
 
 
-@pytest.mark.parametrize("suffix", ["", ":", ":None", ":Helper", ":Primitive"])
+@pytest.mark.parametrize(
+    ("suffix", "message"),
+    [
+        (":None", "expected a primitive of FILE, got no class None: write FILE:Rows"),
+        (":Helper", "expected a class that derives from primepar.Primitive, got one that does not: "
+         "write class Helper(Primitive)"),
+        (":Primitive", "expected a class that derives from primepar.Primitive, got one that does "
+         "not: write class Primitive(Primitive)"),
+    ],
+)  # fmt: skip
 def test_a_class_that_is_not_there_is_answered_with_those_that_are(
-    tmp_path: Path, suffix: str
+    tmp_path: Path, suffix: str, message: str
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text("from primepar import Primitive\nclass Rows(Primitive): ...\nclass Helper: ...")
     with pytest.raises(TargetError) as caught:
         resolve(f"{path}{suffix}")
-    assert str(caught.value) == (
-        f"{path}{suffix}: expected file.py:Class with a primitive, got {path}:Rows"
+    assert str(caught.value) == f"{path}{suffix}: {message.replace('FILE', str(path))}"
+
+
+@pytest.mark.parametrize("suffix", ["", ":"])
+def test_a_file_with_one_primitive_names_it(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from primepar.partition import PrimePar\nclass Mine(PrimePar): ...\nclass Helper: ..."
     )
+    assert type(resolve(f"{path}{suffix}")).__name__ == "Mine"
 
 
 def test_a_file_without_a_primitive_says_so(tmp_path: Path) -> None:
@@ -126,6 +144,6 @@ def test_a_file_without_a_primitive_says_so(tmp_path: Path) -> None:
     with pytest.raises(TargetError) as caught:
         resolve(f"{tmp_path}/none.py:Rows")
     assert str(caught.value) == (
-        f"{tmp_path}/none.py:Rows: expected file.py:Class with a primitive, got no subclass of "
-        "primepar.Primitive"
+        f"{tmp_path}/none.py:Rows: expected a class that derives from primepar.Primitive, got none "
+        f"in {tmp_path}/none.py: write class Rows(Primitive)"
     )

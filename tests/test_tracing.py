@@ -15,7 +15,8 @@ from primepar.errors import PrimitiveError, SymbolicError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule import Sequence, lower
 from primepar.schedule.expression import Expression, evaluate, number
-from primepar.schedule.tracing import formula, maps_of, signature
+from primepar.schedule.method_arguments import signature
+from primepar.schedule.tracing import formula, maps_of
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 
@@ -262,6 +263,10 @@ COUNTED = (
     "a device, step or side that is turned into a number, looked up or counted with: "
     "use +, -, *, //, % and where"
 )
+ROUNDED = (
+    "a device, step or side that is rounded or made a number of Python's: write a // b for a "
+    "quotient of whole numbers"
+)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +274,7 @@ COUNTED = (
     [
         ("1", "return dict(M=r if r else 0)", f"FILE:12: Mine.forward: {LANGUAGE}, got {IF}"),
         ("1", "return dict(M=[0, 1, 2][r])", f"FILE:12: Mine.forward: {LANGUAGE}, got {COUNTED}"),
-        ("1", "return dict(M=int(r))", f"FILE:12: Mine.forward: {LANGUAGE}, got {COUNTED}"),
+        ("1", "return dict(M=int(r))", f"FILE:12: Mine.forward: {LANGUAGE}, got {ROUNDED}"),
         ("1", "return dict(M=np.mod(r, s))", f"FILE:12: Mine.forward: {LANGUAGE}, got NumPy's "
          "remainder: use +, -, *, //, % and where"),
         ("min(s, 2)", "return dict(M=r)", f"FILE:9: Mine.steps: {LANGUAGE}, got {IF}"),
@@ -284,8 +289,8 @@ COUNTED = (
          "out a dim that is not split"),
         ("s", "return [r]", "Mine.forward: expected dict(M=..., N=..., K=...), got list: return "
          "the slice index of each dim that the map splits"),
-        ("s", "raise ValueError('no')", "Mine.forward: expected a map that can be called as "
-         "forward(self, r, t, s), got ValueError: no"),
+        ("s", "raise ValueError('no')", "FILE:12: Mine.forward: expected a map that can be called "
+         "as forward(self, r, t, s), got ValueError: no"),
     ],
 )  # fmt: skip
 def test_what_is_no_map_of_slices_is_refused_with_its_place(

@@ -180,8 +180,8 @@ def test_a_line_that_is_no_row_is_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     answer = cases.train(tmp_path / "run", lr=1e200, warmup=0)
     assert answer == (
-        "ConfigError: --lr: expected a rate at which training stays finite, got loss nan and "
-        "gradient norm nan in step 2: take a smaller one than 1e+200"
+        "ConfigError: optimizer.lr: expected a rate at which training stays finite, got loss nan "
+        "and gradient norm nan in step 2: take a smaller one than 1e+200"
     )
     assert list(cases.losses(tmp_path / "run")) == [1]
 

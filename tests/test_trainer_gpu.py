@@ -10,7 +10,10 @@ from command import run
 
 from primepar.distributed.training.log import StepRow, read_log
 
-SMALL = ["--dtype", "float64", "--layers", "1", "--hidden", "32", "--context", "16", "--batch", "4"]
+SMALL = [
+    "--batch", "4", "--set", "training.dtype=float64", "--set", "model.layers=1",
+    "--set", "model.hidden=32", "--set", "model.context=16",
+]  # fmt: skip
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +24,8 @@ pytestmark = [
 def losses(folder: Path, device: str, *arguments: str) -> dict[int, float]:
     """Step -> loss of a run in `folder`."""
     log = folder / f"{device}.jsonl"
-    done = run("train", *SMALL, "--device", device, "--log", str(log), *arguments)
+    changes = ("--set", f"training.device={device}", "--set", f"output.log={log}")
+    done = run("train", *SMALL, *changes, *arguments)
     assert (done.code, done.err) == (0, "")
     return {row.step: row.loss for row in read_log(log) if isinstance(row, StepRow)}
 

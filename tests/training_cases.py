@@ -35,7 +35,8 @@ def train(folder: Path, **changes: Any) -> Any:
     `prove` among the changes is what proves the programs.
     """
     prove: Prove | None = changes.pop("prove", None)
-    sizes = ("batch", "layers", "hidden", "heads", "context") if "plan" in changes else ()
+    in_file = str(changes.get("plan", "")).endswith(".json")
+    sizes = ("batch", "layers", "hidden", "heads", "context") if in_file else ()
     given = {name: getattr(SMALL, name) for name in SMALL.__struct_fields__ if name not in sizes}
     settings = Settings(**{**given, "log": str(folder / "log.jsonl"), **changes})
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -68,7 +69,7 @@ def four_ranks(folder: Path) -> dict[str, Any]:
     dist.barrier()
     other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
     answers["resumed"] = train(folder / "resumed", checkpoint=half, resume=True)
-    answers["other"] = train(folder / "other", checkpoint=other, resume=True, sequence="M2,K2")
+    answers["other"] = train(folder / "other", checkpoint=other, resume=True, plan="M2,K2")
     answers["torn"] = train(folder / "torn", checkpoint=torn_folder, resume=True)
     answers["asked"] = train(folder / "asked", checkpoint=str(folder / "stopped"))
     return answers

@@ -99,13 +99,14 @@ def main(steps):
     heading(3, "Proved: right on every mesh, of any side")
     primepar("verify", "primepar")
 
-    same = ["--steps", steps, "--batch", 4, "--device", "cpu"]
+    same = ["--steps", steps, "--batch", 4, "--set", "training.device=cpu"]
     heading(4, f"Trained on one process: {steps} steps")
-    primepar("train", *same, "--log", ONE)
+    primepar("train", *same, "--set", f"output.log={ONE}")
 
     heading(5, f"Trained on four processes: the same {steps} steps")
     timeline = OUT / "timeline.svg"
-    primepar("train", *same, "--ranks", 4, "--log", FOUR, "--trace", timeline)
+    written = ["--set", f"output.log={FOUR}", "--set", f"output.trace={timeline}"]
+    primepar("train", *same, "--ranks", 4, *written)
 
     heading(6, "Compared")
     (start,), four = rows(FOUR, StartRow), rows(FOUR, StepRow)

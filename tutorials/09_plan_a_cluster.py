@@ -75,7 +75,7 @@ shared = true
 cluster = load_cluster(str(OUT / "09_cluster.toml"))
 
 # %% [markdown]
-# Your own machine can be measured instead: `primepar plan --profile -o cluster.toml`.
+# Your own machine can be measured instead: `primepar profile -o cluster.toml`.
 #
 # ## The order of the cuts
 #
@@ -169,7 +169,7 @@ save_plan(two.plan, OUT / "09_plan.json")
 (OUT / "09_text.txt").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
 command = ["train", "--ranks", "2", "--plan", OUT / "09_plan.json", "--data", OUT / "09_text.txt"]
 done = subprocess.run(
-    [sys.executable, "-m", "primepar", *command, "--steps", "10", "--warmup", "2"],
+    [sys.executable, "-m", "primepar", *command, "--steps", "10", "--set", "optimizer.warmup=2"],
     capture_output=True, text=True, check=True,
 )  # fmt: skip
 lines = [line.partition(",")[0] for line in done.stdout.splitlines() if line.startswith("step")]

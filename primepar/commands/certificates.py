@@ -24,7 +24,7 @@ CertificateOption = Annotated[
     typer.Option(
         "--certificate",
         metavar="OUT.JSON",
-        help="Write what the verdict rests on, for `primepar certify` to check without Z3.",
+        help="Write the certificate of the verdict, which `primepar certify` checks without Z3.",
         show_default=False,
     ),
 ]
@@ -73,12 +73,13 @@ def _made(
             "no certificate, as a refutation has one on one mesh only: write lengths, "
             f"like {placed.of((2,) * len(placed.side_names))}, or certify what --minimal writes"
         )
-    wrong = next((each.details for each in report.properties if each.details is not None), None)
+    refuted = (result.details for result in report.properties if result.details is not None)
+    wrong = next(refuted, None)
     sides = (wrong.sides if wrong else None) or {}
     side = ",".join(map(str, sides.values())) or None
     program = lowered(report.target, placed, side)
-    found = verify_program(program, report.target, timeout=timeout)
-    return certificate(program, found, buffered=False, side=side)
+    verified = verify_program(program, report.target, timeout=timeout)
+    return certificate(program, verified, buffered=False, side=side)
 
 
 def check_name(output: Path | None) -> None:

@@ -12,15 +12,14 @@ from primepar.api.resolve_target import Target
 from primepar.commands.certificates import program_of
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     json_text,
 )
-from primepar.commands.plan import Making
+from primepar.commands.plan_targets import Making
 from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Primitive
@@ -40,7 +39,7 @@ class Checked(Struct, frozen=True):
     """The verdict that is certified if it holds."""
     scope: str
     properties: tuple[str, ...]
-    """What the verdict is about; of memory and traffic a certificate says nothing."""
+    """What the verdict is about; memory and traffic are never certified."""
     reason: str | None = None
     """What does not hold."""
 
@@ -56,17 +55,16 @@ def certify(
     ],
     target: PlanTargetArgument,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check the certificate of a proof or a refutation, without Z3 and without the prover.
 
-    Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate.
+    Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate of TARGET.
     """
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)
     seen = _checked(file, target, placed, making)
     if json:
@@ -99,7 +97,7 @@ def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) 
         step = making.step(placed).program if isinstance(placed, Plan) else None
         program = program_of(target, placed, step, given)
         verdict = "refuted" if given.refuted else "proved"
-        scope = f"for side {given.side}" if given.side else "as it stands"
+        scope = f"for side {given.side}" if given.side else "as given"
         scope += ", with buffered sends" * given.buffered
         properties = certified(given, program)
         try:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     ShapeOption,
     SideOption,
     json_text,
+    likely_cause,
     no_shape,
     on_mesh,
     operator_of,
 )
-from primepar.commands.plan import Making, refuse_for_plan
+from primepar.commands.plan_targets import Making, refuse_for_plan
 from primepar.plan import Plan
-from primepar.schedule import Program
+from primepar.schedule import Primitive, Program
 
 if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
@@ -35,28 +36,27 @@ def check(
     shape: ShapeOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random integers.")] = 0,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare emulated devices with one device, on integers and with ==.
+    """Compare emulated devices with one device: integers, and ==.
 
-    Phases with signatures of their own are computed by exact stand-ins; a training step of a plan
-    also on real numbers, loss and gradients within 1e-10 of the dense transformer's. Ends with 1
-    if a tensor differs, if the schedule is refused, or if other than the method's formula leaves a
-    device.
+    Phases with signatures of their own are computed by exact surrogates. A training step of a plan
+    is also run on real numbers: loss and gradients are compared with the dense transformer's,
+    within 1e-10. Ends with 1 if a tensor differs, if the schedule is refused, or if a device sends
+    more or less than the formula of the method.
     """
-    making = Making(model, ranks, batch, depth, positions)
-    found = making.resolved(target, step=True)
-    if isinstance(found, Plan):
+    making = Making(model, devices, batch, positions)
+    resolved = making.resolved(target, step=True)
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(found)
+        step = making.step(resolved)
         from primepar.reference.check import check_plan
 
-        _end(check_plan(found, step.batch, step.positions, target, seed), json)
-    placed = on_mesh(target, found, side)
+        _end(check_plan(resolved, step.batch, step.positions, target, seed), json)
+    placed = on_mesh(target, resolved, side)
     operator = None if shape is None else operator_of(shape)
     from primepar.reference.check import check as check_sequence
     from primepar.reference.check import check_program
@@ -67,11 +67,14 @@ def check(
         report = check_program(placed, target, seed)
     else:
         raise no_shape(target, shape)
+    if isinstance(resolved, Primitive) and not report.equal:
+        _end(report, json, likely_cause(resolved))
     _end(report, json)
 
 
-def _end(report: CheckReport, json: bool) -> NoReturn:
-    typer.echo(json_text(report) if json else "\n".join(report.lines(_paint)), nl=not json)
+def _end(report: CheckReport, json: bool, cause: Iterable[str] = ()) -> NoReturn:
+    lines = "\n".join([*report.lines(_paint), *cause])
+    typer.echo(json_text(report) if json else lines, nl=not json)
     raise typer.Exit(0 if report.equal else 1)
 
 

@@ -67,7 +67,7 @@ def write_picture(report: Report, output: Path) -> None:
 def write_smallest(
     report: Report, placed: Target | Nesting, output: Path, buffered: bool, seconds: float
 ) -> None:
-    """Write the smallest program that is wrong as the first refuted property of a report says.
+    """Write the smallest program in which the first refuted property of a report is refuted too.
 
     A primitive or a sequence is lowered to the smallest mesh that is wrong. Raises `TargetError`
     where the program that it lowers to is right in this.
@@ -78,14 +78,14 @@ def write_smallest(
     if wrong is None:
         typer.echo(f"nothing is refuted: {output} is not written", err=True)
         return
-    found = minimal(_program(placed, wrong), wrong.name, buffered, seconds)
-    if found is None:
+    smallest = minimal(_program(placed, wrong), wrong.name, buffered, seconds)
+    if smallest is None:
         raise TargetError(
             f"--minimal: expected a program whose {wrong.name} is refuted, got the one that "
             f"{report.target} lowers to, in which it is not: leave --minimal out"
         )
-    save_program(found.program, output)
-    typer.echo("\n".join(_about(wrong.name, found, output)), err=True)
+    save_program(smallest.program, output)
+    typer.echo("\n".join(_about(wrong.name, smallest, output)), err=True)
 
 
 def _program(placed: Target | Nesting, wrong: PropertyResult) -> Program:
@@ -98,13 +98,13 @@ def _program(placed: Target | Nesting, wrong: PropertyResult) -> Program:
     return placed if isinstance(placed, Program) else lower(placed)
 
 
-def _about(name: str, found: Minimal, output: Path) -> list[str]:
-    ranks = found.program.ranks
-    count = sum(map(len, found.program.programs))
-    more = "nothing more can be left out" if found.is_smallest else "the time was up"
+def _about(name: str, smallest: Minimal, output: Path) -> list[str]:
+    ranks = smallest.program.ranks
+    count = sum(map(len, smallest.program.programs))
+    more = "nothing more can be left out" if smallest.is_smallest else "the time was up"
     size = f"{ranks} rank{'s' * (ranks != 1)}, {count} instruction{'s' * (count != 1)}"
     return [
         f"wrote {output}: {name} is refuted with {size}; {more}",
-        f"  {found.sentence.splitlines()[0]}",
+        f"  {smallest.sentence.splitlines()[0]}",
         f"  replay: primepar check {output}",
     ]

@@ -22,25 +22,26 @@ def explore(
     target: TargetArgument,
     side: SideOption = None,
     buffered: Annotated[
-        bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
+        bool, typer.Option("--buffered", help="Let every send return at once, a weaker question.")
     ] = False,
     every: Annotated[
-        bool, typer.Option("--every", help="Look at every interleaving: for small programs.")
+        bool, typer.Option("--every", help="Visit every interleaving. For small programs.")
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", help="States to look at with --every, 200000 by default.", min=1),
+        typer.Option(metavar="N", help="States to visit with --every, 200000 by default.", min=1),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a program state by state, and say which properties hold, as `verify` does without Z3.
+    """Run a program state by state, without Z3, and print which properties hold.
 
-    Ends with 0 if all hold, 1 if one fails, 3 if it cannot tell.
+    It is a second opinion on what `verify` proves. Ends with 0 if all hold, 1 if one fails, 3 if
+    one is unknown.
     """
     from primepar.verify.explorer import explore as explorer
 
     if limit is not None and not every:
-        raise ConfigError(f"--limit: expected --every beside it, got --limit {limit} alone")
+        raise ConfigError(f"--limit: expected --every too, got --limit {limit} alone: add --every")
     placed = on_mesh(target, resolve(target), side)
     program = placed if isinstance(placed, Program) else lower(placed)
     seen = explorer.explore(program, buffered, every, limit or explorer.MOST_STATES)
@@ -72,4 +73,4 @@ def _lines(target: str, program: Program, seen: Exploration) -> Iterator[str]:
         yield f"  rank {rank} hangs in instruction {index} ({text})"
     states = f"{seen.states} state{'s' * (seen.states > 1)}"
     ends = f"{seen.ends} end{'s' * (seen.ends != 1)}"
-    yield f"  {states}, {ends}" + ("" if seen.finished else ", more were not looked at")
+    yield f"  {states}, {ends}" + ("" if seen.finished else ", more were not visited")

@@ -19,7 +19,7 @@ from primepar.schedule.equations import map_equations
 
 
 class Entry(Struct, frozen=True):
-    """What the list says of one primitive."""
+    """What the list prints of one primitive."""
 
     name: str
     summary: str
@@ -31,7 +31,7 @@ class Entry(Struct, frozen=True):
 
 
 def list_(json: JsonOption = False) -> None:
-    """List the registered primitives: their maps, their axes and where they come from."""
+    """List the primitives of the library: maps, axes and sources."""
     entries = [_entry(name, primitive) for name, primitive in PRIMITIVES.items()]
     text = json_text(entries) if json else "\n".join("\n".join(_lines(e)) for e in entries)
     typer.echo(text.rstrip("\n"))

@@ -13,13 +13,14 @@ from primepar.api.placement import MOST_DEVICES as MOST_DEVICES
 from primepar.api.resolve_target import Target
 from primepar.errors import TargetError
 from primepar.plan.plan import Plan
-from primepar.schedule import Linear, Program, Sequence
+from primepar.schedule import Linear, Primitive, Program, Sequence
 
 TargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A registered name, file.py:Class, program.json, or a sequence like K,P2x2.",
+        help="A name that `primepar list` prints, file.py:Class, program.json, or a sequence like "
+        "K,P2x2.",
         show_default=False,
     ),
 ]
@@ -27,8 +28,8 @@ PlanTargetArgument = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="A registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, "
-        "or a preset beside --model.",
+        help="A name that `primepar list` prints, file.py:Class, program.json, a sequence like "
+        "K,P2x2, plan.json, or a preset plan with --model.",
         show_default=False,
     ),
 ]
@@ -37,7 +38,7 @@ SideOption = Annotated[
     typer.Option(
         "--side",
         metavar="S",
-        help="Length of the mesh's side; one length for each side where there are several: 2,3.",
+        help="Side of the mesh. Where it has several sides, one length each: 2,3.",
     ),
 ]
 ModelOption = Annotated[
@@ -45,31 +46,29 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="CONFIG.JSON",
-        help="Make TARGET, a preset like megatron or M2,summa, for this model.",
+        help="Make the preset plan TARGET, like megatron or M2,summa, for this model.",
         show_default=False,
     ),
 ]
-RanksOption = Annotated[
-    int | None, typer.Option("--ranks", help="Devices of the preset.", show_default=False)
+DevicesOption = Annotated[
+    int | None,
+    typer.Option("--devices", help="Devices of the preset plan.", show_default=False),
 ]
 BatchOption = Annotated[
     int | None,
     typer.Option(
         "--batch",
         min=1,
-        help="Sequences of a step: of the preset, or of a plan that leaves them open.",
+        help="Sequences of a training step: of the preset plan, or of a plan that has no batch.",
         show_default=False,
     ),
-]
-DepthOption = Annotated[
-    int | None, typer.Option("--depth", help="Depth of a tesseract plan.", show_default=False)
 ]
 PositionsOption = Annotated[
     int | None,
     typer.Option(
         "--positions",
         min=1,
-        help="Tokens of each sequence of a plan's step; all that the model takes if not given.",
+        help="Tokens of each sequence of a plan's step. By default the model's context.",
         show_default=False,
     ),
 ]
@@ -78,7 +77,7 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="M,N,K",
-        help="Elements of the operator's dims, or B,M,N,K; two for each slice if not given.",
+        help="Elements of the operator's dims, or B,M,N,K. By default two for each slice.",
         show_default=False,
     ),
 ]
@@ -97,6 +96,14 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
             "`primepar train --plan` take one"
         )
     return placement.on_mesh(name, target, side, COMMAND_LINE)
+
+
+def likely_cause(primitive: Primitive) -> list[str]:
+    """A line with the likeliest mistake in a map that is refuted, or no line."""
+    from primepar.schedule.slice_range import unwrapped
+
+    cause = unwrapped(primitive)
+    return [f"  likely cause: {cause}"] if cause else []
 
 
 def operator_of(shape: str) -> Linear:

@@ -1,4 +1,4 @@
-"""What `primepar plan` looks for: least time within memory, least memory within time, or all."""
+"""What `primepar plan` searches: least time, least memory, or the Pareto front of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from primepar.plan.search.planner import Planner
     from primepar.plan.search.result import SearchResult
 
-Goal = Literal["time", "memory", "redundancy"]
+Goal = Literal["time", "memory", "pareto"]
+_WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
+    "time": (("--within",), "time itself is least"),
+    "memory": (("--memory", "--alpha"), "memory itself is least"),
+    "pareto": (("--memory", "--within", "--alpha", "--explain", "--output"),
+               "it lists the whole Pareto front"),
+}  # fmt: skip
+"""Options without effect on a goal, and why."""
 
 
 @dataclass(frozen=True)
@@ -25,73 +32,30 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Objective:
-    """The options that say which plan is the best."""
+class Bounds:
+    """Bounds on a plan: bytes of a device and seconds of a step, None where there is none."""
 
-    goal: Goal
     memory: float | None
     within: float | None
-    pareto: bool
 
-    def check(self, alpha: float, others: Mapping[str, bool]) -> None:
-        """Raise `ConfigError` for an objective without its bound, or options that say nothing."""
+    def check_bounds(self) -> None:
+        """Raise `ConfigError` for a bound that is no positive number."""
         bounds = {"--memory": (self.memory, "bytes"), "--within": (self.within, "seconds")}
         for name, (bound, unit) in bounds.items():
             if bound is not None and not (isfinite(bound) and bound > 0):
                 raise ConfigError(f"{name}: expected more than 0 {unit}, got {bound:g}")
-        if self.goal == "memory" and self.within is None and not self.pareto:
-            raise ConfigError(
-                "--objective memory: expected the seconds that a step may take, got none: "
-                "write --within SECONDS"
-            )
-        if self.pareto:
-            given = {f"--objective {self.goal}": self.goal != "time",
-                     "--memory": self.memory is not None, "--within": self.within is not None,
-                     "--alpha": alpha > 0} | dict(others)  # fmt: skip
-            self.refuse(given, "--pareto", "it lists all plans that none beats")
-        elif self.goal == "memory":
-            given = {"--memory": self.memory is not None, "--alpha": alpha > 0}
-            self.refuse(given, "--objective memory", "memory itself is least")
-        elif self.goal == "redundancy":
-            self.refuse({"--alpha": alpha > 0}, "--objective redundancy",
-                         "redundant bytes alone are least")  # fmt: skip
-        else:
-            self.refuse({"--within": self.within is not None}, "--objective time",
-                         "time itself is least")  # fmt: skip
 
     @staticmethod
-    def refuse(given: Mapping[str, bool], beside: str, because: str) -> None:
-        """Raise `ConfigError` for an option that says nothing beside another."""
+    def refuse(given: Mapping[str, bool], with_: str, because: str) -> None:
+        """Raise `ConfigError` for an option that has no effect together with another."""
         for option, is_given in given.items():
             if is_given:
                 raise ConfigError(
-                    f"{option}: expected none beside {beside}, as {because}: leave it out"
+                    f"{option}: expected none together with {with_}, as {because}: leave it out"
                 )
 
-    def best(self, planner: Callable[[bool], Planner]) -> SearchResult:
-        """The best plan; `planner` makes one that keeps what costs more and takes less memory.
-
-        Raises `PlanError` where no plan is within the bound.
-        """
-        if self.within is not None:
-            return self.smallest(planner, self.within)
-        from primepar.plan.search.search import EXACT, search
-
-        found = search(planner(False))
-        cluster = found.planner.training.cluster
-        bound = cluster.memory if self.memory is None else self.memory
-        if found.memory <= bound or max(found.held) <= bound:
-            return found
-        if found.planner.training.links.devices > EXACT:
-            raise PlanError(
-                f"expected a plan within {bound:,.0f} bytes of a device, got one of "
-                f"{ceil(found.memory):,} bytes: on so many devices only the fastest is searched: "
-                "take more --devices, a smaller --batch, or --alpha for less memory"
-            )
-        return self.fastest(planner(True), bound, held=True)
-
     def fastest(self, planner: Planner, bound: float, held: bool = False) -> SearchResult:
-        """The fastest plan within so many bytes, as the search adds them up.
+        """The fastest plan within `bound` bytes, as the search adds them up.
 
         Where there is none, the smallest, if `held` is asked for and a device holds no more at
         once. Raises `PlanError`.
@@ -100,46 +64,95 @@ class Objective:
 
         tradeoff = Tradeoff(planner)
         least = tradeoff.least_memory()
-        found = tradeoff.fastest(max(bound, least))
-        assert found is not None, "the smallest plan is within the bound"
-        taken = max(found.held) if held and least > bound else ceil(least)
-        if taken > bound:
+        result = tradeoff.fastest(max(bound, least))
+        assert result is not None, "the smallest plan is within the bound"
+        least_bytes = max(result.held) if held and least > bound else ceil(least)
+        if least_bytes > bound:
             whose = f"a device of the cluster {planner.training.cluster.name}"
             raise PlanError(
                 f"expected a plan within the {bound:,.0f} bytes of "
                 f"{whose if self.memory is None else '--memory'}, got none: the smallest takes "
-                f"{taken:,} bytes, {taken - bound:,.0f} too many: take more --devices or a "
-                "smaller --batch"
+                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: take more --devices "
+                "or a smaller --batch"
             )
-        return found
+        return result
 
     @staticmethod
     def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
-        """The smallest plan within so many seconds. Raises `PlanError`."""
+        """The smallest plan within `within` seconds. Raises `PlanError`."""
         from primepar.plan.search.search import search
         from primepar.plan.search.tradeoff import Tradeoff
 
-        found = Tradeoff(planner(True)).smallest(within)
-        if found is None:
+        result = Tradeoff(planner(True)).smallest(within)
+        if result is None:
             shortest = search(planner(False)).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
             )
-        return found
+        return result
+
+
+@dataclass(frozen=True)
+class Objective(Bounds):
+    """The options of `primepar plan` that define which plan is the best."""
+
+    goal: Goal
+
+    def check(self, alpha: float, others: Mapping[str, bool]) -> None:
+        """Raise `ConfigError` for an objective without its bound, or options without effect."""
+        self.check_bounds()
+        if self.goal == "memory" and self.within is None:
+            raise ConfigError(
+                "--objective memory: expected the seconds that a step may take, got none: "
+                "write --within SECONDS"
+            )
+        given = {
+            "--memory": self.memory is not None,
+            "--within": self.within is not None,
+            "--alpha": alpha > 0,
+            **others,
+        }
+        without_effect, because = _WITHOUT_EFFECT[self.goal]
+        self.refuse({name: given[name] for name in without_effect},
+                    f"--objective {self.goal}", because)  # fmt: skip
+
+    def best(self, planner: Callable[[bool], Planner]) -> SearchResult:
+        """The best plan; `planner(True)` keeps states that take more time and less memory.
+
+        Raises `PlanError` where no plan is within the bound.
+        """
+        if self.within is not None:
+            return self.smallest(planner, self.within)
+        from primepar.plan.search.search import EXACT, search
+
+        result = search(planner(False))
+        cluster = result.planner.training.cluster
+        bound = cluster.memory if self.memory is None else self.memory
+        if result.memory <= bound or max(result.held) <= bound:
+            return result
+        if result.planner.training.links.devices > EXACT:
+            raise PlanError(
+                f"expected a plan within {bound:,.0f} bytes of a device, got one of "
+                f"{ceil(result.memory):,} bytes: on this many devices only the fastest is "
+                "searched: take more --devices, a smaller --batch, or --alpha for less memory"
+            )
+        return self.fastest(planner(True), bound, held=True)
 
     @staticmethod
     def front(planner: Planner) -> list[Outcome]:
-        """Plans that none beats in time and memory, the fastest first."""
+        """The Pareto front of time and memory, the fastest first."""
         from primepar.plan.search.tradeoff import Tradeoff
 
-        return [Outcome(each.seconds, each.memory) for each in Tradeoff(planner).front()]
+        return [Outcome(plan.seconds, plan.memory) for plan in Tradeoff(planner).front()]
 
 
 def front_words(front: list[Outcome]) -> str:
     """The front as a table."""
-    rows = [(f"{1e3 * each.seconds:,.3f}", f"{each.memory / 2**20:,.3f}") for each in front]
+    rows = [(f"{1e3 * plan.seconds:,.3f}", f"{plan.memory / 2**20:,.3f}") for plan in front]
     widths = [max(map(len, column)) for column in zip(("ms", "MiB"), *rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
              for row in [("ms", "MiB"), *rows]]  # fmt: skip
-    return "\n".join([*lines, "", f"{len(front)} plans that none beats in time and memory"]) + "\n"
+    return (
+        "\n".join([*lines, "", f"{len(front)} plans on the Pareto front of time and memory"]) + "\n"
+    )

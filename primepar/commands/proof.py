@@ -33,18 +33,18 @@ def prove(program: Program, name: str) -> str:
     from primepar.verify import verify_program
 
     report = verify_program(program, name)
-    for each in report.properties:
-        if each.verdict == report.verdict != "proved":
-            words = (each.counterexample or each.reason or "").splitlines()[0]
+    for result in report.properties:
+        if result.verdict == report.verdict != "proved":
+            words = (result.counterexample or result.reason or "").splitlines()[0]
             raise RefutedError(
-                f"{name}: expected a program that is proved, got {each.name} {each.verdict}: "
-                f"{words}; look at it with primepar verify, or add --no-verify to run it all the "
-                "same"
+                f"{name}: expected a program that is proved, got {result.name} {result.verdict}: "
+                f"{words}; look at it with primepar verify, or add --set checks.verify=false to "
+                "run it all the same"
             )
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.touch()
-    return f"proved in {sum(each.seconds for each in report.properties):.1f} s"
+    return f"proved in {sum(result.seconds for result in report.properties):.1f} s"
 
 
 def _folder() -> Path:
@@ -59,8 +59,8 @@ def _key(program: Program) -> str:
 @cache
 def _provers() -> bytes:
     """A digest of the code that the verdict depends on."""
-    root, found = Path(__file__).parent.parent, sha256()
+    root, digest = Path(__file__).parent.parent, sha256()
     for package in PROVERS:
         for path in sorted((root / package).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.digest()
+            digest.update(path.read_bytes())
+    return digest.digest()

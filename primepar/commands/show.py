@@ -11,17 +11,16 @@ import typer
 from primepar.api.drawings import grid_of
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     SideOption,
     json_text,
     on_mesh,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan, show_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan, show_plan
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
@@ -41,18 +40,18 @@ def show(
         typer.Option(help="Draw only this phase.", show_default=False),
     ] = None,
     program: Annotated[
-        bool, typer.Option("--program", help="The lowered program, to read, edit and verify.")
+        bool, typer.Option("--program", help="Print the lowered program, to read, edit and verify.")
     ] = False,
     passes: Annotated[
         bool,
         typer.Option(
-            "--passes", help="What each pass makes of the program of a plan's training step."
+            "--passes",
+            help="Print what each pass changes in the program of a plan's step.",
         ),
     ] = False,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: Annotated[
         Path | None,
@@ -66,31 +65,31 @@ def show(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Draw the space-time grid: what each device multiplies at each step, and what moves.
+    """Draw a schedule: what each device multiplies at each step, and what moves.
 
     `I[0,0] -> 1` is a block that leaves for device 1 while the products of the step run. A plan is
-    told operator by operator: its sequence, where its input and output lie, and what moves between;
-    its program is that of a whole training step, after the passes that `--passes` lists.
+    printed operator by operator: the sequence, the layouts of input and output, and what moves
+    between them. Its program is that of a whole training step, after the passes of --passes.
     """
-    making = Making(model, ranks, batch, depth, positions)
-    found = making.resolved(target, step=program or passes)
-    if isinstance(found, Plan):
+    making = Making(model, devices, batch, positions)
+    resolved = making.resolved(target, step=program or passes)
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--phase": phase})
         if passes:
-            _show_passes(target, making.step(found), output, program, json)
+            _show_passes(target, making.step(resolved), output, program, json)
         elif program:
             _check_output(output, program)
-            _show_step(making.step(found), output, json)
+            _show_step(making.step(resolved), output, json)
         else:
-            show_plan(found, output, json)
+            show_plan(resolved, output, json)
         return
     if passes:
         raise TargetError(
             f"{target}: expected a plan with --passes, as they are of the program of a training "
-            "step, got no plan: name one, such as megatron-sp with --model and --ranks"
+            "step, got no plan: name one, such as megatron-sp with --model and --devices"
         )
     _check_output(output, program)
-    placed = on_mesh(target, found, side)
+    placed = on_mesh(target, resolved, side)
     lowered = _lowered(target, placed, phase)
     if output is None:
         grid = grid_of(target, placed, lowered)
@@ -117,8 +116,10 @@ def _show_passes(
         )
     from primepar.commands.show_passes import passes_text, stages
 
-    found = stages(step)
-    typer.echo(json_text(found) if json else passes_text(f"{target}, {step}", found), nl=False)
+    resolved = stages(step)
+    typer.echo(
+        json_text(resolved) if json else passes_text(f"{target}, {step}", resolved), nl=False
+    )
 
 
 def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:
@@ -143,7 +144,7 @@ def _lowered(name: str, placed: Sequence | Program, phase: Phase | None) -> Prog
         return lower(placed, phases=PHASES if phase is None else (phase,))
     if phase is not None:
         raise TargetError(
-            f"{name}: expected no --phase, as a program is shown as it stands, got --phase "
+            f"{name}: expected no --phase, as a program is shown as given, got --phase "
             f"{phase}: leave it out"
         )
     return placed

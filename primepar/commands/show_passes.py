@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from primepar.commands.plan import TrainingStep
+from primepar.commands.plan_targets import TrainingStep
 from primepar.operators import lower_step
 from primepar.passes import PASSES, apply
 from primepar.passes.liveness import peaks
@@ -39,23 +39,23 @@ class PassResult:
 def stages(step: TrainingStep) -> list[PassResult]:
     """The step as it is lowered, and after each of the passes, one after the other."""
     program = lower_step(step.plan, step.batch, step.positions, passes=())
-    found = [PassResult.of(BEFORE, program)]
+    results = [PassResult.of(BEFORE, program)]
     for name in PASSES:
         program = apply(program, [name])
-        found.append(PassResult.of(name, program))
-    return found
+        results.append(PassResult.of(name, program))
+    return results
 
 
-def passes_text(title: str, found: list[PassResult]) -> str:
+def passes_text(title: str, results: list[PassResult]) -> str:
     """A table with a column for every pass."""
-    kinds = sorted({kind for stage in found for kind in stage.instructions})
+    kinds = sorted({kind for stage in results for kind in stage.instructions})
     rows: list[tuple[str, list[float]]] = [
-        (kind, [stage.instructions.get(kind, 0) for stage in found]) for kind in kinds
+        (kind, [stage.instructions.get(kind, 0) for stage in results]) for kind in kinds
     ]
-    rows.append(("all instructions", [sum(stage.instructions.values()) for stage in found]))
-    rows.append(("sent by a rank", [max(stage.sent) for stage in found]))
-    rows.append(("alive on a rank", [max(stage.peak) for stage in found]))
-    texts = [["", *(stage.name for stage in found)]]
+    rows.append(("all instructions", [sum(stage.instructions.values()) for stage in results]))
+    rows.append(("sent by a rank", [max(stage.sent) for stage in results]))
+    rows.append(("live on a rank", [max(stage.peak) for stage in results]))
+    texts = [["", *(stage.name for stage in results)]]
     texts += [[name, *(f"{count:,}" for count in counts)] for name, counts in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = [

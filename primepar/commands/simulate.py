@@ -13,12 +13,11 @@ from primepar.api.drawings import in_readable_unit
 from primepar.api.resolve_target import Target
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     ShapeOption,
     SideOption,
     json_text,
@@ -26,13 +25,13 @@ from primepar.commands.options import (
     on_mesh,
     operator_of,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
-from primepar.plan.cluster import Cluster, load_cluster
+from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import simulate_step
@@ -44,7 +43,8 @@ def simulate(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="A shipped cluster, like h200-8, or a TOML file of one."
+            metavar="FILE",
+            help=f"Cluster file (TOML), or a preset: {', '.join(shipped_clusters())}.",
         ),
     ],
     side: SideOption = None,
@@ -52,52 +52,51 @@ def simulate(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Type of all elements; the first that the cluster has if not given.",
-            show_default=False,
+            help="Type of all elements.",
+            show_default="the cluster's first",
         ),
     ] = None,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Write the time line: a picture (.svg), a Chrome trace (.json) or text (.txt).",
+            help="Write the timeline: a picture (.svg), a Chrome trace (.json) or text (.txt).",
             show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a program on a cluster, event by event: time, memory, bytes per link, a time line.
+    """Simulate a program on a cluster: time, memory, bytes on each link, and a timeline.
 
-    The program is the one that `primepar verify` proves and `primepar train` executes; of a plan,
-    a whole training step. The data is not looked at.
+    The program is the one that `primepar verify` proves and `primepar train` executes. Of a plan it
+    is a whole training step.
     """
     if output is not None and output.suffix not in (".svg", ".json", ".txt"):
         raise TargetError(
             "--output: expected a name that ends with .svg (the picture), .json (the trace) or "
             f".txt (the text), got {output}"
         )
-    making = Making(model, ranks, batch, depth, positions)
-    found, machine = making.resolved(target, step=True), load_cluster(cluster)
+    making = Making(model, devices, batch, positions)
+    resolved, machine = making.resolved(target, step=True), load_cluster(cluster)
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
     step = None
-    if isinstance(found, Plan):
+    if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(found)
-        run = simulate_step(found, step.batch, step.positions, machine, kind)
+        step = making.step(resolved)
+        run = simulate_step(resolved, step.batch, step.positions, machine, kind)
     else:
-        run = simulated(_program(target, found, side, shape), machine, kind)
-    told = _told(target, machine, kind, run, step)
+        run = simulated(_program(target, resolved, side, shape), machine, kind)
+    summary = _summary(target, machine, kind, run, step)
     if output is not None:
         write_text(output, _drawn(run, output.suffix))
     if json:
-        typer.echo(json_text(told), nl=False)
+        typer.echo(json_text(summary), nl=False)
         return
     typer.echo("\n".join(_lines(target, machine, kind, run, step)))
     if output is not None:
@@ -108,8 +107,8 @@ def simulate(
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
 
 
-def _program(target: str, found: Target, side: str | None, shape: str | None) -> Program:
-    placed = on_mesh(target, found, side)
+def _program(target: str, resolved: Target, side: str | None, shape: str | None) -> Program:
+    placed = on_mesh(target, resolved, side)
     if isinstance(placed, Program):
         if shape is not None:
             raise no_shape(target, shape)
@@ -129,28 +128,28 @@ def _drawn(run: Simulation, suffix: str) -> str:
     return timeline_svg(events, unit=unit) if suffix == ".svg" else timeline_text(events, 160, unit)
 
 
-def _told(
+def _summary(
     target: str, cluster: Cluster, dtype: str, run: Simulation, step: TrainingStep | None
 ) -> dict[str, object]:
     """What `--json` prints; bytes, seconds and operations."""
-    told: dict[str, object] = {"target": target, "cluster": cluster.name, "dtype": dtype}
+    summary: dict[str, object] = {"target": target, "cluster": cluster.name, "dtype": dtype}
     if step is not None:
         tokens = step.batch * step.positions
-        told["step"] = {"batch": step.batch, "positions": step.positions,
+        summary["step"] = {"batch": step.batch, "positions": step.positions,
                         "tokens_per_second": tokens / run.seconds}  # fmt: skip
     return {
-        **told,
+        **summary,
         "ranks": len(run.peak),
         "seconds": run.seconds,
         "operations": run.operations,
         "computing": run.computing,
-        "sent": [float(each) for each in run.sent],
+        "sent": [float(count) for count in run.sent],
         "peak": run.peak,
         "fits": max(run.peak) <= cluster.memory,
         "traffic": [
-            {"level": each.level, "first": each.first, "devices": each.devices,
-             "way": "out" if each.out else "in", "bytes": float(each.bytes), "busy": each.busy}
-            for each in run.traffic
+            {"level": way.level, "first": way.first, "devices": way.devices,
+             "way": "out" if way.out else "in", "bytes": float(way.bytes), "busy": way.busy}
+            for way in run.traffic
         ],
     }  # fmt: skip
 
@@ -172,13 +171,13 @@ def _lines(
         yield (f"  operations {_amount(total, '')}, {_amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
     yield f"  computing  {_range(run.computing, 's')} per device"
-    yield f"  sent       {_range([float(each) for each in run.sent], 'B')} per device"
+    yield f"  sent       {_range([float(count) for count in run.sent], 'B')} per device"
     yield f"  peak       {_range(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
     for level, link in enumerate(cluster.links):
-        ways = [each for each in run.traffic if each.level == level]
+        ways = [way for way in run.traffic if way.level == level]
         if ways:
-            bytes_ = sum(each.bytes for each in ways if each.out)
-            most = max(ways, key=lambda each: each.busy)
+            bytes_ = sum(way.bytes for way in ways if way.out)
+            most = max(ways, key=lambda way: way.busy)
             yield (f"  links      {_amount(float(bytes_), 'B')} within {link.joins} devices, the "
                    f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
 
@@ -200,7 +199,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "
 def _amount(value: float, unit: str) -> str:
     """`12.3 ms`, in decimal prefixes; seconds have none above 1."""
     prefixes = _PREFIXES[5:] if unit == "s" else _PREFIXES
-    factor, prefix = next((each for each in prefixes if value >= each[0]), (1, ""))
+    factor, prefix = next((pair for pair in prefixes if value >= pair[0]), (1, ""))
     return f"{value / factor:.4g} {prefix}{unit}".rstrip()
 
 

@@ -1,16 +1,18 @@
 """What is wrong with how a command was called, in one line as every other error.
 
-Typer raises what Click calls a usage error. Which class it is tells what it knows: a parameter, the
+Typer raises what Click calls a usage error. Its class defines what it knows: a parameter, the
 name of an option, the command.
 """
 
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, Final
 
 import typer
+
+from primepar.commands.suggestions import argument_instead, command_instead, option_instead
 
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """What Typer raises for an unknown, missing or wrong option, argument or command."""
@@ -27,14 +29,14 @@ def usage_line(error: Any, arguments: list[str]) -> str:
             )
         return f"{name}: {_value(error.message, name, arguments)}: see {path} --help"
     if hasattr(error, "possibilities"):
-        near = (error.possibilities or ["--help"])[0]
-        return f"{error.option_name}: expected an option of {path}, got no such one: write {near}"
+        instead = option_instead(error.option_name, error.ctx.command, path)
+        return f"{error.option_name}: expected an option of {path}, got no such one: {instead}"
     if hasattr(error, "option_name"):
         option = error.option_name
         if "requires" in error.message:
             return f"{option}: expected a value, got none: write {option} VALUE"
         return f"{option}: expected no value, got one: write {option}"
-    return _of_words(error, path)
+    return _of_words(error, path, arguments)
 
 
 def _name(param: Any) -> str:
@@ -46,16 +48,16 @@ def _name(param: Any) -> str:
 
 def _call(param: Any, path: str, ctx: Any) -> str:
     """The option with its value, or the command with all of its arguments; and what it means."""
-    said = (param.help or "").rstrip(".")
-    meaning = f" ({said[:1].lower()}{said[1:]})" if said else ""
+    text = (param.help or "").rstrip(".")
+    meaning = f" ({text[:1].lower()}{text[1:]})" if text else ""
     if param.param_type_name == "option":
         return f"{_name(param)} {param.metavar or 'VALUE'}{meaning}"
-    arguments = [each for each in ctx.command.params if each.param_type_name == "argument"]
+    arguments = [param for param in ctx.command.params if param.param_type_name == "argument"]
     return f"{path} {' '.join(map(_name, arguments))}{meaning}"
 
 
 def _value(message: str, name: str, arguments: list[str]) -> str:
-    """What Typer says of a value, in the words of this house where they are known."""
+    """The message of Typer about a value, in the form of all messages where it is known."""
     choice = re.fullmatch(r"(?:Value error, )?(.*) is not one of (.*?)\.?", message)
     if choice:
         return f"expected one of {choice[2].replace(chr(39), '')}, got {choice[1]}"
@@ -68,24 +70,32 @@ def _value(message: str, name: str, arguments: list[str]) -> str:
 
 
 def _given(name: str, arguments: list[str]) -> str:
-    """The last value that was given to an option."""
-    found = "another value"
-    for at, word in enumerate(arguments):
-        if word == name and at + 1 < len(arguments):
-            found = repr(arguments[at + 1])
+    """The last value that was given to an option, or the first that is given to no option."""
+    value = "" if name.startswith("-") else next(iter(_plain(arguments[1:])), "")
+    for place, word in enumerate(arguments):
+        if word == name and place + 1 < len(arguments):
+            value = arguments[place + 1]
         elif word.startswith(f"{name}="):
-            found = repr(word.removeprefix(f"{name}="))
-    return found
+            value = word.removeprefix(f"{name}=")
+    return repr(value) if value else "another value"
 
 
-def _of_words(error: Any, path: str) -> str:
+def _plain(arguments: list[str]) -> list[str]:
+    """The words before the first option."""
+    return list(takewhile(lambda word: not word.startswith("-"), arguments))
+
+
+def _of_words(error: Any, path: str, arguments: list[str]) -> str:
     """A command that there is not, or one argument too many."""
     command = re.match(r"No such command '(.*?)'\.", error.message)
     if command:
         known = list(error.ctx.command.commands)
-        near = get_close_matches(command[1], known, n=1) or known[:1]
-        return f"expected one of {', '.join(known)}, got {command[1]!r}: write {path} {near[0]}"
+        return f"expected one of {', '.join(known)}, got {command[1]!r}: " + command_instead(
+            command[1], known, path
+        )
     extra = re.search(r"extra argument.*\((.*)\)", error.message)
     if extra:
-        return f"expected no more arguments of {path}, got {extra[1]}: leave it out"
+        word = extra[1].partition(" ")[0]
+        instead = argument_instead(word, _plain(arguments[1:]), error.ctx.command, path)
+        return f"expected no more arguments of {path}, got {extra[1]}: {instead}"
     return str(error.message)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import Target
 from primepar.commands.certificates import (
     CertificateOption,
     check_name,
@@ -23,16 +24,16 @@ from primepar.commands.counterexamples import (
 )
 from primepar.commands.options import (
     BatchOption,
-    DepthOption,
+    DevicesOption,
     JsonOption,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
-    RanksOption,
     SideOption,
     json_text,
+    likely_cause,
 )
-from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.plan import Plan
@@ -54,39 +55,38 @@ def verify(
     all_sides: Annotated[
         bool,
         typer.Option(
-            "--all-sides", help="Prove a primitive, or K,P, for every side (the default)."
+            "--all-sides", help="Prove a primitive, or K,P, for every side. This is the default."
         ),
     ] = False,
     buffered: Annotated[
-        bool, typer.Option("--buffered", help="Let every send return at once: a weaker question.")
+        bool, typer.Option("--buffered", help="Let every send return at once, a weaker question.")
     ] = False,
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds in all; what is not told by then is unknown.",
+            help="Seconds in all. A property that is not decided by then is unknown.",
         ),
     ] = 60.0,
     model: ModelOption = None,
-    ranks: RanksOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = None,
-    depth: DepthOption = None,
     positions: PositionsOption = None,
     output: CounterexampleOption = None,
     smallest: MinimalOption = None,
     certificate: CertificateOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove a primitive for every side of the mesh, or a sequence or program as it stands.
+    """Prove a primitive on every mesh, or a sequence or a program as given.
 
-    A sequence without lengths, like K,P, is proved for every length of every member.
-    Of a plan a whole training step is proved: forward, backward, sums of gradients and updates.
-    Ends with 0 if all is proved, 1 if something is refuted, 3 if something is unknown.
+    A sequence without lengths, like K,P, is proved for every length of every member. Of a plan a
+    whole training step is proved: forward, backward, sums of gradients and updates. Ends with 0
+    if all is proved, 1 if something is refuted, 3 if something is unknown.
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     check_names(output, smallest)
     check_name(certificate)
-    making = Making(model, ranks, batch, depth, positions)
+    making = Making(model, devices, batch, positions)
     placed = making.nesting(target) or making.resolved(target, step=True)
     step = None
     if isinstance(placed, Nesting):
@@ -109,12 +109,12 @@ def verify(
     else:
         placed = lowered(target, placed, side)
         report = _program(placed, target, buffered, timeout)
-        scope = f"for side {side}" if side else "as it stands"
+        scope = f"for side {side}" if side else "as given"
         replay = _replay(target, side)
     if json:
         typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, scope, replay)))
+        typer.echo("\n".join(_lines(report, scope, _cause(report, placed), replay)))
     if output is not None:
         write_picture(report, output)
     if smallest is not None:
@@ -122,6 +122,13 @@ def verify(
     if certificate is not None:
         write_certificate(report, placed, certificate, side, buffered, timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _cause(report: Report, placed: Target | Nesting) -> list[str]:
+    """The line with the likeliest mistake in a primitive, or no line."""
+    if report.verdict == "refuted" and isinstance(placed, Primitive):
+        return likely_cause(placed)
+    return []
 
 
 def _named(target: str, side: str | None) -> str:
@@ -194,8 +201,9 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
     }
 
 
-def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
+def _lines(report: Report, scope: str, cause: list[str], replay: str) -> Iterator[str]:
     yield from report.lines(scope, seconds=True, paint=_paint)
+    yield from cause
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
@@ -216,8 +224,8 @@ def _replay(target: str, side: str | None) -> str:
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
     """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
-    found = next((each.details for each in report.properties if each.details), None)
-    sides = tuple((found.sides or {}).values()) if found else ()
+    details = next((result.details for result in report.properties if result.details), None)
+    sides = tuple((details.sides or {}).values()) if details else ()
     if not all(labelled(name) for name in nesting.names) or not sides:
         return f"primepar verify {target} --minimal wrong.json && primepar check wrong.json"
     return f"primepar check {nesting.of(sides)}"
@@ -225,6 +233,6 @@ def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
 
 def _smallest_sides(primitive: Primitive, report: Report) -> str:
     """The sides that the first counterexample starts with, `s=2 (2x2 devices): ...`."""
-    refuted = (each.counterexample for each in report.properties if each.counterexample)
+    refuted = (result.counterexample for result in report.properties if result.counterexample)
     mesh = next(refuted, "").partition("(")[0]
     return ",".join(re.findall(r"=(\d+)", mesh)[: len(primitive.side_names)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, nearest
 from primepar.models.config import ModelConfig
 from primepar.models.config_json import load_config
 
@@ -44,5 +44,6 @@ def find_model(name_or_path: str) -> ModelConfig:
     if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".json":
         raise ConfigError(
             f"expected a config.json or one of {', '.join(MODELS)}, got {name_or_path}"
+            f"{nearest(name_or_path, MODELS, cutoff=0.85)}"
         )
     return load_config(name_or_path)

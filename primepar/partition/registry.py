@@ -67,14 +67,36 @@ def _element(token: str, text: str, linear: bool) -> Element:
         replicated = " (R is for operators that are not linear, in a plan)"
         raise SequenceError(
             f"sequence {text!r}: expected primitives like {_examples()}, got {token!r}"
-            f"{replicated if Replicated in known else ''}"
+            f"{replicated if Replicated in known else _respelt(token, text)}"
         )
     for primitive in (kind() for kind in known):
         two = "2" if len(primitive.axis_sides) == 1 else ""
         sides = primitive.sides_of(tuple(map(int, re.findall(r"\d+", match[2] or two))))
         if sides is not None:
             return Element(primitive, sides)
-    raise SequenceError(f"sequence {text!r}: expected {_lengths(primitive)}, got {token!r}")
+    raise SequenceError(
+        f"sequence {text!r}: expected {_lengths(primitive)}, got {token!r}"
+        f"{_repeated(primitive, match)}"
+    )
+
+
+def _repeated(primitive: Primitive, match: re.Match[str]) -> str:
+    """`: write P3x3` for P3, the one length along every axis."""
+    if not match[2] or "x" in match[2]:
+        return ""
+    lengths = (int(match[2]),) * (primitive.example.count("x") + 1)
+    fits = primitive.sides_of(lengths) is not None
+    return f": write {primitive.label}{'x'.join(map(str, lengths))}" if fits else ""
+
+
+def _respelt(token: str, text: str) -> str:
+    """`: write P2x2` for p2X2, and `: write K2,P2x2` for K2;P2x2, if that is what was meant."""
+    found = re.findall(r"([A-Za-z]+?)(\d+(?:x\d+)*)?(?![\dA-Za-z])", token.replace("X", "x"))
+    labels = {kind.label.lower(): kind.label for kind in PRIMITIVES.values()}
+    words = [f"{labels.get(label.lower())}{lengths}" for label, lengths in found]
+    known = bool(words) and all(label.lower() in labels for label, _ in found)
+    plain = re.sub(r"[^A-Za-z0-9]", "", token).lower() == "".join(words).lower()
+    return f": write {text.replace(token, ','.join(words))}" if known and plain else ""
 
 
 def _labelled(label: str) -> list[type[Primitive]]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from primepar.errors import ClusterError
+from primepar.errors import ClusterError, nearest
 from primepar.files import read_bytes
 
 SHIPPED_CLUSTERS: Final = Path(__file__).parent / "clusters"
@@ -173,7 +173,7 @@ def load_cluster(name: str) -> Cluster:
     except OSError as error:
         raise ClusterError(
             f"{name}: expected a cluster file or one of {', '.join(shipped_clusters())}, got "
-            f"{error.strerror}"
+            f"{error.strerror}{nearest(name, shipped_clusters())}"
         ) from None
     except UnicodeDecodeError:
         raise ClusterError(f"{name}: expected TOML, got no text in UTF-8") from None

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
 
-from primepar.errors import PlanError
+from primepar.errors import PlanError, nearest
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.plan.plan import MOST_RANKS, Plan
@@ -130,7 +130,7 @@ PRESETS = {
 }
 """Name -> method, in the order of the tutorials."""
 
-_NAME = re.compile(r"(?:M(\d+),)?([^,]*)")
+_NAME = re.compile(r"(?:M(\d+),)?([^,:]*)(?::(\d+))?")
 
 
 def preset_plan(
@@ -138,15 +138,14 @@ def preset_plan(
     model: ModelConfig,
     ranks: int,
     batch: int | None = None,
-    depth: int | None = None,
 ) -> Plan:
     """The plan of a method for a model on `ranks` devices.
 
-    `M2,megatron` runs two data-parallel copies of the method, each on half of the devices and half
-    of the batch. `depth` is Tesseract's d; by default the largest up to q. Raises `PlanError` for
-    an unknown method, and where the mesh or the model does not fit it.
+    `M2,megatron` runs two copies of the method, each on its half of the devices and of the batch.
+    `tesseract:2` has depth 2; by default the depth is the largest up to q. Raises `PlanError` for
+    a method, a mesh or a model that do not fit.
     """
-    copies, method = _parse(name, ranks)
+    copies, method, depth = _parse(name, ranks)
     lengths = _lengths(method, name, copies, ranks, depth)
     roles = PRESETS[method].roles(*lengths)
     data = f"M{copies}," if copies > 1 else ""
@@ -157,13 +156,13 @@ def preset_plan(
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
 
 
-def _parse(name: str, ranks: int) -> tuple[int, str]:
-    """Number of data-parallel copies, and the name of the method."""
+def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
+    """Number of copies, the method, and its depth where one is given."""
     match = _NAME.fullmatch(name)
     if not match or match[2] not in PRESETS:
         raise PlanError(
-            f"expected a preset ({', '.join(PRESETS)}), or M<d>, before one as in M2,megatron, "
-            f"got {name!r}"
+            f"expected a preset plan ({', '.join(PRESETS)}), or M<d>, before one as in "
+            f"M2,megatron, got {name!r}{nearest(name, PRESETS)}"
         )
     if not 1 <= ranks <= MOST_RANKS:
         raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")
@@ -173,7 +172,7 @@ def _parse(name: str, ranks: int) -> tuple[int, str]:
             f"{name}: expected a number of devices that M{copies} divides, got {ranks}: "
             f"take {max(1, copies)} or a multiple of it, or another M"
         )
-    return copies, match[2]
+    return copies, match[2], int(match[3]) if match[3] else None
 
 
 def _lengths(method: str, name: str, copies: int, ranks: int, depth: int | None) -> tuple[int, ...]:
@@ -198,7 +197,8 @@ def _lengths_of_depth(
 ) -> tuple[int, ...]:
     if method != "tesseract":
         raise PlanError(
-            f"{name}: expected no depth, which only tesseract has, got {depth}: leave it out"
+            f"{name}: expected no depth, which only tesseract has, got :{depth}: write "
+            f"{name.partition(':')[0]}"
         )
     layer, rest = divmod(ranks // copies, max(1, depth))
     side = _square(layer)

@@ -37,6 +37,12 @@ _NUMBER = (
     "a device, step or side that is turned into a number, looked up or counted with: "
     "use +, -, *, //, % and where"
 )
+_ROUNDED = (
+    "a device, step or side that is rounded or made a number of Python's: write a // b for a "
+    "quotient of whole numbers"
+)
+_KEY = "a device, step or side as a member of a set or a key of a dict: write dict(M=..., N=...)"
+_BITS = "bits of a device, step or side: write // 2 and % 2, and join conditions with &, | and ~"
 _TRUTH = "a comparison that is used as a number: write where(condition, 1, 0)"
 
 
@@ -70,11 +76,28 @@ class _Node:
             "a NumPy array of devices, steps or sides: use +, -, *, //, % and where"
         )
 
+    def _no_rounding(self, *_: object) -> NoReturn:
+        raise SymbolicError(_ROUNDED)
+
+    def _no_key(self) -> NoReturn:
+        raise SymbolicError(_KEY)
+
+    def _no_bits(self, *_: object) -> NoReturn:
+        raise SymbolicError(_BITS)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: object, **__: object) -> NoReturn:
+        """torch asks for this method before it works on what is no tensor."""
+        called = getattr(function, "__name__", function)
+        advice = "primepar.where" if called == "where" else "+, -, *, //, % and where"
+        raise SymbolicError(f"torch's {called}: use {advice}")
+
     __bool__ = _no_truth
     __array_function__ = __array_ufunc__ = _no_numpy
     __array__ = _no_array
-    __hash__ = __index__ = __int__ = __float__ = __iter__ = __getitem__ = __len__ = _no_number
-    __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
+    __hash__ = _no_key
+    __index__ = __iter__ = __getitem__ = __len__ = _no_number
+    __int__ = __float__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_rounding
 
 
 class Condition(_Node):
@@ -106,7 +129,7 @@ class Condition(_Node):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __mod__ = _refuse
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __hash__ = _Node._no_number
+    __hash__ = _Node._no_key
 
 
 class Expression(_Node):
@@ -186,9 +209,10 @@ class Expression(_Node):
     def __where__(self, *_: object) -> NoReturn:
         raise SymbolicError(f"{self!s:.40} as a condition: write where(x == 1, a, b)")
 
-    __hash__ = _Node._no_number
-    __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _Node._no_number
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _Node._no_number
+    __hash__ = _Node._no_key
+    __rpow__ = _Node._no_number
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _Node._no_bits
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __invert__ = _Node._no_bits
 
 
 Number = Expression | int | Fraction
@@ -215,7 +239,7 @@ def number(value: Any) -> Number:
 def _condition(value: Any) -> Condition | bool:
     if isinstance(value, Condition | bool):
         return value
-    raise SymbolicError(f"{value!s:.40} joined with a condition: {_LOGIC}")
+    raise SymbolicError(f"{value!s:.40} joined with a condition: write {value!s:.40} == 1 {_LOGIC}")
 
 
 # Reading

@@ -58,6 +58,11 @@ def _mend(message: str, text: bytes) -> str:
     message = " ".join(message.split())
     if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):
         return f"{message}: write one of {'send, recv' if '.body[' in message else _OPS}"
+    if "unknown field" in message and " - at" not in message and b'"format"' not in text:
+        return (
+            'expected a file with "format": "primepar-program" or "primepar-plan", got an object '
+            "without a format: a config.json goes with --model"
+        )
     if text.startswith(_MARKS):
         return "expected JSON in UTF-8, got a byte order mark: save it as UTF-8 without one"
     if "truncated" in message or "malformed" in message:

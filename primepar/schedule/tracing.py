@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from primepar.errors import PrimeParError, PrimitiveError, SymbolicError
 from primepar.schedule.expression import Number, Value, evaluate, name, nodes, number
+from primepar.schedule.method_arguments import check_methods, signature
 from primepar.schedule.operators import DIMS, HOMES, PHASES, Phase
 from primepar.schedule.primitive import ANY, Primitive
 
@@ -59,6 +60,7 @@ def maps_of(primitive: Primitive) -> Maps:
     owner = _owner(primitive)
     if owner not in _KNOWN:
         _check_names(primitive)
+        check_methods(primitive)
         maps = _traced(primitive)
         for call in _calls(primitive, maps):
             call.compare(primitive)
@@ -97,21 +99,12 @@ def formula(primitive: Primitive, method: str) -> Number | None:
     return known[method]
 
 
-def signature(primitive: Primitive, method: str) -> str:
-    """How a method is called, `forward(self, r, c, t, s)`."""
-    axes = list(primitive.axis_sides)
-    sizes = ["M", "N", "K"]
-    first = {"steps": [], "home": ["tensor", *axes], "sent": sizes, "held": sizes}
-    arguments = ["self", *first.get(method, [*axes, "t"]), *primitive.side_names]
-    return f"{method}({', '.join(arguments)})"
-
-
 def _check_names(primitive: Primitive) -> None:
     """Raise `PrimitiveError` where a name of an axis or of a side could mean something else.
 
     `at_r` is what a proof calls another device's r, and `in_M0` a slice.
     """
-    names = ("t", *primitive.side_names, *primitive.axis_sides)
+    names = ("t", *primitive.side_names, *primitive.axes)
     for place, each in enumerate(names):
         advice = ""
         if each in names[:place]:
@@ -160,10 +153,18 @@ def _called(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
         raise
     except Exception as error:
         raise PrimitiveError(
-            f"{label}: expected a {_KINDS.get(method, 'map')} that can be called as "
+            f"{_place(error)}{label}: expected a {_KINDS.get(method, 'map')} that can be called as "
             f"{signature(primitive, method)}, "
-            f"got {type(error).__name__}: {error}"
+            f"got {type(error).__name__}: {error}{_import_of(error)}"
         ) from None
+
+
+def _import_of(error: Exception) -> str:
+    """The mend of a name that is not defined."""
+    undefined = error.name if isinstance(error, NameError) else None
+    if undefined in ("where", "ANY", "largest"):
+        return f": write from primepar import {undefined}"
+    return f": write dict({undefined}=...)" if undefined in DIMS else ""
 
 
 def _place(error: BaseException) -> str:
@@ -179,15 +180,15 @@ def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
     label = f"{type(primitive).__name__}.{method}"
     slices = _called(primitive, method, arguments)
     if not isinstance(slices, Mapping):
+        got = "None: write return" if slices is None else f"{type(slices).__name__}: return"
         raise PrimitiveError(
-            f"{label}: expected dict(M=..., N=..., K=...), got {type(slices).__name__}: "
-            "return the slice index of each dim that the map splits"
+            f"{label}: expected dict(M=..., N=..., K=...), got {got} the slice index of each dim "
+            "that the map splits"
         )
     for dim in slices:
         if dim not in DIMS:
             raise PrimitiveError(
-                f"{label}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
-                "leave out a dim that is not split"
+                f"{label}: expected dims out of {', '.join(DIMS)}, got {dim!r}: {_other_dim(dim)}"
             )
     found = {dim: _named(index) for dim, index in slices.items()}
     return {
@@ -195,6 +196,12 @@ def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
         for dim, index in found.items()
         if index
     }
+
+
+def _other_dim(dim: object) -> str:
+    """What to write instead of a dim that there is not."""
+    capital = str(dim).upper()
+    return f"write {capital}" if capital in DIMS else "leave out a dim that is not split"
 
 
 def _named(index: Value) -> tuple[Any, ...]:

@@ -42,11 +42,13 @@ class BlockNames:
 
     def __init__(self, program: Program) -> None:
         self.program, self.meaning = program, Meaning(program)
-        self._lines: dict[str, list[list[int]]] = {}
+        self._lines: dict[tuple[str, int], list[list[int]]] = {}
+        """Tensor and number of dims -> where it is cut along each; a name may have other dims than
+        the tensor that it is `of`, and then has no cell in common with it."""
         for name, tensor in (program.tensors or {}).items():
-            cuts = self._lines.setdefault(tensor.of or name, [])
-            cuts += [[] for _ in range(len(tensor.cuts) - len(cuts))]
-            for line, more in zip(cuts, tensor.cuts, strict=False):
+            key = tensor.of or name, len(tensor.cuts)
+            cuts = self._lines.setdefault(key, [[] for _ in tensor.cuts])
+            for line, more in zip(cuts, tensor.cuts, strict=True):
                 line[:] = sorted({*line, *more})
         self._blocks: dict[str, tuple[Lengths, tuple[Corner, ...]]] = {}
 
@@ -68,7 +70,8 @@ class BlockNames:
         return self._blocks[block]
 
     def _cells(self, found: Place) -> tuple[Lengths, tuple[Corner, ...]]:
-        lines = self._lines.get(found.tensor) or [list(range(a, b + 1)) for a, b in found.box]
+        lines = self._lines.get((found.tensor, len(found.box)))
+        lines = lines or [list(range(a, b + 1)) for a, b in found.box]
         own = [
             [first, *(at for at in line if first < at < end), end]
             for (first, end), line in zip(found.box, lines, strict=True)

@@ -1,4 +1,4 @@
-"""Proof of a primitive or a sequence on one mesh: its program is proved as it stands."""
+"""Proof of a primitive or a sequence on one mesh: its program is proved as given."""
 
 from __future__ import annotations
 

@@ -110,5 +110,5 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise WeightError(
             f"{path}: expected to write weights, got {reason(error)}: choose another "
-            "--save-weights file or make room"
+            "file for weights.save or make room"
         ) from None

@@ -1,4 +1,4 @@
-"""The body of `primepar plan --profile`: measure this machine, write it as a cluster file."""
+"""The body of `primepar profile`: measure this machine, write it as a cluster file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GPU_SCALE = 8
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """What `primepar plan --profile` is told; raises `ConfigError` for what cannot be done."""
+    """What `primepar profile` is asked; raises `ConfigError` for what cannot be done."""
 
     output: str
     ranks: int | None = None
@@ -51,7 +51,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     def arguments(self) -> list[str]:
         """The options that say it again to each process."""
         given = {"--output": self.output, "--dtype": self.dtype, "--device": self.device}
-        return ["--profile", *(word for option in given.items() for word in option)]
+        return [word for option in given.items() for word in option]
 
 
 def check_ranks(ranks: int) -> None:
@@ -78,7 +78,8 @@ def profile(asked: Profile) -> int:
             )
         check_installed("torch", *(["mpi4py"] if launch.launcher != "torchrun" else []))
         if launch.launcher == "alone":
-            line = mpirun_line(asked.ranks or RANKS, asked.arguments(), ("-m", "primepar", "plan"))
+            again = ("-m", "primepar", "profile")
+            line = mpirun_line(asked.ranks or RANKS, asked.arguments(), again)
             print(line, flush=True)
             return run(line)
         check_ranks(launch.size)
@@ -126,7 +127,7 @@ def _check_one_machine(world: World) -> None:
     hosts = {world.store.get(f"host/{rank}").decode() for rank in range(world.size)}
     if len(hosts) > 1:
         raise LaunchError(
-            f"--profile: expected processes on one machine, got {', '.join(sorted(hosts))}: "
+            f"profile: expected processes on one machine, got {', '.join(sorted(hosts))}: "
             "measure each on its own, and write the links between them into the file"
         )
 

@@ -1,4 +1,4 @@
-"""Transfers that `primepar plan --profile` measures, each with what the cost model counts of it.
+"""Transfers that `primepar profile` measures, each with what the cost model counts of it.
 
 They are the hops of a redistribution and the collectives of the mesh, over every group of device
 bits.

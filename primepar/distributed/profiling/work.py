@@ -1,4 +1,4 @@
-"""What `primepar plan --profile` measures, each with what the cost model counts of it.
+"""What `primepar profile` measures, each with what the cost model counts of it.
 
 The work goes the ways of training: programs of one operator, and kernels. Legend: M rows, N and K
 columns of a process.

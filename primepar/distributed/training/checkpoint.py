@@ -177,14 +177,19 @@ def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
         )
     if saved["model"] != _words(config):
         raise CheckpointError(
-            f"{path}: expected a checkpoint of the model {_words(config)}, got one of "
-            f"{saved['model']}: give the options of that run"
+            f"{path}: expected a checkpoint of the model {_as_settings(_words(config))}, got one "
+            f"of {_as_settings(saved['model'])}: give the settings of that run"
         )
     return int(saved["step"])
 
 
+def _as_settings(words: str) -> str:
+    """`--layers 2` as `model.layers=2`; files keep the words of the first version of the format."""
+    return re.sub(r"--(\w+) (\d+)", r"model.\1=\2", words)
+
+
 def _words(config: ModelConfig) -> str:
-    """The sizes as the options give them; every field of a model that options do not give."""
+    """What a file has of a model: sizes, or every field where the sizes are not the whole of it."""
     names = ("layers", "hidden", "heads", "context", "vocabulary")
     sizes = {name: getattr(config, name) for name in names}
     if config == GPTConfig(**sizes):

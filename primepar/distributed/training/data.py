@@ -18,7 +18,7 @@ from primepar.files import reason
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 """tokens_BT and targets_BT, each target being the byte after its token."""
-_MEND = "give a longer file, or a smaller --batch or --context"
+_MEND = "give a longer file, or a smaller --batch or model.context"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Text:
         needed = max(batch * context + 1 + batch * context // 9, 10 * (context + 1))
         if len(text.train) <= batch * context or len(text.held_out) <= context:
             raise DataError(
-                f"{name}: expected {needed} bytes or more for --batch {batch} --context {context}, "
-                f"got {len(letters)}: {_MEND}"
+                f"{name}: expected {needed} bytes or more for a batch of {batch} and a context of "
+                f"{context}, got {len(letters)}: {_MEND}"
             )
         return text
 

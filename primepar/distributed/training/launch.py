@@ -217,7 +217,7 @@ def pick_device(choice: DeviceChoice, local_rank: int, local_size: int) -> torch
     if gpus < local_size:
         raise LaunchError(
             f"device: expected a GPU for each of {local_size} processes on this machine, "
-            f"got {gpus}: start {gpus or 'no'} processes here, or add --device cpu"
+            f"got {gpus}: start {gpus or 'no'} processes here, or add --set training.device=cpu"
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

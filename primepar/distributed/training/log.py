@@ -89,7 +89,7 @@ class Log:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             raise ConfigError(
-                f"--log {path}: expected a file that can be written, got {reason(error)}: "
+                f"output.log {path}: expected a file that can be written, got {reason(error)}: "
                 "give another place"
             ) from None
 

@@ -1,4 +1,4 @@
-"""`train --ranks N`, `plan --profile`: start ourselves again, and pass a request to stop on.
+"""Start `primepar train --ranks N` or `primepar profile` under mpirun, and pass on a stop.
 
 Open MPI's mpirun, told to stop, kills its processes a quarter of a second later, whatever they
 are doing. So the request ends here, and the processes get SIGUSR1, which they obey after the step

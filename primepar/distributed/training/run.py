@@ -16,7 +16,8 @@ from primepar.distributed.training.launch import Launch, World, check_installed,
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import mpirun_line, run
-from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings import Settings, shown
+from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
@@ -46,7 +47,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
             )
         mpi = ranks is not None or launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
-        line = None if ranks is None else mpirun_line(ranks, settings.arguments())
+        line = None if ranks is None else mpirun_line(ranks, arguments(settings))
         layout = settings.layout(launch.size if ranks is None else ranks)
         text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
@@ -55,7 +56,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         return run(line)
     killed = launch.launcher == "mpirun"
     with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
-        prove = None if settings.no_verify else prove
+        prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
 
@@ -64,7 +65,7 @@ def _check_folders(settings: Settings) -> None:
         path = getattr(settings, name)
         if path is not None and not Path(path).parent.is_dir():
             raise ConfigError(
-                f"--{name.replace('_', '-')} {path}: expected a folder that is there, "
+                f"{shown(name)} {path}: expected a folder that is there, "
                 f"got {Path(path).parent}: make it first"
             )
 
@@ -123,7 +124,7 @@ def _prepare(
 
 
 def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
-    """The file of `--weights`: a run begins with it, and in the end writes in its types."""
+    """The file of `weights.load`: a run begins with it, and in the end writes in its types."""
     from primepar.distributed.modules.weights import load_weights
     from primepar.models import WeightFile
 
@@ -135,7 +136,7 @@ def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFi
 
 
 def _state(settings: Settings, world: World, layout: Sequence | Plan) -> TrainingState:
-    """The state of the plan, or of the GPT of the options under one sequence."""
+    """The state of the plan, or of the GPT of the settings under one sequence."""
     import torch
 
     from primepar.distributed.modules.gpt import uniform_plan
@@ -165,11 +166,12 @@ def _saved(settings: Settings, latest: Path | None) -> Path | None:
 def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.state.plan.model.parameters
-    sequence = settings.plan or str(layout)
+    plan = settings.plan_file
+    sequence = str(plan or layout)
     model, batch = trainer.state.plan.model, settings.sizes(layout)[0]
     row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
-    kind = "plan" if settings.plan else "sequence"
+    kind = "plan" if plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.say(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
@@ -202,6 +204,6 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
             replace(Path(path), drawn.encode())
         except OSError as error:
             raise ConfigError(
-                f"--trace {path}: expected a file that can be written, got "
+                f"output.trace {path}: expected a file that can be written, got "
                 f"{reason(error)}: give another place"
             ) from None

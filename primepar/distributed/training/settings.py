@@ -1,30 +1,33 @@
-"""What a training run is told: one frozen struct, from the command line and into the log.
+"""The settings of a training run: one frozen struct, from the command line and into the log.
 
-This module needs no torch: everything that can be said about bad settings is said before it loads.
+This module needs no torch, so that bad settings are refused before it loads.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from math import isqrt, lcm
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from primepar.errors import ConfigError, MeshError
+from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan import PRESETS, Plan, RowCuts, load_plan
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 BATCH = 8
-"""Sequences of a step where neither the options nor a plan say."""
+"""Sequences of a step where neither the settings nor a plan have them."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
-"""Settings of the model, GPTConfig's where neither the options nor a plan say."""
+"""Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
+OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
+"""Settings that are options of the command too."""
 _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
@@ -36,96 +39,162 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
+def _at(key: str, meaning: str, otherwise: str = "") -> Meta:
+    """Where a setting is in a file of settings, what it means, and its default where it is None."""
+    return Meta(description=meaning, extra={"key": key, "otherwise": otherwise})
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of `primepar train`; raises `ConfigError` where one is out of range or alone.
 
-    What a plan can say too is None where it is not given: then the plan says it, or a default does.
+    What a plan file has too is None where it is not given: then the plan's is taken, or a default.
     """
 
-    sequence: str | None = None
-    plan: str | None = None
-    steps: int = 100
-    seed: int = 0
-    data: str | None = None
-    dtype: Dtype = "float32"
-    device: DeviceChoice = "auto"
-    batch: int | None = None
-    lr: float = 1e-3
-    warmup: int = 20
-    clip: float | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    context: int | None = None
-    vocabulary: int | None = None
-    evaluate_every: int = 50
-    log: str | None = None
-    checkpoint: str | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
-    trace: str | None = None
-    weights: str | None = None
-    save_weights: str | None = None
-    no_verify: bool = False
-    conform: bool = False
+    plan: Annotated[
+        str | None,
+        _at("parallelism.plan", "a plan file (.json), or a sequence for every linear operator",
+            "P{s}x{s} on s * s processes"),
+    ] = None  # fmt: skip
+    steps: Annotated[int, _at("training.steps", "training steps")] = 100
+    batch: Annotated[
+        int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
+    ] = None
+    seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
+    data: Annotated[
+        str | None,
+        _at("training.data", "text, read as bytes; the last tenth is held out",
+            "the standard library's sources"),
+    ] = None  # fmt: skip
+    dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
+    device: Annotated[
+        DeviceChoice, _at("training.device", "auto is a GPU for each process where there is CUDA")
+    ] = "auto"
+    layers: Annotated[int | None, _at("model.layers", "transformer blocks", "the plan's, or 4")] = (
+        None
+    )
+    hidden: Annotated[
+        int | None, _at("model.hidden", "width of the model", "the plan's, or 192")
+    ] = None
+    heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
+    context: Annotated[
+        int | None, _at("model.context", "bytes in a sequence", "the plan's, or 128")
+    ] = None
+    vocabulary: Annotated[
+        int | None,
+        _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
+    ] = None
+    lr: Annotated[float, _at("optimizer.lr", "learning rate of AdamW after the warm-up")] = 1e-3
+    warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up")] = 20
+    clip: Annotated[
+        float | None,
+        _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
+    ] = None
+    evaluate_every: Annotated[
+        int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
+    ] = 50
+    checkpoint: Annotated[
+        str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
+    ] = None
+    checkpoint_every: Annotated[
+        int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
+    ] = 0
+    resume: Annotated[
+        bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
+    ] = False
+    weights: Annotated[
+        str | None,
+        _at("weights.load", "begin with these weights, in safetensors", "drawn by the seed"),
+    ] = None
+    save_weights: Annotated[
+        str | None, _at("weights.save", "write the final weights, in safetensors", "none")
+    ] = None
+    log: Annotated[str | None, _at("output.log", "write the log here, as JSON lines", "none")] = (
+        None
+    )
+    trace: Annotated[
+        str | None,
+        _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
+    ] = None
+    verify: Annotated[bool, _at("checks.verify", "prove the program before the first step")] = True
+    conform: Annotated[
+        bool, _at("checks.conform", "compare what every rank does with the program, at every step")
+    ] = False
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"{_option(name)}: expected {least} or more, got {value}")
+                raise ConfigError(f"{shown(name)}: expected {least} or more, got {value}")
         for name in ("lr", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{_option(name)}: expected a positive number, got {value}")
+                raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
         for name in ("resume", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
-                    f"{_option(name)}: expected a folder of checkpoints, got none: "
+                    f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
-        if self.trace is not None and not self.trace.endswith((".svg", ".json")):
-            raise ConfigError(
-                f"--trace: expected a name that ends with .svg (a picture) or .json "
-                f"(a Chrome trace), got {self.trace!r}"
-            )
-        if self.plan is not None:
-            self._check_beside_plan()
+        self._check_trace()
+        if self.plan_file is not None:
+            self._check_model_of_plan()
         self.model  # noqa: B018  its own checks
 
-    def _check_beside_plan(self) -> None:
-        """Raise `ConfigError` for what every plan says, even where it would say the same."""
-        said = {"sequence": "has one for every operator"} | dict.fromkeys(SIZES, "has a model")
-        for name, why in said.items():
+    def _check_trace(self) -> None:
+        if self.trace is None:
+            return
+        if not self.trace.endswith((".svg", ".json")):
+            raise ConfigError(
+                f"output.trace: expected a name that ends with .svg (a picture) or .json "
+                f"(a Chrome trace), got {self.trace!r}"
+            )
+        if self.conform:
+            raise ConfigError(
+                "output.trace: expected none together with --conform, which watches every step "
+                f"itself, got {self.trace!r}: leave one of the two out"
+            )
+
+    def _check_model_of_plan(self) -> None:
+        """Raise `ConfigError` for a size that the model of the plan has, even if it is the same."""
+        for name in SIZES:
             value = getattr(self, name)
             if value is not None:
                 raise ConfigError(
-                    f"{_option(name)}: expected none beside --plan, which {why}, got {value}: "
-                    "leave one of the two out"
+                    f"{shown(name)}: expected none together with the plan file {self.plan}, which "
+                    f"has a model, got {value}: leave one of the two out"
                 )
 
     @property
+    def plan_file(self) -> Path | None:
+        """The plan where it is a file, None where it is a sequence or not given."""
+        if self.plan is None:
+            return None
+        path = Path(self.plan)
+        return path if path.suffix == ".json" or path.is_file() else None
+
+    @property
     def model(self) -> GPTConfig:
-        """Sizes of the model of the options, over bytes."""
+        """Sizes of the model of the settings, over bytes."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 
     def layout(self, processes: int) -> Plan | Sequence:
-        """The plan for exactly `processes` devices, or where there is none `mesh`.
+        """The plan for exactly `processes` devices, or where there is no plan file `mesh`.
 
         Raises `PlanError` where the plan is for another mesh or does not cut the batch,
-        `ConfigError` where its model cannot read bytes, or both say a batch.
+        `ConfigError` where its model cannot read bytes, or both have a batch.
         """
-        if self.plan is None:
+        if self.plan_file is None:
             return self.mesh(processes)
-        plan = load_plan(Path(self.plan))
+        plan = load_plan(self.plan_file)
         plan.check_ranks(processes)
         if plan.batch is None:
             plan.check_batch(self.sizes(plan)[0], plan.model.context)
         elif self.batch is not None:
             raise ConfigError(
-                f"--batch: expected none beside --plan, which has a batch of {plan.batch}, got "
-                f"{self.batch}: leave it out, or take a plan for this one"
+                f"--batch: expected none together with the plan file {self.plan}, which has a "
+                f"batch of {plan.batch}, got {self.batch}: leave it out, or take a plan for this "
+                "one"
             )
         if plan.model.vocabulary < _AT_LEAST["vocabulary"]:
             raise ConfigError(
@@ -147,12 +216,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         By default P{s}x{s} on s * s processes. Raises `MeshError`, or `ConfigError` where a size
         is not a multiple of the slices that it is cut into.
         """
-        sequence = parse_sequence(self._sequence_text(processes))
+        sequence = self._sequence(processes)
         if sequence.ranks != processes:
             raise MeshError(
                 f"sequence {sequence}: expected {sequence.ranks} processes, got {processes}: start "
                 f"{sequence.ranks} (--ranks {sequence.ranks}, or mpirun -n {sequence.ranks}), or "
-                f"choose a sequence of {processes}, --sequence {examples(processes)}"
+                f"choose a sequence of {processes}, --plan {examples(processes)}"
             )
         self._check_divided(sequence)
         return sequence
@@ -163,7 +232,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         model, cuts = self.model, RowCuts(rows, {f"sequence {sequence}": rows})
         refusal = cuts.refusal(self.sizes(sequence)[0], model.context)
         if refusal is not None:
-            raise ConfigError(f"--batch: {refusal}, or another --sequence")
+            raise ConfigError(f"--batch: {refusal}, or another --plan")
         divided = {
             "heads": (model.heads, columns),
             "hidden": (model.hidden, lcm(inputs, columns)),
@@ -172,33 +241,50 @@ class Settings(Struct, frozen=True, kw_only=True):
         for name, (size, slices) in divided.items():
             if size % slices:
                 raise ConfigError(
-                    f"{_option(name)}: expected a multiple of {slices} for sequence {sequence}, "
-                    f"got {size}: take {-(-size // slices) * slices}, or another --sequence"
+                    f"{shown(name)}: expected a multiple of {slices} for sequence {sequence}, "
+                    f"got {size}: take {-(-size // slices) * slices}, or another --plan"
                 )
 
-    def _sequence_text(self, processes: int) -> str:
-        if self.sequence is not None:
-            return self.sequence
+    def _sequence(self, processes: int) -> Sequence:
+        """The sequence that is given, or the default on a square number of processes."""
+        if self.plan in PRESETS:
+            raise ConfigError(
+                f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
+                f"of a preset: write its plan with primepar show {self.plan} --model config.json "
+                f"--devices {processes} -o plan.json"
+            )
+        if self.plan is not None:
+            try:
+                return parse_sequence(self.plan)
+            except SequenceError as error:
+                raise SequenceError(
+                    f"--plan {self.plan}: expected a plan file (.json), or a sequence like K,P2x2, "
+                    f"got neither: {error}"
+                ) from None
         side = isqrt(processes)
         if side * side != processes:
             raise MeshError(
                 f"processes: expected a square number for the default sequence, got {processes}: "
-                f"choose one of {processes} devices, --sequence {examples(processes)}"
+                f"choose one of {processes} devices, --plan {examples(processes)}"
             )
-        return f"P{side}x{side}"
-
-    def arguments(self) -> list[str]:
-        """The options that give these settings again, defaults left out."""
-        words: list[str] = []
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                words += [_option(field.name)] + ([] if value is True else [str(value)])
-        return words
+        return parse_sequence(f"P{side}x{side}")
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def shown(name: str) -> str:
+    """How a message names a setting: `--steps` where it is an option, else `optimizer.lr`."""
+    return f"--{name}" if name in OPTIONS else key_of(name)
+
+
+def key_of(name: str) -> str:
+    """Section and key of a setting in a file, like `optimizer.lr`."""
+    return str(meta_of(name).extra["key"])
+
+
+@cache
+def meta_of(name: str) -> Any:
+    """What is known of a setting: its description, and as `extra` its key and default in words."""
+    field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
+    return get_args(field.type)[1]
 
 
 def examples(devices: int) -> str:

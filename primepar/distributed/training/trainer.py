@@ -37,7 +37,7 @@ Prove = Callable[[Program, str], str]
 PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
 EVALUATION_BATCHES = 8
 TRACED_STEP = 3
-"""Step that `--trace` records, counted from the start of the process; its buffers are there."""
+"""Step that `output.trace` records, counted from the start of the process; buffers exist."""
 
 
 def learning_rate(settings: Settings, step: int) -> float:
@@ -66,7 +66,7 @@ class Trainer:
 
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run, and prove them on rank 0. Raises what `prove` raises."""
-        name = self.settings.plan or str(self.settings.mesh(self.world.size))
+        name = str(self.settings.plan_file or self.settings.mesh(self.world.size))
         lowered = [self.programs.lowered(*self._sizes, until) for until in PARTS]
         if prove is not None and self.world.rank == 0:
             for part, program in zip(PARTS.values(), lowered, strict=True):
@@ -134,7 +134,7 @@ class Trainer:
         if not (isfinite(loss) and isfinite(norm)):
             with self.world.agreement("loss"):
                 raise ConfigError(
-                    "--lr: expected a rate at which training stays finite, got loss "
+                    "optimizer.lr: expected a rate at which training stays finite, got loss "
                     f"{loss} and gradient norm {norm} in step {self.done + 1}: take a smaller one "
                     f"than {self.settings.lr}"
                 )

@@ -37,7 +37,7 @@ def cluster_text(machine: MeasuredMachine, samples: Sequence[Sample], hidden: fl
     passes = fit(_of(samples, ("pass",)))
     products = fit(_of(samples, ("product",)), {"bytes": passes.seconds["bytes"]})
     lines = [
-        f"# Measured by `primepar plan --profile` on {machine.date}:",
+        f"# Measured by `primepar profile` on {machine.date}:",
         f"# {machine.where}.",
         "# All processes work at once: a rate is what each one has while the others work.",
         "# Every number is fitted by linear regression to medians of several runs.",

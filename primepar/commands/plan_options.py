@@ -1,0 +1,110 @@
+"""What the commands that search plans share: their options, and the question that these put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from primepar.errors import ConfigError
+from primepar.plan.cluster import shipped_clusters
+
+if TYPE_CHECKING:
+    from primepar.models.config import ModelConfig
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.search.planner import Planner
+
+Space = Literal["paper", "all"]
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A config.json of Hugging Face, or the name of a published model, as opt-175b.",
+        show_default=False,
+    ),
+]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help=f"Cluster file (TOML), or a preset: {', '.join(shipped_clusters())}.",
+        show_default=False,
+    ),
+]
+DevicesOption = Annotated[
+    int,
+    typer.Option("--devices", help="Devices of the plan, a power of two.", show_default=False),
+]
+BatchOption = Annotated[int, typer.Option("--batch", min=1, help="Sequences of a training step.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="TYPE",
+        help="Type of parameters and activations.",
+        show_default="the cluster's first",
+    ),
+]
+SpaceOption = Annotated[
+    Space,
+    typer.Option("--space", help="Sequences to choose from: the paper's, or all of the library."),
+]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option(
+        "--memory", metavar="BYTES", help="Device memory limit.", show_default="the cluster's"
+    ),
+]
+WithinOption = Annotated[
+    float | None,
+    typer.Option("--within", metavar="SECONDS", help="Longest training step.", show_default=False),
+]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Price the nearest other sequences too.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the plan, plan.json.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is planned, and for which devices; `alpha` is seconds per GiB of a device."""
+
+    model: str
+    cluster: str
+    devices: int
+    batch: int
+    dtype: str | None
+    space: Space
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha < float("inf"):
+            raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {self.alpha}")
+
+    @cached_property
+    def read(self) -> tuple[ModelConfig, Cluster]:
+        """The model and the cluster. Raises `ConfigError` and `ClusterError`."""
+        from primepar.models.sizes import find_model
+        from primepar.plan.cluster import load_cluster
+
+        return find_model(self.model), load_cluster(self.cluster)
+
+    def planner(self, tick: Callable[[str], object]) -> Callable[[bool], Planner]:
+        """Makes planners; one made with True keeps states that take more time and less memory."""
+        from primepar.plan.search.planner import Planner
+
+        return lambda tradeoffs: Planner.of(
+            *self.read, self.devices, self.batch, self.dtype, self.space, self.alpha / 2**30,
+            tradeoffs, tick=tick,
+        )  # fmt: skip
