@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: how long the proofs and the planner take, measured on this machine."""
+"""`python -m benchmarks`: times of the proofs and of the planner, measured on this machine."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def bench_verify(
     if output is not None:
         write_text(output, plot(programs, timeout))
     if json:
-        found = {"plain_limit": timeout, "programs": programs, "primitives": primitives}
-        typer.echo(json_text(found), nl=False)
+        measured = {"plain_limit": timeout, "programs": programs, "primitives": primitives}
+        typer.echo(json_text(measured), nl=False)
     else:
         typer.echo("\n".join([*_program_lines(programs, timeout), "",
                               *_primitive_lines(primitives)]))  # fmt: skip
@@ -91,19 +91,19 @@ def bench_plan(
     The paper's times are printed next to it, and the integer program for redundant memory.
     """
     counts = _devices(devices)
-    few = [each for each in counts if each <= MOST]
+    few = [count for count in counts if count <= MOST]
     with progress(plan_measurements([*counts, *few])) as tick:
         plans, programs = measure_plans(counts, tick), measure_redundancy(few, tick)
     if json:
         typer.echo(json_text({"plans": plans, "redundancy": programs}), nl=False)
     else:
-        beside = ["", *redundancy_lines(programs)] if programs else []
-        typer.echo("\n".join([*plan_lines(plans), *beside]))
+        lines = ["", *redundancy_lines(programs)] if programs else []
+        typer.echo("\n".join([*plan_lines(plans), *lines]))
     raise typer.Exit(EXIT_CODES["proved" if all(row.proved for row in programs) else "unknown"])
 
 
 def _devices(text: str) -> list[int]:
-    found = []
+    counts = []
     for part in (part.strip() for part in text.split(",")):
         is_number = part.isascii() and part.isdigit() and len(part) < 10
         count = int(part) if is_number else 0
@@ -112,8 +112,8 @@ def _devices(text: str) -> list[int]:
                 f"--devices: expected powers of two from 4 to {MOST_PLANNED}, got {part!r}: "
                 "write --devices 4,8,16"
             )
-        found.append(count)
-    return found
+        counts.append(count)
+    return counts
 
 
 def _sizes(text: str) -> list[int]:
@@ -158,8 +158,8 @@ def plot(rows: list[ProgramRow], timeout: float) -> str:
         ours.append(Measurement(row.instructions, row.seconds, f"{name}: {row.seconds:.3f} s"))
         seconds = row.plain_seconds or timeout
         cut_off = row.plain_seconds is None
-        says = f"{name}, plainly: {'more than ' * cut_off}{seconds:.3f} s"
-        plain.append(Measurement(row.instructions, seconds, says, cut_off))
+        tooltip = f"{name}, plainly: {'more than ' * cut_off}{seconds:.3f} s"
+        plain.append(Measurement(row.instructions, seconds, tooltip, cut_off))
     return log_log_svg(
         "Seconds to prove a program",
         ("instructions", "seconds"),

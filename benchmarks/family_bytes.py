@@ -1,11 +1,11 @@
-"""What an h, 4h, h MLP and a whole block send and hold on each device under every ready plan.
+"""What an h, 4h, h MLP and a whole block send and hold on each device under every preset.
 
 One training step on 4, 8, 16 and 64 devices. Each linear operator runs on emulated devices and is
-checked against one device; its elements sent are counted there, and stand beside the closed
-formula. Redistribution between operators is counted from the programs that do it: inside the MLP
-or block, and around it where its input and output are not where they are left. The sums of norms,
-of the residual stream and of the loss are left out. The peak is that of the fullest linear operator
-by itself, in units of what it would hold if every tensor were cut over all devices.
+checked against one device. The elements sent are counted there and printed next to the closed
+formula. Redistribution between operators is counted from its programs: inside the MLP or block, and
+around it where the layouts of its input and output differ. The reductions of norms and of the loss
+are left out. The peak is that of the fullest linear operator by itself, in units of what it would
+hold if every tensor were sharded over all devices.
 
     python benchmarks/family_bytes.py [--rows M] [--hidden H] [--devices P ...] [--json]
 """
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from primepar.errors import PlanError, PrimeParError
 from primepar.models import ModelConfig
-from primepar.plan import PRESETS, Plan, edges, ready_plan
+from primepar.plan import PRESETS, Plan, edges, preset_plan
 from primepar.reference import check
 from primepar.reference.check import formula
 from primepar.schedule import Linear
@@ -38,7 +38,7 @@ INSIDE: dict[Part, tuple[str, ...]] = {
 
 
 class FamilyRow(Struct, frozen=True):
-    """Counts of one plan on one mesh: elements per device and step, on average over devices."""
+    """Counts of one plan on one mesh: elements per device and step, mean over devices."""
 
     devices: int
     plan: str
@@ -46,22 +46,22 @@ class FamilyRow(Struct, frozen=True):
     linear: float
     """Sent by the programs of the linear operators."""
     formula: float
-    """The same by the primitives' own formulas."""
+    """The same by the primitives' closed formulas."""
     inside: float
     """Sent between operators of the part."""
     around: float
-    """Sent to bring the input of the part to it, and its gradient back."""
+    """Sent to redistribute the input of the part, and its gradient back."""
     peak: float
-    """Most elements alive on a device during a linear operator, over its tensors' share."""
+    """Peak of live elements on a device during a linear operator, over its tensors' share."""
 
 
 def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> FamilyRow:
-    """Emulate the linear operators of a part under a ready plan. Raises `PlanError`."""
+    """Emulate the linear operators of a part under a preset. Raises `PlanError`."""
     model = ModelConfig.of(
         "gpt", layers=1, hidden=hidden, heads=min(hidden, 64), context=rows, vocabulary=hidden
     )
-    plan = ready_plan(name, model, devices)
-    sent, own, peaks = Fraction(0), Fraction(0), []
+    plan = preset_plan(name, model, devices)
+    sent, by_formula, peaks = Fraction(0), Fraction(0), []
     for short in LINEARS[part]:
         operator = plan.operator(f"blocks.0.{short}")
         shape = Linear(M=rows, N=operator.N, K=operator.K)
@@ -70,12 +70,14 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Fami
             raise SystemExit(f"{name} on {devices} devices: {report.message}")
         sent += sum(map(Fraction, report.sent), Fraction(0)) / devices
         known = formula(plan.sequence(operator.name), shape)
-        assert known is not None, "a ready plan without copies has one primitive an operator"
-        own += known
+        assert known is not None, "a preset without copies has one primitive an operator"
+        by_formula += known
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)
     inside, around = (elements / devices for elements in redistributed(plan, part, rows))
-    return FamilyRow(devices, name, part, float(sent), float(own), inside, around, max(peaks))
+    return FamilyRow(
+        devices, name, part, float(sent), float(by_formula), inside, around, max(peaks)
+    )
 
 
 def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:
@@ -91,7 +93,7 @@ def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:
 
 
 def table(rows: list[FamilyRow], tokens: int, hidden: int) -> str:
-    """The rows as text; elements over M h / p, the share of one activation of a device."""
+    """The rows as text; elements in units of M h / p, a device's share of one activation."""
     lines = [f"M={tokens} h={hidden}; elements sent per device in units of M h / p"]
     for part in LINEARS:
         lines += ["", f"{part}    plan           linear   formula  inside  around    total    peak"]

@@ -1,4 +1,4 @@
-"""GPT-2 small under every ready plan: seconds from the plan to a proved program.
+"""GPT-2 small under every preset: seconds from the plan to a proved program.
 
 Rank 0 lowers the program of a training step, applies the passes and proves the result; the other
 ranks take it over. CPU seconds of each part, on one core.
@@ -19,7 +19,7 @@ from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
 from primepar.passes import apply
-from primepar.plan import PRESETS, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, preset_plan
 from primepar.schedule import Program
 from primepar.verify import verify_program
 
@@ -29,7 +29,7 @@ Made = TypeVar("Made")
 
 
 def timed(work: Callable[[], Made]) -> tuple[Made, float]:
-    """What some work makes, and its CPU seconds."""
+    """The result of some work, and its CPU seconds."""
     begin = process_time()
     made = work()
     return made, process_time() - begin
@@ -43,7 +43,9 @@ def row(name: str, plan: Plan, positions: int) -> str:
     report, proving = timed(lambda: verify_program(program))
     text = msgspec.json.encode(program)
     _, taking = timed(lambda: msgspec.json.decode(text, type=Program))
-    seconds = "".join(f"{each:10.2f}" for each in (lowering, passing, proving, taking))
+    seconds = "".join(
+        f"{seconds_of_part:10.2f}" for seconds_of_part in (lowering, passing, proving, taking)
+    )
     count = sum(map(len, program.programs))
     return f"{name:16} {count:12,} {seconds}  {report.verdict}"
 
@@ -53,15 +55,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--layers", type=int, default=12)
-    asked = parser.parse_args()
-    model = GPTConfig(layers=asked.layers, hidden=768, heads=HEADS, context=1024, vocabulary=50257)
-    print(f"{asked.layers} layers on {asked.ranks} ranks, CPU seconds")
+    options = parser.parse_args()
+    model = GPTConfig(
+        layers=options.layers, hidden=768, heads=HEADS, context=1024, vocabulary=50257
+    )
+    print(f"{options.layers} layers on {options.ranks} ranks, CPU seconds")
     print("plan             instructions     lower    passes     prove   take over")
-    for name in (*PRESETS, *(f"M2,{each}" for each in PRESETS)):
+    for name in (*PRESETS, *(f"M2,{preset}" for preset in PRESETS)):
         try:
-            plan = ready_plan(name, model, asked.ranks)
+            plan = preset_plan(name, model, options.ranks)
         except PlanError:
-            continue  # not for so many devices
+            continue  # the method has no mesh of this many devices
         print(row(name, plan, model.context), flush=True)
 
 

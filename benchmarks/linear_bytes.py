@@ -2,8 +2,8 @@
 
 One training step (forward, backward, gradient) of the first linear operator of an MLP, N = h and
 K = 4h, with M rows, under the primitives of the library and a few sequences on 4, 8, 9 and 16
-devices. Counted are the elements that leave a device, an all-reduce as a ring, beside the closed
-formula; the elements on the fullest device before forward; and the most at any moment.
+devices. Counted are the elements that a device sends, with all-reduces as rings, next to the closed
+formula; the elements on the fullest device before forward; and the peak.
 
     python benchmarks/linear_bytes.py [--rows M] [--hidden H] [--json]
 """
@@ -38,11 +38,11 @@ class SequenceCounts(Struct, frozen=True):
     sequence: str
     sent: float
     formula: float | None
-    """By the primitive's own formula; None for a sequence of several."""
+    """By the primitive's closed formula; None for a sequence of several primitives."""
     initial: int
     """Elements on the most loaded device before forward."""
     peak: int
-    """Most elements alive at once on any device."""
+    """Peak of live elements on any device."""
 
 
 def measure(text: str, operator: Linear) -> SequenceCounts:
@@ -51,12 +51,12 @@ def measure(text: str, operator: Linear) -> SequenceCounts:
     report = check(sequence, operator)
     if not report.equal:
         raise SystemExit(f"{text}: {report.message}")
-    own = formula(sequence, operator)
+    by_formula = formula(sequence, operator)
     return SequenceCounts(
         sequence.ranks,
         str(sequence),
         float(max(report.sent)),
-        None if own is None else float(own),
+        None if by_formula is None else float(by_formula),
         max(initial(text, operator)),
         max(report.peak),
     )
@@ -85,12 +85,12 @@ def table(rows: list[SequenceCounts], operator: Linear) -> str:
         "",
         "devices  sequence      sent   formula   at the start    peak",
     ]
-    for place, row in enumerate(rows):
-        if place and row.devices != rows[place - 1].devices:
+    for index, row in enumerate(rows):
+        if index and row.devices != rows[index - 1].devices:
             lines.append("")
-        own = "-" if row.formula is None else f"{row.formula / unit:.3f}"
+        by_formula = "-" if row.formula is None else f"{row.formula / unit:.3f}"
         lines.append(
-            f"{row.devices:7}  {row.sequence:10} {row.sent / unit:7.3f} {own:>9} "
+            f"{row.devices:7}  {row.sequence:10} {row.sent / unit:7.3f} {by_formula:>9} "
             f"{row.initial / unit:14.3f} {row.peak / unit:7.3f}"
         )
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""Does a program come to its end? Asked of Z3 as a textbook writes it.
+"""Deadlock-freedom of a program by the textbook encoding in Z3.
 
-One integer for every instruction, which is when it starts; each starts after the one before it, and
-after all that the one before it waits for; Z3's default solver. `python -m benchmarks verify`
-measures it next to our encoding, and tests compare the verdicts of both.
+Every instruction has one integer, its start time. It starts after the previous instruction, and
+after everything that the previous one waits for. The solver is Z3's default. `python -m benchmarks
+verify` measures this next to our encoding, and tests compare the verdicts of both.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from primepar.verify.program.matching import Matching, MessageEnd, Operation, ne
 
 
 def ends(program: Program, timeout: float, buffered: bool = False) -> bool | None:
-    """Whether there is an order of all instructions; None where Z3 has none in `timeout` seconds.
+    """Whether all instructions can be ordered; None without an answer in `timeout` seconds.
 
-    The time includes that of writing the question down.
+    The time includes building the formula.
     """
     deadline = perf_counter() + timeout
     flow = Matching.of(program)
@@ -42,7 +42,7 @@ def ends(program: Program, timeout: float, buffered: bool = False) -> bool | Non
 
 
 def _starts(flow: Matching) -> dict[Operation | MessageEnd, Any]:
-    """When each operation starts, and with it the messages that it starts."""
+    """Start times of the operations, and of the messages that they start."""
     starts: dict[Operation | MessageEnd, Any] = {}
     for rank, operations in enumerate(flow.operations):
         for place, operation in enumerate(operations):

@@ -1,4 +1,4 @@
-"""Six plans of one small model on four processes: the predicted time of a step beside the measured.
+"""Six plans of one small model on four processes: predicted and measured time of a step.
 
 The cluster is this machine, measured first with `primepar profile` unless --cluster names
 one. Five plans are written by hand, one is the planner's own. Each is predicted by the cost model
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 RANKS = 4
 BATCH = 4
 MODEL = ModelConfig.of("gpt", layers=2, hidden=512, heads=8, context=32, vocabulary=256)
-"""Few tokens and wide layers: what plans do with the weights tells them apart."""
-OWN = "the planner's"
+"""Few tokens and wide layers, so that plans differ by what they do with the weights."""
+PLANNED = "the planner's"
 WARM = 2
 """Steps of each plan before the ones that count."""
 
 
 class ChosenRoles(Struct, frozen=True):
-    """Sequences by the part that an operator plays."""
+    """Sequences by the role of an operator."""
 
     column: str
     row: str
@@ -76,9 +76,10 @@ WRITTEN = {
 }
 """Name -> plan, as the search spells sequences; the last two redistribute more and more.
 
-The plans were chosen after first runs, in some of which two others changed places with those here
-and were left out: Megatron's own, predicted 6 to 10% slower than the planner's, and SUMMA's,
-predicted 15 to 22% slower than PrimePar's. So plans that are closer than this are not told apart.
+The plans were chosen after first runs, in some of which two others changed places with those here.
+These were left out: Megatron's, predicted 6 to 10% slower than the planner's, and SUMMA's,
+predicted 15 to 22% slower than PrimePar's. So plans that are closer than this are not
+distinguished.
 """
 
 
@@ -95,20 +96,20 @@ NAMES = ("predicted", "simulated", "measured")
 
 
 def plans(cluster: Cluster) -> dict[str, Plan]:
-    """The written plans and the planner's own for the cluster."""
-    found = {
+    """The written plans, and the planner's plan for the cluster."""
+    written = {
         name: Plan(model=MODEL, ranks=RANKS, batch=BATCH,
-                   sequences={each.name: roles.of(each) for each in operators(MODEL)})
+                   sequences={operator.name: roles.of(operator) for operator in operators(MODEL)})
         for name, roles in WRITTEN.items()
     }  # fmt: skip
-    own = search(Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper")).plan
-    return {OWN: own, **found}
+    searched = search(Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper")).plan
+    return {PLANNED: searched, **written}
 
 
 def predicted(cluster: Cluster, plan: Plan) -> float:
     """Seconds of a step by the cost model."""
     planner = Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "all")
-    return Given.beside(planner, plan.sequences).found.seconds
+    return Given.with_sequences(planner, plan.sequences).result.seconds
 
 
 def simulated(cluster: Cluster, plan: Plan) -> float:
@@ -119,8 +120,8 @@ def simulated(cluster: Cluster, plan: Plan) -> float:
 def measured(plans: Mapping[str, Plan], rounds: int) -> dict[str, float]:
     """Median seconds of a step of each plan, in processes that mpirun starts."""
     with tempfile.TemporaryDirectory() as folder:
-        for at, plan in enumerate(plans.values()):
-            save_plan(plan, Path(folder) / f"{at}.json")
+        for number, plan in enumerate(plans.values()):
+            save_plan(plan, Path(folder) / f"{number}.json")
         _started(["--measure", folder, "--rounds", str(rounds)], (__file__,))
         times = msgspec.json.decode((Path(folder) / "times").read_bytes(), type=list[list[float]])
     return dict(zip(plans, map(median, times), strict=True))
@@ -141,7 +142,7 @@ def _started(arguments: list[str], program: tuple[str, ...]) -> None:
 
 
 def measure(folder: Path, rounds: int) -> None:
-    """Train the plans of a folder by turns on this rank; rank 0 writes the times of each."""
+    """Train the plans of a folder on this rank, alternating; rank 0 writes the times of each."""
     import torch
     from torch import distributed as dist
 
@@ -154,20 +155,20 @@ def measure(folder: Path, rounds: int) -> None:
         trainers = [_trainer(world, path, text) for path in sorted(folder.glob("*.json"))]
         times: list[list[float]] = [[] for _ in trainers]
         for _ in range(WARM + rounds):
-            for own, trainer in zip(times, trainers, strict=True):
+            for of_plan, trainer in zip(times, trainers, strict=True):
                 dist.barrier()
                 start = time.perf_counter()
                 if trainer.step(stopping):
                     raise SystemExit(1)
-                own.append(time.perf_counter() - start)
-        slowest = torch.tensor([own[WARM:] for own in times], dtype=torch.float64)
+                of_plan.append(time.perf_counter() - start)
+        slowest = torch.tensor([of_plan[WARM:] for of_plan in times], dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         if world.rank == 0:
             replace(folder / "times", msgspec.json.encode(slowest.tolist()))
 
 
 def _trainer(world: World, path: Path, text: Text) -> Trainer:
-    """What `primepar train --plan` trains with, and says nothing."""
+    """The trainer of `primepar train --plan`, without output."""
     from primepar.distributed import Mesh
     from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.launch import Launch
@@ -183,24 +184,26 @@ def _trainer(world: World, path: Path, text: Text) -> Trainer:
 
 
 def ranks(values: Sequence[float]) -> list[int]:
-    """The place of each value among all, 1 for the least."""
+    """The rank of each value among all, 1 for the least."""
     order = sorted(values)
     return [1 + order.index(value) for value in values]
 
 
 def kendall(one: Sequence[float], other: Sequence[float]) -> float:
-    """Kendall's tau: pairs in the same order less those in the other one, over all pairs."""
+    """Kendall's tau: pairs in the same order minus pairs in the opposite one, over all pairs."""
     pairs = list(combinations(range(len(one)), 2))
     signs = [(one[a] - one[b]) * (other[a] - other[b]) for a, b in pairs]
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
 def table(rows: list[TimedPlan]) -> str:
-    """The rows as text, the fastest first, with the place of each."""
+    """The rows as text, the fastest first, with the rank of each."""
     columns = {name: [getattr(row, name) for row in rows] for name in NAMES}
     lines = ["plan           " + "".join(f"{name:>12} ms  #" for name in NAMES)]
-    for at, row in sorted(enumerate(rows), key=lambda each: each[1].measured):
-        cells = (f"{1e3 * own[at]:15.1f} {ranks(own)[at]:2}" for own in columns.values())
+    for index, row in sorted(enumerate(rows), key=lambda item: item[1].measured):
+        cells = (
+            f"{1e3 * values[index]:15.1f} {ranks(values)[index]:2}" for values in columns.values()
+        )
         lines.append(f"{row.plan:15}" + "".join(cells))
     lines.append("")
     for name in NAMES[:-1]:
@@ -225,10 +228,10 @@ def main() -> None:
         return
     try:
         cluster = load_cluster(options.cluster) if options.cluster else profiled()
-        every = plans(cluster)
-        took = measured(every, options.rounds)
-        rows = [TimedPlan(name, predicted(cluster, plan), simulated(cluster, plan), took[name])
-                for name, plan in every.items()]  # fmt: skip
+        all_plans = plans(cluster)
+        seconds = measured(all_plans, options.rounds)
+        rows = [TimedPlan(name, predicted(cluster, plan), simulated(cluster, plan), seconds[name])
+                for name, plan in all_plans.items()]  # fmt: skip
     except PrimeParError as error:
         parser.error(str(error))
     print(msgspec.json.encode(rows).decode() if options.json else table(rows))

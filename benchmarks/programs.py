@@ -9,14 +9,14 @@ from math import isqrt
 from primepar.models.config import GPTConfig
 from primepar.operators import lower_step
 from primepar.partition import parse_sequence
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.schedule import Program, lower
 from primepar.schedule.program import Compute, Group, Instruction, Recv, Send
 
 LARGEST_SIDE = 8
-"""Of the mesh of `P` in what we lower; more ranks are more copies of it, which split M."""
+"""Largest side of the mesh of `P` in lowered programs; more ranks are copies that split M."""
 LARGEST_STEP = 64
-"""Most ranks of a training step: its instructions grow as the cube of the mesh's side."""
+"""Maximum ranks of a training step: its instructions grow as the cube of the mesh's side."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ def cases(ranks: int) -> Iterator[BenchProgram]:
 
 
 def training_step(side: int) -> Program:
-    """A whole step of a GPT of two layers under PrimePar's plan, the smallest that it divides."""
+    """A training step of the smallest GPT of two layers that PrimePar's plan divides."""
     model = GPTConfig(layers=2, hidden=8 * side, heads=side, context=side, vocabulary=side)
-    return lower_step(ready_plan("primepar", model, side**2), side, side)
+    return lower_step(preset_plan("primepar", model, side**2), side, side)
 
 
 def cannon(side: int) -> Program:
     """Cannon's algorithm on side x side ranks: in each step a product, then one group of messages.
 
-    I moves to the left along the rows and W up along the columns; both start skewed. (Cannon, 1969;
-    the form is that of a careful hand with ncclGroupStart and ncclGroupEnd.)
+    I moves left along the rows and W up along the columns; both start skewed (Cannon, 1969).
+    Messages are grouped as by ncclGroupStart and ncclGroupEnd.
     """
     points = [(r, c) for r in range(side) for c in range(side)]
     i, w, o = (_names(tensor, side) for tensor in "IWO")

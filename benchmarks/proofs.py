@@ -17,11 +17,11 @@ from primepar.partition import PRIMITIVES
 
 REPEATS = 3
 CHEAP = 1.0
-"""Seconds; what takes longer is measured once."""
+"""Seconds; what takes longer is measured only once."""
 
 
 class ProgramRow(Struct, frozen=True):
-    """One program: all its properties, and whether it ends as the plain encoding tells."""
+    """One program: the verdict of all its properties, times and memory of both encodings."""
 
     program: str
     ranks: int
@@ -30,7 +30,7 @@ class ProgramRow(Struct, frozen=True):
     seconds: float
     """Median."""
     peak_mib: float
-    """Most memory that the process has had, before any plain encoding."""
+    """Peak memory of the process, before any plain encoding."""
     plain_seconds: float | None
     """Median; None where there was no answer in time."""
 
@@ -80,25 +80,25 @@ class _Times:
 def measure_programs(cases: Sequence[BenchProgram], limit: float, tick: Tick) -> list[ProgramRow]:
     """Seconds and memory for each program; the plain encoding may take `limit` seconds each time.
 
-    What is cheap is measured again in rounds, ours and the plain encoding in turn.
+    Cheap ones are measured again in rounds, ours and the plain encoding alternating.
     """
     _warm_up()
-    found = [_Times(case) for case in cases]
-    for times in found:
+    measured = [_Times(case) for case in cases]
+    for times in measured:
         tick(times.case.name)
         times.prove()
         times.peak = _peak_mib()
-    for times in found:
+    for times in measured:
         tick(f"{times.case.name}, plainly")
         times.ask_plainly(limit)
     for _ in range(REPEATS - 1):
-        for times in found:
+        for times in measured:
             tick(f"{times.case.name}, again")
             if times.ours[0] < CHEAP:
                 times.prove()
             if times.plain and times.plain[0] < CHEAP:
                 times.ask_plainly(limit)
-    return [times.row() for times in found]
+    return [times.row() for times in measured]
 
 
 def measurements(programs: int) -> int:
@@ -122,13 +122,13 @@ def measure_primitives(tick: Tick) -> list[PrimitiveRow]:
 
 
 def _warm_up() -> None:
-    """Load Z3, which is no part of any proof."""
+    """Load Z3, which does not count for any proof."""
     from primepar.verify import verify_program
 
     verify_program(cannon(1))
 
 
 def _peak_mib() -> float:
-    """Most memory that this process has had; Linux counts it in KiB, macOS in bytes."""
+    """Peak memory of this process; Linux reports it in KiB, macOS in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -13,24 +13,24 @@ from primepar.commands.progress import Tick
 from primepar.models.sizes import MODELS
 
 MOST = 32
-"""Most devices of a block whose program is measured."""
+"""Maximum number of devices of a block whose program is measured."""
 
 
 class RedundancyRow(Struct, frozen=True):
-    """One integer program over the paper's space: for the redundant memory of one block."""
+    """One integer program over the paper's space, for the redundant memory of one block."""
 
     model: str
     devices: int
     seconds: float
-    """Of costs, of options that are left out, and of the solver, median."""
+    """Median, of costs, removal of dominated options, and solver together."""
     variables: int
-    """Of the program that the solver gets."""
+    """Of the program that is given to the solver."""
     redundant: float
     """Bytes of a device."""
     proved: bool
     """Whether the solver proved that no plan has less."""
     gap: float
-    """What may be saved at most, as a share."""
+    """The largest part that a better plan could save."""
 
 
 def measure_redundancy(devices: list[int], tick: Tick) -> list[RedundancyRow]:
@@ -44,10 +44,10 @@ def _solve(name: str, devices: int) -> tuple[RedundancyRow, float]:
     from primepar.plan.redundancy.least_redundancy import least_of_block
 
     start = perf_counter()
-    found = least_of_block(MODELS[name], cluster_of(devices), devices, BATCH)
+    least = least_of_block(MODELS[name], cluster_of(devices), devices, BATCH)
     taken = perf_counter() - start
-    row = RedundancyRow(name, devices, taken, found.columns, found.redundant, found.proved,
-                        found.gap)  # fmt: skip
+    row = RedundancyRow(name, devices, taken, least.columns, least.redundant, least.proved,
+                        least.gap)  # fmt: skip
     return row, taken
 
 

@@ -1,7 +1,7 @@
 """Searches of `python -m benchmarks plan`: a block of the paper's models, in one process.
 
-The paper times its search for OPT, Llama 2 and BLOOM and does not say of which size; these are the
-larger ones of its evaluation.
+The paper times its search for OPT, Llama 2 and BLOOM, without their sizes. These are the larger
+ones of its evaluation.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ PAPER = MappingProxyType(
 
 
 class PlanRow(Struct, frozen=True):
-    """One search over the paper's space: for the time of one block's training step."""
+    """One search over the paper's space, for the time of one block's training step."""
 
     model: str
     devices: int
     seconds: float
-    """Of the search, median."""
+    """Median, of the search."""
     paper_seconds: float | None
     """None where the paper has none."""
     step: float
-    """Seconds of the training step, of the plan that was found."""
+    """Seconds of a training step under the plan."""
     bound: float
-    """Seconds that the step of no plan goes below."""
+    """Lower bound of the seconds of a step under any plan."""
     gap: float
-    """By how much the plan may be above the optimum, as a share."""
+    """Upper bound of the distance from the optimum, as a share of it."""
 
 
 def measure_plans(devices: list[int], tick: Tick) -> list[PlanRow]:
-    """Seconds to find the plan of a block of each model on so many devices, in rounds.
+    """Seconds to find the plan of a block of each model, by number of devices, in rounds.
 
-    Every search starts with a planner of its own. What takes long is measured once.
+    Every search starts with a new planner. Long searches are measured only once.
     """
     cases = [(model, count) for count in devices for model in PAPER]
     taken = in_rounds(cases, _search, tick)
@@ -66,16 +66,16 @@ def in_rounds(
     measure: Callable[[str, int], tuple[Row, float]],
     tick: Tick,
 ) -> dict[tuple[str, int], tuple[Row, float]]:
-    """What is measured of every case, with the median of its seconds."""
+    """The result of every case, with the median of its seconds."""
     seconds: dict[tuple[str, int], list[float]] = {}
     rows: dict[tuple[str, int], Row] = {}
-    for turn in range(REPEATS):
+    for round_number in range(REPEATS):
         for case in cases:
             tick("{}, {} devices".format(*case))
             taken = seconds.setdefault(case, [])
-            if turn == 0 or taken[0] < CHEAP:
-                rows[case], own = measure(*case)
-                taken.append(own)
+            if round_number == 0 or taken[0] < CHEAP:
+                rows[case], elapsed = measure(*case)
+                taken.append(elapsed)
     return {case: (rows[case], median(seconds[case])) for case in cases}
 
 
@@ -91,11 +91,11 @@ def _search(name: str, devices: int) -> tuple[PlanRow, float]:
     start = perf_counter()
     block = resized(MODELS[name], layers=1)
     planner = Planner.of(block, cluster_of(devices), devices, BATCH, None, "paper", part="blocks")
-    found = search(planner)
+    result = search(planner)
     taken = perf_counter() - start
     paper = PAPER[name].get(devices)
-    bound = found.cost / (1 + found.gap)
-    return PlanRow(name, devices, taken, paper, found.cost, bound, found.gap), taken
+    bound = result.cost / (1 + result.gap)
+    return PlanRow(name, devices, taken, paper, result.cost, bound, result.gap), taken
 
 
 def cluster_of(devices: int) -> Cluster:

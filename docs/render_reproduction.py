@@ -17,7 +17,14 @@ from textwrap import fill
 from benchmarks.paper.assumptions import AFTER, ASSUMED, HEAD
 from benchmarks.paper.blocks import PaperPoint, geometric_mean, point, reduced, without_links
 from benchmarks.paper.mlp import Mlp, mlp_pair
-from benchmarks.paper.pipelines import Stack, best_two, most_microbatches, pairs, right, stacked
+from benchmarks.paper.pipelines import (
+    Stack,
+    best_two,
+    matching_splits,
+    most_microbatches,
+    pairs,
+    stacked,
+)
 from benchmarks.paper.printed import (
     DEVICES,
     FIGURE_2,
@@ -218,7 +225,7 @@ def figure_10(stacks: list[Stack]) -> Iterator[str]:
     )
     yield table(["model", "plan", "bars", *(f"{tuple(split)}" for split in SPLITS), "best two"],
                 [row for stack in stacks for row in split_rows(stack)])  # fmt: skip
-    same = right(stacks)
+    same = matching_splits(stacks)
     yield words(
         f"The best two splits are the paper's for {same[1]} of the {len(stacks)} models under "
         f"PrimePar's plans, in whichever order, and for {same[0]} under Megatron's."
@@ -274,7 +281,7 @@ def choices(paper_points: list[PaperPoint]) -> Iterator[str]:
         ("as above", 1, 8), ("two microbatches", 2, 8), ("batch 4", 1, 4), ("batch 16", 1, 16)
     )}  # fmt: skip
     yield table(["choice", "right under PrimePar's plans", "under Megatron's"],
-                [[name, *(f"{models} of 6" for models in right(
+                [[name, *(f"{models} of 6" for models in matching_splits(
                     [stacked(model, setting) for model in NAMES])[::-1])]
                  for name, setting in stages.items()])  # fmt: skip
 

@@ -15,7 +15,7 @@ from primepar.distributed.modules.parameters import full_logits, load_parameter
 from primepar.distributed.modules.weights import load_weights
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 
 Arrays = dict[str, NDArray[Any]]
 BATCH = 8
@@ -62,7 +62,7 @@ def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
     """A model under a plan, or under the preset plan of that name, with these parameters."""
     config = MODELS[name]
     if isinstance(plan, str):
-        plan = ready_plan(plan, config, mesh.ranks, BATCH)
+        plan = preset_plan(plan, config, mesh.ranks, BATCH)
     model = PartitionedModel(plan, mesh, seed=SEED)
     for parameter, whole in parameters(config).items():
         load_parameter(model, parameter, whole)
@@ -112,7 +112,7 @@ def logits(ranks: int, asked: list[tuple[ModelConfig, str, str]]) -> list[NDArra
     mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float32)
     results = []
     for config, plan, folder in asked:
-        model = PartitionedModel(ready_plan(plan, config, ranks), mesh)
+        model = PartitionedModel(preset_plan(plan, config, ranks), mesh)
         load_weights(folder, model)
         whole = full_logits(model, torch.from_numpy(tokens_of(config)))
         results.append(None if whole is None else whole.numpy())

@@ -1,4 +1,4 @@
-"""Models and plans for the partitioned model: ready ones, and random ones for hypothesis."""
+"""Models and plans for the partitioned model: presets, and random plans for hypothesis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from primepar.errors import PlanError, SequenceError
 from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.checks import check_sequence
 from primepar.reference.emulator.model import EmulatedModel, ModelStep
 from primepar.reference.oracle.layers import Array, Tokens
@@ -37,7 +37,7 @@ SHAPES = {
 ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data")
 ON_EIGHT = ("megatron", "megatron-sp", "tesseract", "3d", "data")
 WITH_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
-READY_PLANS = [
+PRESET_MESHES = [
     *((name, 4) for name in (*ON_FOUR, "M2,megatron", "M2,megatron-sp")),
     *((name, 8) for name in (*ON_EIGHT, *WITH_DATA)),
 ]
@@ -103,7 +103,7 @@ def plan_apart(model: ModelConfig, ranks: int) -> Plan:
     linears = [operator.name for operator in operators(model) if operator.kind == "linear"]
     texts = dict(zip(linears, cycle(APART[ranks]), strict=False))
     return Plan(
-        model=model, ranks=ranks, sequences=ready_plan("data", model, ranks).sequences | texts
+        model=model, ranks=ranks, sequences=preset_plan("data", model, ranks).sequences | texts
     )
 
 

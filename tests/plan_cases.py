@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from primepar.models.config import ModelConfig
-from primepar.plan import PRESETS, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, preset_plan
 from primepar.schedule import Layout
 
 GPT2 = ModelConfig.of(
@@ -42,7 +42,7 @@ def changed(plan: Plan, **sequences: str) -> dict[str, str]:
 
 def small(name: str = "megatron", ranks: int = 4, model: ModelConfig = WIDE) -> Plan:
     """A preset plan for a small model."""
-    return ready_plan(name, model, ranks)
+    return preset_plan(name, model, ranks)
 
 
 MIXED = ("M2,K2,R2", "R2,M2,K2", "K4,M2", "S2x2,R2", "M2,P2x2", "T2x2x2", "C2x2x2", "R2,Is2x2")

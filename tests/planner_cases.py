@@ -15,7 +15,7 @@ BLOOM = ModelConfig.of("bloom", hidden=64, heads=8, layers=1, context=32, vocabu
 def cluster(
     *links: Link, devices: int = 0, seconds: float = 0.0, overlap: bool = True, memory: float = 1e12
 ) -> Cluster:
-    """Devices that compute in no time unless an operation takes so many `seconds` to start."""
+    """Devices that compute in no time, except for `seconds` to launch an operation."""
     return Cluster(
         name="test", nodes=1, devices_per_node=devices or links[-1].joins, memory=memory,
         memory_bandwidth=1e300, launch=seconds, overlap=overlap,
@@ -25,8 +25,8 @@ def cluster(
 
 def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
     """Devices that only transfer, a byte a second each: the seconds of a step are its bytes."""
-    wires = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
-    return Training(wires, "float32", batch, positions)
+    links = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
+    return Training(links, "float32", batch, positions)
 
 
 TWO_LEVELS = Cluster(

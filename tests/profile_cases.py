@@ -51,7 +51,7 @@ def clocked() -> tuple[float, int]:
 
 
 def apart(folder: Path) -> str:
-    """What is said where every rank is on a machine of its own; "" where another rank says it."""
+    """The refusal where every rank is on another machine; "" on ranks that print nothing."""
     rank, size = dist.get_rank(), dist.get_world_size()
     world = World(rank, size, device("cpu"), FileStore(str(folder / "apart"), size))
     asked = Profile(output=str(folder / "apart.toml"))

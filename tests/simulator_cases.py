@@ -40,7 +40,7 @@ NODES = replace(cluster(INSIDE, OUTSIDE), nodes=2, devices_per_node=2)
 
 
 def program(*programs: list[Instruction], **sizes: int) -> Program:
-    """A program whose blocks `x[0]` are of tensors with so many elements each."""
+    """A program whose blocks `x[0]` are of tensors with the given numbers of elements."""
     return Program(
         format="primepar-program",
         version=1,

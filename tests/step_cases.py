@@ -13,7 +13,7 @@ from lowered_steps import lower_step
 from partitioned_cases import SHAPES
 
 from primepar.passes.block_uses import Rank, followed
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.schedule import Program
@@ -76,13 +76,13 @@ def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iter
 @cache
 def lowered(name: str, ranks: int, family: str) -> Program:
     """The step of a small model under a preset plan, before the passes."""
-    return as_planned(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    return as_planned(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 @cache
 def passed(name: str, ranks: int, family: str) -> Program:
     """The step of a small model under a preset plan, after all passes."""
-    return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    return lower_step(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 def by_rank(rank_calls: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:

@@ -18,7 +18,7 @@ from primepar import PrimeParError, Primitive, api
 from primepar.api.asked_target import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.plan.search.explain import explain, words
 from primepar.reference import emulate
 from primepar.reference.check import memories
@@ -84,7 +84,7 @@ def test_a_target_is_a_class_an_object_text_or_a_file(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_shown_checked_verified_lowered_and_simulated() -> None:
-    plan = ready_plan("megatron", MODEL, 2, 2)
+    plan = preset_plan("megatron", MODEL, 2, 2)
     assert str(primepar.show(plan)).startswith("gpt, 1 layer of hidden 16, on 2 devices\n")
     assert primepar.check(plan).equal
     assert primepar.verify(plan).verdict == "proved"
@@ -173,7 +173,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: primepar.check("P2x2", batch=2),
      "P2x2: expected no batch, which only the training step of a plan has, got batch=2: leave it "
      "out"),
-    (lambda: primepar.check(ready_plan("data", MODEL, 2), side=2),
+    (lambda: primepar.check(preset_plan("data", MODEL, 2), side=2),
      "plan: expected no side, as a plan has its own sequences, got side=2: leave it out"),
     (lambda: primepar.lower(primepar.lower("P2x2"), shape=(4, 4, 4)),
      "program: expected no shape, as a program names its own, got shape=(4, 4, 4): write it into "

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` measures what it says, and its tables, JSON and plot tell it."""
+"""`python -m benchmarks` measures what it names, and prints it as tables, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
 def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Path) -> None:
     picture = tmp_path / "plot.svg"
     done = bench("verify", "--ranks", "64", "--timeout", "0.01", "--json", "-o", str(picture))
-    found = json.loads(done.out)
-    assert set(found) == {"plain_limit", "programs", "primitives"}
-    assert found["plain_limit"] == 0.01
-    row = found["programs"][1]
+    report = json.loads(done.out)
+    assert set(report) == {"plain_limit", "programs", "primitives"}
+    assert report["plain_limit"] == 0.01
+    row = report["programs"][1]
     assert row.pop("seconds") > 0
     assert row.pop("peak_mib") > 1
     assert row == {
@@ -76,11 +76,11 @@ def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Pa
         "verdict": "proved",
         "plain_seconds": None,
     }
-    assert [each["primitive"] for each in found["primitives"]] == list(TWO)
+    assert [entry["primitive"] for entry in report["primitives"]] == list(TWO)
     assert "forward of P8x8, 64 ranks, plainly: more than 0.010 s" in picture.read_text()
 
 
-def test_what_came_too_late_is_said_so_in_the_table() -> None:
+def test_a_timeout_is_printed_in_the_table() -> None:
     done = bench("verify", "--ranks", "64", "--timeout", "0.01")
     assert done.out.splitlines()[2].endswith("> 0.01 s")
 
@@ -118,9 +118,9 @@ def test_cannon_computes_every_sub_operator_once_and_is_proved(side: int) -> Non
     assert verify_program(program).verdict == "proved"
 
 
-def test_the_programs_of_1024_ranks_are_those_that_are_spoken_of() -> None:
-    found = [(case.name, case.program.ranks, case.instructions) for case in cases(1024)]
-    assert found == [
+def test_the_programs_of_1024_ranks_are_those_that_the_pages_name() -> None:
+    programs = [(case.name, case.program.ranks, case.instructions) for case in cases(1024)]
+    assert programs == [
         ("Cannon, 32 x 32 x 32", 1024, 64512),
         ("forward of M16,P8x8", 1024, 79872),
     ]
@@ -158,9 +158,13 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
     ]
     root = ElementTree.fromstring(plot(rows, 60))
     space = "{http://www.w3.org/2000/svg}"
-    line = next(each for each in root.iter(f"{space}line") if each.get("stroke-dasharray"))
+    line = next(element for element in root.iter(f"{space}line") if element.get("stroke-dasharray"))
     x1, y1, x2, y2 = (float(line.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
-    marks = [each for each in root.iter(f"{space}circle") if each.find(f"{space}title") is not None]
+    marks = [
+        element
+        for element in root.iter(f"{space}circle")
+        if element.find(f"{space}title") is not None
+    ]
     places = [(float(mark.attrib["cx"]), float(mark.attrib["cy"])) for mark in marks]
     assert [mark.get("fill") == "none" for mark in marks] == [False, False, False, True]
     assert all(76 <= x <= 612 and 34 <= y <= 330 for x, y in places)
@@ -170,7 +174,7 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
     assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.1)
 
 
-def test_the_search_stands_beside_the_paper_s_times() -> None:
+def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
     done = bench("plan", "--devices", "4")
     assert (done.code, done.err) == (0, "")
     assert re.sub(r"(?<=4  ) {1,2}\d+\.\d{3}", "  0.000", done.out) == (
@@ -187,8 +191,8 @@ def test_the_search_stands_beside_the_paper_s_times() -> None:
 
 
 def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
-    told = json.loads(bench("plan", "--devices", "64", "--json").out)
-    rows, programs = told["plans"], told["redundancy"]
+    report = json.loads(bench("plan", "--devices", "64", "--json").out)
+    rows, programs = report["plans"], report["redundancy"]
     assert programs == []
     assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
         ("opt-175b", 64, None), ("llama-2-70b", 64, None), ("bloom-176b", 64, None),

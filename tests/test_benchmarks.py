@@ -1,4 +1,4 @@
-"""The benchmarks of bytes count what the formulas say, and refuse a shape that cannot be cut."""
+"""The benchmarks of bytes agree with the formulas, and refuse a shape that cannot be cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def total(row: dict[str, float]) -> float:
     return row["linear"] + row["inside"]
 
 
-def test_every_plan_sends_what_its_formulas_say() -> None:
+def test_every_plan_sends_what_its_formulas_count() -> None:
     rows = family(64, 32, 4)
     assert set(rows) == {
         "megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"

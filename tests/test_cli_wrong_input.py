@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from command import run
 
-from primepar.plan.cluster import ready_clusters
+from primepar.plan.cluster import shipped_clusters
 
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
@@ -296,7 +296,7 @@ TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"
 )
-CLUSTER = f"cluster file (TOML), or a preset: {', '.join(ready_clusters())}"
+CLUSTER = f"cluster file (TOML), or a preset: {', '.join(shipped_clusters())}"
 USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar show",
     "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",

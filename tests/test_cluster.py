@@ -1,4 +1,4 @@
-"""Cluster files: the ready ones are read, and every wrong value is refused in one line."""
+"""Cluster files: the shipped ones are read, and every wrong value is refused in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primepar.errors import ClusterError
-from primepar.plan.cluster import READY_CLUSTERS, load_cluster, read_cluster, ready_clusters
+from primepar.plan.cluster import SHIPPED_CLUSTERS, load_cluster, read_cluster, shipped_clusters
 
 GOOD = """\
 name = "two nodes"
@@ -43,15 +43,17 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("path", sorted(READY_CLUSTERS.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_ready_cluster_is_read_by_its_name_and_as_a_file(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", sorted(SHIPPED_CLUSTERS.glob("*.toml")), ids=lambda path: path.stem
+)
+def test_a_shipped_cluster_is_read_by_its_name_and_as_a_file(path: Path) -> None:
     cluster = load_cluster(path.stem)
     assert cluster == load_cluster(str(path))
     assert cluster.links[-1].joins == cluster.devices
 
 
-def test_every_number_of_a_ready_cluster_says_where_it_is_from() -> None:
-    for path in READY_CLUSTERS.glob("*.toml"):
+def test_every_number_of_a_shipped_cluster_has_its_source() -> None:
+    for path in SHIPPED_CLUSTERS.glob("*.toml"):
         lines = path.read_text().splitlines()
         for before, line in pairwise(lines):
             key = line.partition(" = ")[0]
@@ -67,7 +69,7 @@ def test_the_sizes_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("memory = 1e9\n", "",
          "$.memory: expected the bytes of a device's memory, above 0, got none: "
@@ -137,10 +139,10 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.operators.norm: expected one of launch, memory_bandwidth, got 'lanch': write launch"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_with_its_place_and_the_mend(
-    old: str, new: str, said: str
+def test_a_wrong_value_is_refused_with_its_path_and_the_fix(
+    old: str, new: str, message: str
 ) -> None:
-    assert refusal(GOOD.replace(old, new)) == said
+    assert refusal(GOOD.replace(old, new)) == message
 
 
 def test_what_is_no_toml_is_refused() -> None:
@@ -149,11 +151,11 @@ def test_what_is_no_toml_is_refused() -> None:
     )
 
 
-def test_a_file_that_is_not_there_is_refused_with_the_ready_clusters(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_with_the_shipped_clusters(tmp_path: Path) -> None:
     with pytest.raises(ClusterError) as caught:
         load_cluster(f"{tmp_path}/none.toml")
     assert str(caught.value) == (
-        f"{tmp_path}/none.toml: expected a cluster file or one of {', '.join(ready_clusters())}, "
+        f"{tmp_path}/none.toml: expected a cluster file or one of {', '.join(shipped_clusters())}, "
         "got No such file or directory"
     )
 

@@ -1,4 +1,4 @@
-"""Layouts as arrays are the plan's, and what they say moves is what redistribution sends."""
+"""Layouts as arrays are the plan's, and their link loads are what redistribution sends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENDS = {"I": "input", "O": "output", "dI": "input_gradient"}
 
 
 def layouts_of(candidate: Candidate) -> dict[str, Layout]:
-    """The layouts that a plan says a sequence has."""
+    """The layouts of a sequence in a plan."""
     linear = "I" in candidate.spread
-    found = ends_of("linear" if linear else "add", candidate.text)
-    return {tensor: getattr(found, ENDS[tensor]) for tensor in (ENDS if linear else ("O",))}
+    layouts = ends_of("linear" if linear else "add", candidate.text)
+    return {tensor: getattr(layouts, ENDS[tensor]) for tensor in (ENDS if linear else ("O",))}
 
 
 def as_layout(candidate: Candidate, tensor: str) -> Layout:
@@ -33,13 +33,13 @@ def as_layout(candidate: Candidate, tensor: str) -> Layout:
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
-def test_a_sequence_leaves_its_tensors_where_a_plan_says(space: SpaceName) -> None:
+def test_a_sequence_leaves_its_tensors_in_the_layouts_of_a_plan(space: SpaceName) -> None:
     bits = 3 if space == "paper" else 2
     candidates = [*SequenceSpace.whole(space, bits).linear, *SequenceSpace.whole(space, bits).local]
     for candidate in candidates:
         for tensor, expected in layouts_of(candidate).items():
-            found = as_layout(candidate, tensor)
-            assert (found.grid, found.held) == (expected.grid, expected.held), candidate.text
+            layout = as_layout(candidate, tensor)
+            assert (layout.grid, layout.held) == (expected.grid, expected.held), candidate.text
 
 
 def test_what_moves_is_what_redistribution_sends() -> None:
@@ -56,9 +56,9 @@ def test_what_moves_is_what_redistribution_sends() -> None:
 
 
 def test_what_a_group_does_not_hold_comes_through_its_link() -> None:
-    """Against the same told device by device, cell by cell."""
-    wires = ClusterLinks(TWO_LEVELS, 3)
-    layouts, chosen = Layouts(wires), Random(2)
+    """Against a count device by device, cell by cell."""
+    links = ClusterLinks(TWO_LEVELS, 3)
+    layouts, chosen = Layouts(links), Random(2)
     candidates = SequenceSpace.whole("all", 3).linear
     for one, other in ((chosen.choice(candidates), chosen.choice(candidates)) for _ in range(60)):
         numbers = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])

@@ -9,7 +9,7 @@ from planner_cases import TWO_LEVELS, byte_a_second, cluster
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
-from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
+from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, whole
 from primepar.schedule.operators import Linear
@@ -19,16 +19,16 @@ OPERATOR = Linear(M=32, N=64, K=96)
 
 
 def candidate(text: str) -> Candidate:
-    found = whole()
+    sequence = whole()
     for element in parse_sequence(text).elements:
-        found = found.then(element)
-    return found
+        sequence = sequence.then(element)
+    return sequence
 
 
 def cost(text: str, operator: Linear = OPERATOR, bits: int = 0) -> Cost:
-    own = candidate(text)
-    bits = bits or sum(len(places) for _, places in own.places)
-    return linear_cost(byte_a_second(bits), operator, own)
+    sequence = candidate(text)
+    bits = bits or sum(len(places) for _, places in sequence.places)
+    return linear_cost(byte_a_second(bits), operator, sequence)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_cuts_make_what_the_rest_moves_smaller_and_sum_over_their_own_devices(
 def test_a_step_takes_the_longer_of_its_products_and_its_hops() -> None:
     link = Link(4, 0.0, 1.0, False)
     operator = Linear(M=2, N=2, K=2)
-    # P2x2, one element a block: what hops in each step, beside one or two products of 100 s
+    # P2x2, one element a block: the hops of each step, with one or two products of 100 s
     hops = {"forward": (2, 0), "backward": (2, 1), "gradient": (2, 1)}
     for overlap, seconds in ((True, 600.0), (False, 600.0 + 4 * sum(map(sum, hops.values())))):
-        wires = ClusterLinks(cluster(link, seconds=100.0, overlap=overlap), 2)
-        own = linear_cost(Training(wires, "float32", 1, 2), operator, candidate("P2x2"))
-        assert own.seconds == pytest.approx(seconds)
+        links = ClusterLinks(cluster(link, seconds=100.0, overlap=overlap), 2)
+        priced = linear_cost(Training(links, "float32", 1, 2), operator, candidate("P2x2"))
+        assert priced.seconds == pytest.approx(seconds)
 
 
-def test_memory_is_what_rests_and_what_is_stashed_and_what_runs_besides() -> None:
+def test_memory_is_what_is_kept_what_is_stashed_and_the_transient_rest() -> None:
     weight, given, made = 64 * 96 / 4, 32 * 64, 32 * 96 / 4
     column = cost("K4")
     # float32: a weight with its gradient and two moments is 16 bytes; I is whole on every device
@@ -97,8 +97,8 @@ def test_memory_is_what_rests_and_what_is_stashed_and_what_runs_besides() -> Non
 
 
 def test_a_tied_weight_has_a_copy_and_a_gradient_here_and_its_state_elsewhere() -> None:
-    own = linear_cost(byte_a_second(2), OPERATOR, candidate("K4"), tied=True)
-    assert own.kept == 8 * 64 * 96 / 4 + 4 * 32 * 64
+    priced = linear_cost(byte_a_second(2), OPERATOR, candidate("K4"), tied=True)
+    assert priced.kept == 8 * 64 * 96 / 4 + 4 * 32 * 64
 
 
 class Mine(PrimePar):
@@ -115,24 +115,24 @@ def test_a_primitive_that_nobody_registered_is_costed_by_its_map() -> None:
     )
 
 
-def test_sequences_that_are_told_alike_cost_the_same() -> None:
+def test_sequences_with_equal_keys_cost_the_same() -> None:
     training = Training(ClusterLinks(TWO_LEVELS, 3), "float32", 4, 8)
     costs: dict[object, set[Cost]] = {}
-    for each in SequenceSpace.whole("all", 3).linear:
-        key = alike(training.wires, each)
-        costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, each))
-    assert {len(found) for found in costs.values()} == {1}
+    for sequence in SequenceSpace.whole("all", 3).linear:
+        key = cost_key(training.links, sequence)
+        costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, sequence))
+    assert {len(distinct) for distinct in costs.values()} == {1}
     assert len(costs) < len(SequenceSpace.whole("all", 3).linear)
 
 
 def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
-    wires = ClusterLinks(TWO_LEVELS, 4)
-    assert wires.levels == (1, 1, 0, 0)
+    links = ClusterLinks(TWO_LEVELS, 4)
+    assert links.levels == (1, 1, 0, 0)
     # 4 rings leave each node at once, or 2, or one that goes through all devices of the nodes
-    assert [wires.streams(bits, 1) for bits in ((0,), (0, 2), (0, 2, 3))] == [4, 2, 1]
-    assert wires.all_reduce((0,), 1e6) == pytest.approx(2 * 5e-6 + 1e6 * 4 / 2e8)
-    assert wires.all_reduce((2,), 1e6) == pytest.approx(2 * 1e-6 + 1e6 / 1e9)
-    assert wires.all_reduce((), 1e6) == 0
+    assert [links.streams(bits, 1) for bits in ((0,), (0, 2), (0, 2, 3))] == [4, 2, 1]
+    assert links.all_reduce((0,), 1e6) == pytest.approx(2 * 5e-6 + 1e6 * 4 / 2e8)
+    assert links.all_reduce((2,), 1e6) == pytest.approx(2 * 1e-6 + 1e6 / 1e9)
+    assert links.all_reduce((), 1e6) == 0
 
 
 def test_a_ring_alone_goes_no_faster_than_one_stream() -> None:
@@ -154,7 +154,7 @@ def mlp(cluster: Cluster, fc1: str, fc2: str) -> float:
 def test_the_paper_s_mlp_on_eight_devices_of_its_cluster() -> None:
     """Figure 9: OPT-175B, batch 8; PrimePar's plan takes 0.71 of Megatron's time."""
     v100 = load_cluster("v100-8x4")
-    texts = [each.text for each in SequenceSpace.whole("paper", 3).linear]
+    texts = [sequence.text for sequence in SequenceSpace.whole("paper", 3).linear]
     assert min(texts, key=lambda text: mlp(v100, text, "K8")) == "K2,P2x2"
     assert min(texts, key=lambda text: mlp(v100, "K8", text)) == "N2,P2x2"
     ratio = mlp(v100, "K2,P2x2", "N2,P2x2") / mlp(v100, "M2,K4", "M2,N4")

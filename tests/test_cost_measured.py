@@ -30,10 +30,10 @@ def seconds(cluster: Cluster) -> float:
     return search(Planner.of(MODEL, cluster, 1, 2, None, "paper")).seconds
 
 
-def test_collectives_take_what_their_level_says_of_them() -> None:
-    wires = ClusterLinks(CLUSTER, 2)
-    assert wires.all_reduce((0, 1), 32) == 6 * 2 + 1.5 * 32 / 8
-    assert wires.all_gather((0, 1), 32) == 3 * 1 + 3 * 32 / 4
+def test_collectives_take_the_times_of_their_level() -> None:
+    links = ClusterLinks(CLUSTER, 2)
+    assert links.all_reduce((0, 1), 32) == 6 * 2 + 1.5 * 32 / 8
+    assert links.all_gather((0, 1), 32) == 3 * 1 + 3 * 32 / 4
     assert ClusterLinks(replace(CLUSTER, links=(FREE,)), 2).all_reduce((0, 1), 32) < 1e-20
 
 
@@ -59,9 +59,9 @@ def test_every_kind_of_operator_takes_its_own_time() -> None:
 def test_both_models_take_the_same_time_of_a_kind_on_one_device(kind: str) -> None:
     slow = replace(CLUSTER, links=(FREE,), operators={kind: Passing(1.0, 4.0)})
     plan = Plan(model=MODEL, ranks=1,
-                sequences={each.name: "" for each in operators(MODEL)})  # fmt: skip
-    found = simulate_step(plan, 2, MODEL.context, slow, "float32").seconds
-    assert found == pytest.approx(seconds(slow), rel=1e-9)
+                sequences={operator.name: "" for operator in operators(MODEL)})  # fmt: skip
+    simulated = simulate_step(plan, 2, MODEL.context, slow, "float32").seconds
+    assert simulated == pytest.approx(seconds(slow), rel=1e-9)
 
 
 def test_a_phase_is_of_the_operator_with_the_longest_name() -> None:

@@ -32,7 +32,7 @@ from primepar.distributed.training.launch import World
 from primepar.models import WeightFile, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.layers import Array
 from primepar.reference.oracle.transformer import Transformer
@@ -45,7 +45,7 @@ GIVEN, SAVED = "given.safetensors", "saved.safetensors"
 
 def plan_apart() -> Plan:
     """A plan in which, alternating, weight or bias of a linear operator is not contiguous."""
-    sequences = dict(ready_plan("data", CONFIG, RANKS).sequences)
+    sequences = dict(preset_plan("data", CONFIG, RANKS).sequences)
     sequences |= dict(zip(CONFIG.linear_shapes, cycle(["H2,N2", "H2,K2"]), strict=False))
     return Plan(model=CONFIG, ranks=RANKS, sequences=sequences)
 

@@ -17,7 +17,7 @@ from step_cases import calls_of_step, sent_by
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
+from primepar.plan import Plan, edges, ends, parameter_places, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.transformer import Transformer
 
@@ -77,7 +77,7 @@ def plan_of(name: str, plan: str, ranks: int) -> Plan:
     method, *more = plan.split()
     config, size = cases.MODELS[name], int(more[0]) if more else cases.BATCH
     chosen = OURS.get(method, {})
-    sequences = ready_plan("data" if chosen else method, config, ranks).sequences
+    sequences = preset_plan("data" if chosen else method, config, ranks).sequences
     for operator in sequences:
         kind = operator.rpartition(".")[2]
         if chosen:
@@ -238,7 +238,7 @@ def message_of(work: object, *arguments: object) -> str:
 
 
 def test_a_plan_for_other_devices_is_refused() -> None:
-    plan = ready_plan("megatron", cases.MODELS["gpt2"], 4)
+    plan = preset_plan("megatron", cases.MODELS["gpt2"], 4)
     assert message_of(PartitionedModel, plan, cases.mesh_of(1)) == (
         "PlanError: plan: expected 4 devices, as it was made for, got 1: "
         "start 4 processes, or make a plan for 1"
@@ -255,5 +255,5 @@ def test_tokens_that_do_not_fit_are_refused() -> None:
         "ShapeError: targets: expected a target for each token, shape (8, 7), got (8, 6)"
     )
     assert message_of(model, tokens_BT[:3]) == (
-        "PlanError: batch: expected 8, as the plan says, got 3: take that, or a plan for this one"
+        "PlanError: batch: expected 8, as the plan states, got 3: take that, or a plan for this one"
     )

@@ -25,7 +25,7 @@ from test_distributed_model import FAMILIES, PLANS
 from primepar.errors import PlanError
 from primepar.models import ModelConfig, operators
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.optimizers import AdamW
 from primepar.reference.oracle.transformer import Transformer
@@ -44,11 +44,11 @@ AT_ONCE = 12
 Case = tuple[Plan, int, float | None]
 
 
-def ready(name: str, plan: str, ranks: int) -> Case:
+def preset_case(name: str, plan: str, ranks: int) -> Case:
     """A run of a family under a preset plan."""
     long = (name, plan) in zip(FAMILIES, LONGEST[ranks], strict=False)
     clip = steps.CLIP if (name, plan) in CLIPPED else None
-    return ready_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
+    return preset_plan(plan, MODELS[name], ranks, cases.BATCH), LONG if long else SHORT, clip
 
 
 def drawn(ranks: int) -> list[Case]:
@@ -80,7 +80,7 @@ def asked(ranks: int) -> dict[str, Case]:
         some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
         long = zip(FAMILIES, LONGEST[ranks], strict=False)
         pairs = list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
-    named = {f"{name}-{plan}": ready(name, plan, ranks) for name, plan in pairs}
+    named = {f"{name}-{plan}": preset_case(name, plan, ranks) for name, plan in pairs}
     return named | {f"random{number}": case for number, case in enumerate(drawn(ranks))}
 
 

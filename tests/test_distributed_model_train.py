@@ -21,7 +21,7 @@ from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError, PlanError
 from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 
 LLAMA = ModelConfig.of(
     "llama", layers=2, hidden=16, heads=8, kv_heads=4, context=16, vocabulary=259, ffn=24,
@@ -37,7 +37,7 @@ def plan_file(
 ) -> str:
     path = folder / f"{model.family}-{name}-{ranks}-{batch}.json"
     if not path.exists():
-        save_plan(ready_plan(name, model, ranks, batch), path)
+        save_plan(preset_plan(name, model, ranks, batch), path)
     return str(path)
 
 
@@ -241,7 +241,7 @@ def test_a_batch_together_with_a_plan_that_has_one_is_refused(batch: str, tmp_pa
 
 def test_a_plan_without_a_batch_takes_that_of_the_option_or_eight(tmp_path: Path) -> None:
     path = tmp_path / "open.json"
-    save_plan(ready_plan("data", LLAMA, 4), path)
+    save_plan(preset_plan("data", LLAMA, 4), path)
     for settings, batch in (
         (Settings(plan=str(path)), 8),
         (Settings(plan=str(path), batch=12), 12),

@@ -23,7 +23,7 @@ from partitioned_cases import (
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.operators import Until
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.layouts import padded_vocabulary
 from primepar.reference.oracle.transformer import Transformer
@@ -47,7 +47,7 @@ KEYS = ("family", "name", "until", "passes")
 def plan_of(family: str, name: str) -> Plan:
     if name == "apart":
         return plan_apart(SHAPES[family], RANKS)
-    return ready_plan(name, SHAPES[family], RANKS)
+    return preset_plan(name, SHAPES[family], RANKS)
 
 
 @cache

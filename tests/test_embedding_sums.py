@@ -15,7 +15,7 @@ from operator_cases import Alone
 from step_cases import calls_of_step, sent_by
 
 from primepar.models import initial_parameter
-from primepar.plan import Plan, padded_vocabulary, ready_plan
+from primepar.plan import Plan, padded_vocabulary, preset_plan
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter
 from primepar.schedule.program_uses import gives
@@ -46,7 +46,7 @@ STEPS = ("Ns2,M2", "Ns2,N2")
 
 
 def plan_of(sequence: str) -> Plan:
-    sequences = ready_plan("data", MODEL, 4).sequences | {"embedding": sequence}
+    sequences = preset_plan("data", MODEL, 4).sequences | {"embedding": sequence}
     return Plan(model=MODEL, ranks=4, batch=cases.BATCH, sequences=sequences)
 
 

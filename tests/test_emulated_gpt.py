@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from partitioned_cases import READY_PLANS, difference
+from partitioned_cases import PRESET_MESHES, difference
 
 from primepar.models import GPTConfig, operators
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.optimizers import AdamW, linear_weights
 from primepar.reference.oracle.train import train, windows
@@ -36,12 +36,12 @@ def test_linear_operators_of_a_sequence_give_what_one_device_gives(text: str) ->
     assert difference(plan_of(text), BATCH, CONFIG.context) < 1e-12
 
 
-@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
-def test_under_a_ready_plan_a_gpt_of_bytes_has_the_gradients_of_one_device(
+@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
+def test_under_a_preset_a_gpt_of_bytes_has_the_gradients_of_one_device(
     name: str, ranks: int
 ) -> None:
     config = GPTConfig(layers=1, hidden=16, heads=8, context=4, vocabulary=256)
-    assert difference(ready_plan(name, config, ranks), 8, 4) < 1e-10
+    assert difference(preset_plan(name, config, ranks), 8, 4) < 1e-10
 
 
 def test_a_gpt_of_bytes_trains_as_on_one_device() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from partitioned_cases import (
     DRAW,
-    READY_PLANS,
+    PRESET_MESHES,
     SHAPES,
     difference,
     drawn_batch,
@@ -25,7 +25,7 @@ from step_cases import SMALL
 
 from primepar.errors import ConfigError, IncompleteError, PlanError
 from primepar.operators import StepSettings, lower_step
-from primepar.plan import Plan, ends, ready_plan
+from primepar.plan import Plan, ends, preset_plan
 from primepar.reference import emulate
 from primepar.reference.emulator import model as emulated
 from primepar.reference.emulator.model import EmulatedModel
@@ -39,11 +39,11 @@ RANDOM_PLANS = 100
 
 
 @pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
-def test_under_a_ready_plan_loss_and_gradients_are_those_of_one_device(
+@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
+def test_under_a_preset_loss_and_gradients_are_those_of_one_device(
     family: str, name: str, ranks: int
 ) -> None:
-    assert difference(ready_plan(name, SMALL[family], ranks), 8, 4) < 1e-10
+    assert difference(preset_plan(name, SMALL[family], ranks), 8, 4) < 1e-10
 
 
 @pytest.mark.parametrize(("family", "ranks"), [*product(SHAPES, (4, 8)), ("gpt2", 16)])
@@ -69,20 +69,20 @@ def test_under_any_plan_loss_and_gradients_are_those_of_one_device(
 
 
 def test_a_plan_on_one_device_sends_nothing() -> None:
-    plan = ready_plan("data", SHAPES["bloom"], 1)
+    plan = preset_plan("data", SHAPES["bloom"], 1)
     assert difference(plan, 2, 4) < 1e-12
     assert step(plan, 2, 4).sent == [0]
 
 
 def test_data_parallel_devices_send_every_gradient_and_the_loss_once_around_the_ring() -> None:
     model = replace(SHAPES["opt"], tied=False, vocabulary=24)
-    plan = ready_plan("data", model, 4)
+    plan = preset_plan("data", model, 4)
     assert step(plan, 8, 4).sent == [Fraction(2 * 3, 4) * (model.parameters + 1)] * 4
 
 
 def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> None:
     model = replace(SHAPES["llama"], vocabulary=24)
-    plan = ready_plan("megatron", model, 4)
+    plan = preset_plan("megatron", model, 4)
     stream = 4 * 4 * model.hidden  # elements of an activation: 4 sequences of 4 tokens
     embedding, head, loss = stream, stream, 3 * 4 * 4  # three numbers of every row for the loss
     reduced = 4 * model.layers * stream + embedding + head + loss
@@ -93,7 +93,7 @@ def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> Non
 @pytest.mark.parametrize("tied", [True, False])
 def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) -> None:
     config = replace(SHAPES["gpt2"], tied=tied)
-    meaning = Meaning(lower_step(ready_plan(name, config, 4), 4, 4, "gradients"))
+    meaning = Meaning(lower_step(preset_plan(name, config, 4), 4, 4, "gradients"))
     tokens, targets = (batch.reshape(-1) for batch in drawn_batch(config, 4, 4))
     parameters = {**drawn_parameters(config), "tokens": tokens, "targets": targets}
     padded, dim = ("embedding.token", 0) if tied else ("head.weight", 1)
@@ -129,7 +129,7 @@ def unsummed(program: Program, name: str) -> Program:
 def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = ready_plan("data", SHAPES["gpt2"], 4)
+    plan = preset_plan("data", SHAPES["gpt2"], 4)
     monkeypatch.setattr(emulated, "lower_step", lambda *of: unsummed(lower_step(*of), name))
     with pytest.raises(IncompleteError) as error:
         step(plan, 4, 4)
@@ -147,7 +147,7 @@ def test_a_program_without_backward_has_the_logits_and_the_loss_of_one_device(
 ) -> None:
     config = SMALL[family]
     parameters, (tokens, targets) = drawn_parameters(config), drawn_batch(config, 8, 4)
-    model = EmulatedModel(config, ready_plan(name, config, ranks), parameters)
+    model = EmulatedModel(config, preset_plan(name, config, ranks), parameters)
     one = Transformer(config, parameters)
     expected = one.logits(tokens)
     assert np.abs(model.logits(tokens) - expected).max() / np.abs(expected).max() < 1e-12
@@ -161,7 +161,7 @@ def test_a_float32_model_stays_there_on_emulated_devices() -> None:
     parameters = {
         name: array.astype(np.float32) for name, array in drawn_parameters(config).items()
     }
-    model = EmulatedModel(config, ready_plan("stationary", config, 4), parameters)
+    model = EmulatedModel(config, preset_plan("stationary", config, 4), parameters)
     step = model.loss_and_gradients(*drawn_batch(config, 4, 4))
     assert {gradient.dtype for gradient in step.gradients.values()} == {np.dtype(np.float32)}
     expected = Transformer(config, parameters).loss(*drawn_batch(config, 4, 4))
@@ -172,7 +172,7 @@ def test_a_float32_model_stays_there_on_emulated_devices() -> None:
 
 
 def test_a_plan_for_another_model_is_refused() -> None:
-    plan = ready_plan("summa", SHAPES["opt"], 4)
+    plan = preset_plan("summa", SHAPES["opt"], 4)
     other = replace(SHAPES["opt"], layers=1)
     with pytest.raises(PlanError) as error:
         EmulatedModel(other, plan, drawn_parameters(other))
@@ -183,7 +183,7 @@ def test_a_plan_for_another_model_is_refused() -> None:
 
 
 def test_a_batch_that_a_plan_does_not_divide_is_refused() -> None:
-    plan = ready_plan("data", SHAPES["opt"], 4)
+    plan = preset_plan("data", SHAPES["opt"], 4)
     with pytest.raises(PlanError) as error:
         step(plan, 6, 4)
     assert str(error.value) == (
@@ -194,7 +194,7 @@ def test_a_batch_that_a_plan_does_not_divide_is_refused() -> None:
 
 def test_tokens_out_of_the_vocabulary_are_refused_even_where_it_is_padded() -> None:
     config = SHAPES["opt"]
-    model = EmulatedModel(config, ready_plan("megatron", config, 4), drawn_parameters(config))
+    model = EmulatedModel(config, preset_plan("megatron", config, 4), drawn_parameters(config))
     tokens, targets = drawn_batch(config, 4, 4)
     tokens[2, 1] = 22
     with pytest.raises(ConfigError) as error:
@@ -208,5 +208,5 @@ def test_a_missing_parameter_is_refused() -> None:
     parameters = drawn_parameters(config)
     del parameters["norm.bias"]
     with pytest.raises(ConfigError) as error:
-        EmulatedModel(config, ready_plan("megatron", config, 4), parameters)
+        EmulatedModel(config, preset_plan("megatron", config, 4), parameters)
     assert str(error.value) == "norm.bias: expected shape (16,), got no such parameter"

@@ -12,7 +12,7 @@ from partitioned_cases import DRAW, SHAPES, difference, farthest
 from primepar.errors import IncompleteError, MissingBlockError
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference.oracle.attention import AttentionPart, attend, attend_backward
 from primepar.reference.oracle.layers import Array
 from primepar.schedule.program import AllGather, ReduceScatter
@@ -28,7 +28,7 @@ PARTS = [
 ]  # fmt: skip
 """Sequence of the attention, sequences of the batch; parts of a sequence, slices of the columns."""
 
-READY = [
+PRESET_BATCHES = [
     ("data", 2, 1), ("data", 4, 1), ("data", 4, 2), ("data", 8, 2), ("megatron-sp", 4, 1),
     ("summa", 4, 1), ("primepar", 4, 1), ("stationary", 4, 1), ("tesseract", 8, 1), ("3d", 8, 1),
     ("M2,megatron", 8, 1), ("M2,primepar", 8, 1),
@@ -37,7 +37,7 @@ READY = [
 
 def with_attention(model: ModelConfig, text: str) -> Plan:
     """Rows in as many slices as there are devices, but for the attention."""
-    plan = ready_plan("data", model, parse_sequence(text, linear=False).ranks)
+    plan = preset_plan("data", model, parse_sequence(text, linear=False).ranks)
     sequences = {name: text for name in plan.sequences if name.endswith("attention")}
     return Plan(model=model, ranks=plan.ranks, sequences=plan.sequences | sequences)
 
@@ -109,11 +109,11 @@ def test_gradients_of_keys_that_are_not_summed_are_refused_where_they_are_read()
 
 
 @pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize(("name", "ranks", "batch"), READY)
-def test_under_a_ready_plan_a_small_batch_gives_what_one_device_gives(
+@pytest.mark.parametrize(("name", "ranks", "batch"), PRESET_BATCHES)
+def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
     family: str, name: str, ranks: int, batch: int
 ) -> None:
-    plan = ready_plan(name, SHAPES[family], ranks)
+    plan = preset_plan(name, SHAPES[family], ranks)
     assert difference(plan, batch, 4) < 1e-10
 
 

@@ -11,7 +11,7 @@ from step_cases import SMALL
 
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.kernels import KERNELS
 from primepar.reference.oracle.layers import Array
@@ -73,10 +73,10 @@ def assert_trains_alike(plan: Plan, clip: float | None) -> None:
 
 @pytest.mark.parametrize("clip", [None, CLIP])
 @pytest.mark.parametrize(("name", "ranks", "family"), EACH)
-def test_under_a_ready_plan_adamw_gives_the_parameters_of_one_device(
+def test_under_a_preset_adamw_gives_the_parameters_of_one_device(
     name: str, ranks: int, family: str, clip: float | None
 ) -> None:
-    assert_trains_alike(ready_plan(name, SMALL[family], ranks), clip)
+    assert_trains_alike(preset_plan(name, SMALL[family], ranks), clip)
 
 
 @pytest.mark.parametrize("clip", [None, CLIP])
@@ -87,7 +87,7 @@ def test_several_blocks_of_a_weight_on_a_device_are_updated_too(clip: float | No
 def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
     states = []
     for clip in (None, 1e6):
-        plan = ready_plan("data", SMALL["gpt2"], 2)
+        plan = preset_plan("data", SMALL["gpt2"], 2)
         model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
         model.update(*drawn_batch(plan.model, 8, 4), RATE, clip=clip)
         states.append({**model.parameters, **model.moments})
@@ -97,7 +97,7 @@ def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
 def updated() -> dict[str, Array]:
     """What a step leaves in which every kernel is used: parts of sequences, clipped."""
     config = SMALL["gpt2"]
-    model = EmulatedModel(config, ready_plan("data", config, 4), drawn_parameters(config))
+    model = EmulatedModel(config, preset_plan("data", config, 4), drawn_parameters(config))
     step = model.update(*drawn_batch(config, 2, 4), RATE, Draw(seed=3, step=5), clip=CLIP)
     numbers = {"loss": np.array([step.loss]), "norm": np.array([step.norm])}
     return {**model.parameters, **model.moments, **numbers}

@@ -19,7 +19,7 @@ from primepar.errors import (
 )
 from primepar.models import ModelConfig
 from primepar.operators import StepSettings, lower_step
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.reference import emulate
 from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
 from primepar.reference.kernels import KERNELS
@@ -28,7 +28,7 @@ from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 
 MODEL = SMALL["gpt2"]
-PROGRAM = lower_step(ready_plan("megatron", MODEL, 4), 8, 4, "loss")
+PROGRAM = lower_step(preset_plan("megatron", MODEL, 4), 8, 4, "loss")
 
 
 def run(program: Program, model: ModelConfig, settings: ModelConfig) -> None:
@@ -89,7 +89,7 @@ def test_a_kernel_that_returns_another_block_is_refused(
 
 
 def test_settings_of_another_model_are_refused() -> None:
-    two = lower_step(ready_plan("megatron", SHAPES["gpt2"], 4), 8, 4, "loss")
+    two = lower_step(preset_plan("megatron", SHAPES["gpt2"], 4), 8, 4, "loss")
     assert message(two, SHAPES["gpt2"], MODEL) == (
         "phase blocks.1.add1.forward: expected an operator of the model, got blocks.1.add1: "
         "run the program with the settings of the model that its plan is for"

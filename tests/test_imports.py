@@ -35,9 +35,9 @@ def test_a_plan_is_made_and_described_with_numpy_at_most() -> None:
     """NumPy, because lowering evaluates maps on arrays of all devices and steps."""
     statements = (
         "from primepar.models import load_config",
-        "from primepar.plan import ready_plan",
+        "from primepar.plan import preset_plan",
         "from primepar.plan.description import describe",
-        f"describe(ready_plan('summa', load_config({str(CONFIG)!r}), 4))",
+        f"describe(preset_plan('summa', load_config({str(CONFIG)!r}), 4))",
     )
     assert loaded_by("; ".join(statements)) <= {"numpy"}
 

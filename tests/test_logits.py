@@ -13,7 +13,7 @@ import pytest
 from model_cases import CONFIGS, Saved, saved_model
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.layers import Array, Tokens
 from primepar.reference.oracle.transformer import Transformer
@@ -67,7 +67,7 @@ def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path)
 def test_emulated_devices_have_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)
     config = load_config(tmp_path)
-    plan = ready_plan("primepar" if config.kv_heads > 1 else "data", config, 4)
+    plan = preset_plan("primepar" if config.kv_heads > 1 else "data", config, 4)
     tokens = np.concatenate([batch(config), batch(config)[:1]])
     ours = EmulatedModel(config, plan, parameters(saved)).logits(tokens)
     theirs, _ = their_step(saved, tokens)

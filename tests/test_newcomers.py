@@ -15,7 +15,7 @@ import pytest
 from command import run
 
 from primepar.models.config_json import load_config
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 
@@ -320,7 +320,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLES / "config.json", tmp_path)
     model = load_config(tmp_path / "config.json")
-    save_plan(ready_plan("megatron", model, 4), tmp_path / "plan.json")
+    save_plan(preset_plan("megatron", model, 4), tmp_path / "plan.json")
     return tmp_path
 
 

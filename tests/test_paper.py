@@ -1,4 +1,4 @@
-"""The reproduction of the paper: its own numbers agree, and ours are near them where we say so."""
+"""The reproduction of the paper: its numbers agree with each other, and ours are near them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def test_the_paper_s_numbers_are_whole() -> None:
     assert set(NAMES) == set(MODELS) == set(FIGURE_7) == set(FIGURE_8) == set(FIGURE_10)
     for bars in FIGURE_10.values():
         assert len(bars.megatron) == len(bars.primepar) == len(SPLITS)
-    means = [geometric_mean(bars[at] for bars in FIGURE_7.values()) for at in range(len(DEVICES))]
+    means = [
+        geometric_mean(bars[number] for bars in FIGURE_7.values()) for number in range(len(DEVICES))
+    ]
     assert [round(mean, 2) for mean in means] == [1.14, 1.25, 1.30, 1.30]
     assert {p * d * m for p, d, m in SPLITS} == {32}
 
@@ -38,9 +40,9 @@ def test_the_paper_s_numbers_are_whole() -> None:
 def test_throughput_is_near_the_paper_s(model: str) -> None:
     """Figure 7, within 25%; the page has all of its points."""
     for devices in DEVICES[:2]:
-        own = point(model, devices)
-        assert own.speed == pytest.approx(own.printed_speed, rel=0.25)
-        assert own.speed >= 1
+        ours = point(model, devices)
+        assert ours.speed == pytest.approx(ours.printed_speed, rel=0.25)
+        assert ours.speed >= 1
 
 
 def test_figure_9_s_mlp() -> None:
@@ -90,18 +92,18 @@ def test_memory_counts_the_bytes_of_a_parameter_that_are_asked_for() -> None:
     assert other.memory - one.memory == pytest.approx(12 * weights, rel=0.01)  # biases and norms
 
 
-def test_an_mlp_takes_what_the_cost_model_says() -> None:
+def test_an_mlp_takes_the_time_of_the_cost_model() -> None:
     """Products, hops beneath them and all-reduces; the launches of messages are the rest."""
     planner = SETTING.planner("opt-175b", 8, batch=SETTING.batch)
     options = {name: planner.catalogue.options(planner.named[name])
                for name in ("blocks.0.fc1", "blocks.0.fc2")}  # fmt: skip
     for pair in (("M2,K4", "M2,N4"), ("K2,P2x2", "N2,P2x2")):
-        own = simulated(SETTING, "opt-175b", pair)
+        mlp = simulated(SETTING, "opt-175b", pair)
         costed = sum(
-            float(every.seconds[[each.text for each in every.candidates].index(text)])
+            float(every.seconds[[option.text for option in every.candidates].index(text)])
             for every, text in zip(options.values(), pair, strict=True)
         )
-        assert own.seconds - own.moving == pytest.approx(costed, rel=0.01)
+        assert mlp.seconds - mlp.moving == pytest.approx(costed, rel=0.01)
 
 
 def test_geometric_mean() -> None:

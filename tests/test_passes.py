@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
 from mutants import mutant
-from partitioned_cases import READY_PLANS, planned_steps
+from partitioned_cases import PRESET_MESHES, planned_steps
 from phase_programs import RIGHT as PHASED
 from phase_programs import Json, built
 from phase_programs import program as program_of
@@ -23,7 +23,7 @@ from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.passes import PASSES, apply, free_early
 from primepar.passes.liveness import peaks
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.reference.emulator.surrogate import PRIME
@@ -44,12 +44,12 @@ from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
-EACH = list(zip(READY_PLANS, cycle(SMALL), strict=False))
+EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))
 """Every preset plan once and every family several times."""
 
 
 def before(name: str, ranks: int, family: str) -> Program:
-    return lower_step(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS, passes=())
+    return lower_step(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS, passes=())
 
 
 class Ran(NamedTuple):
@@ -94,12 +94,12 @@ def test_a_step_is_the_same_after_each_pass(planned: tuple[str, int], family: st
     assert verify_program(program).verdict == "proved"
 
 
-@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
 @pytest.mark.parametrize("family", SMALL)
 def test_a_step_after_all_passes_is_proved(family: str, name: str, ranks: int) -> None:
     program = passed(name, ranks, family)
     assert verify_program(program).verdict == "proved"
-    planned = as_planned(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    planned = as_planned(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
     assert all(map(int.__le__, peaks(program), peaks(planned)))
 
 
@@ -141,7 +141,7 @@ def touched(node: Instruction) -> tuple[str, ...]:
     return (*uses(node, 0), *writes(node, 0), *frees(node))
 
 
-@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
 def test_the_order_in_which_ranks_post_stays(name: str, ranks: int) -> None:
     old = apply(before(name, ranks, "llama"), ["free-early", "merge-products", "merge-collectives"])
     for rank, nodes in enumerate(apply(old, ["overlap"]).programs):

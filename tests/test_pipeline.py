@@ -12,7 +12,7 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.pipeline.schedule import bubble, dealt, in_flight, step_seconds
+from primepar.plan.pipeline.schedule import bubble, in_flight, layers_by_stage, step_seconds
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits
 from primepar.plan.pipeline.stage import StagePart
 from primepar.plan.search.planner import Part, Planner
@@ -33,17 +33,17 @@ def one_by_one(stages: int, microbatches: int, forward: float, backward: float) 
     order = []
     for stage in range(stages):
         warm = min(stages - stage, microbatches)
-        rest = [(phase, at + (phase == "F") * warm) for at in range(microbatches)
+        rest = [(phase, number + (phase == "F") * warm) for number in range(microbatches)
                 for phase in ("B", "F")]  # fmt: skip
-        order.append([*(("F", at) for at in range(warm)),
-                      *(each for each in rest if each[1] < microbatches)])  # fmt: skip
+        order.append([*(("F", number) for number in range(warm)),
+                      *(item for item in rest if item[1] < microbatches)])  # fmt: skip
     ends: dict[tuple[str, int, int], float] = {}
-    free, at = [0.0] * stages, [0] * stages
-    while any(place < len(own) for place, own in zip(at, order, strict=True)):
+    free, number = [0.0] * stages, [0] * stages
+    while any(place < len(line) for place, line in zip(number, order, strict=True)):
         for stage in range(stages):
-            if at[stage] == len(order[stage]):
+            if number[stage] == len(order[stage]):
                 continue
-            phase, microbatch = order[stage][at[stage]]
+            phase, microbatch = order[stage][number[stage]]
             before = stage - 1 if phase == "F" else stage + 1
             outside = before in (-1, stages)
             if not outside and (phase, before, microbatch) not in ends:
@@ -51,7 +51,7 @@ def one_by_one(stages: int, microbatches: int, forward: float, backward: float) 
             ready = 0.0 if outside else ends[phase, before, microbatch]
             took = forward if phase == "F" else backward
             free[stage] = ends[phase, stage, microbatch] = max(free[stage], ready) + took
-            at[stage] += 1
+            number[stage] += 1
     return max(ends.values())
 
 
@@ -65,66 +65,70 @@ def test_a_step_of_equal_stages_takes_what_1f1b_does(stages: int, microbatches: 
 def test_the_bubble_and_the_stashes_by_hand() -> None:
     assert bubble(4, 8) == 3 / 8
     assert bubble(1, 1) == 0
-    assert [in_flight(at, 4, 8) for at in range(4)] == [4, 3, 2, 1]
-    assert [in_flight(at, 4, 2) for at in range(4)] == [2, 2, 2, 1]
+    assert [in_flight(stage, 4, 8) for stage in range(4)] == [4, 3, 2, 1]
+    assert [in_flight(stage, 4, 2) for stage in range(4)] == [2, 2, 2, 1]
     # the slowest stage takes 5 microbatches one by one, and the first goes through the others
     assert step_seconds([1.0, 2.0, 1.5], 5) == 5 * 2.0 + 1.0 + 1.5
 
 
 def test_layers_are_dealt_evenly_and_the_ends_get_no_more() -> None:
-    assert dealt(8, 4) == [2, 2, 2, 2]
-    assert dealt(70, 4) == [17, 18, 18, 17]
-    assert dealt(5, 2) == [3, 2]
-    assert dealt(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]
-    assert all(sum(dealt(n, p)) == n for n, p in product(range(4, 40), (1, 2, 4)))
+    assert layers_by_stage(8, 4) == [2, 2, 2, 2]
+    assert layers_by_stage(70, 4) == [17, 18, 18, 17]
+    assert layers_by_stage(5, 2) == [3, 2]
+    assert layers_by_stage(30, 8) == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert all(sum(layers_by_stage(n, p)) == n for n, p in product(range(4, 40), (1, 2, 4)))
 
 
 @pytest.mark.parametrize("part", ["model", "blocks"])
 @pytest.mark.parametrize("model", [SMALL, FOUR])
 def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, part: Part) -> None:
-    own = splits(model, part=part).pipeline(Split(1, 1, 4), 4)
-    found = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part))
-    assert own.microbatches == 1
-    assert own.seconds == pytest.approx(found.seconds)
-    assert own.memory == pytest.approx(found.memory)
-    assert own.stages[0].found.sequences == found.sequences
+    pipeline = splits(model, part=part).pipeline(Split(1, 1, 4), 4)
+    result = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part))
+    assert pipeline.microbatches == 1
+    assert pipeline.seconds == pytest.approx(result.seconds)
+    assert pipeline.memory == pytest.approx(result.memory)
+    assert pipeline.stages[0].result.sequences == result.sequences
 
 
 def test_stages_have_all_operators_of_the_model_once() -> None:
-    own = splits().pipeline(Split(4, 1, 1), 1)
-    kinds = [each.kind for stage in own.stages for each in stage.found.planner.operators
-             if each.name != "stream"]  # fmt: skip
-    assert kinds == [each.kind for each in operators(FOUR)]
-    assert own.stages[1].found.planner.operators[0].name == "stream"
+    pipeline = splits().pipeline(Split(4, 1, 1), 1)
+    kinds = [
+        operator.kind
+        for stage in pipeline.stages
+        for operator in stage.result.planner.operators
+        if operator.name != "stream"
+    ]
+    assert kinds == [operator.kind for operator in operators(FOUR)]
+    assert pipeline.stages[1].result.planner.operators[0].name == "stream"
 
 
 def test_memory_is_that_of_the_stage_with_the_most() -> None:
     """Blocks alone: the first stage keeps the stash of as many microbatches as there are stages."""
-    own = splits(part="blocks").pipeline(Split(4, 1, 1), 1)
-    first = own.stages[0]
-    assert {stage.kept for stage in own.stages} == {first.kept}
+    pipeline = splits(part="blocks").pipeline(Split(4, 1, 1), 1)
+    first = pipeline.stages[0]
+    assert {stage.kept for stage in pipeline.stages} == {first.kept}
     parameters = sum(
         size for name, shape in FOUR.parameter_shapes.items() if name.startswith("blocks.0.")
         for size in [shape[0] * (shape[1] if len(shape) > 1 else 1)]
     )  # fmt: skip
     assert first.parameters == pytest.approx(parameters)
     assert first.stash > 0
-    assert own.memory == pytest.approx(16 * parameters + 4 * first.stash + first.running)
+    assert pipeline.memory == pytest.approx(16 * parameters + 4 * first.stash + first.running)
 
 
 def test_replicas_sum_the_gradients_of_a_stage_once() -> None:
     """A byte in 1/2e8 s between the nodes, and 4 devices of a node send theirs at once."""
-    own = splits(devices=8, part="blocks").pipeline(Split(1, 2, 4), 2)
-    one = own.stages[0]
-    assert own.microbatches == 1
+    pipeline = splits(devices=8, part="blocks").pipeline(Split(1, 2, 4), 2)
+    one = pipeline.stages[0]
+    assert pipeline.microbatches == 1
     summed = 4 * one.parameters * 4 / 2e8 + 2 * 5e-6
-    assert own.seconds == pytest.approx(one.seconds + summed)
+    assert pipeline.seconds == pytest.approx(one.seconds + summed)
 
 
 def test_a_search_knows_that_its_gradients_are_summed() -> None:
     """With dear sums the plan of a replica keeps fewer parameters on a device."""
     group = splits(devices=8, part="blocks")._group(Split(1, 2, 4), 2)
-    free, dear = (group.searched(StagePart(4, True, True), each) for each in (0.0, 1.0))
+    free, dear = (group.searched(StagePart(4, True, True), summing) for summing in (0.0, 1.0))
     assert dear.parameters <= free.parameters
     assert dear.seconds >= free.seconds
     least = min(stage.seconds + stage.parameters for stage in (free, dear))
@@ -133,50 +137,53 @@ def test_a_search_knows_that_its_gradients_are_summed() -> None:
 
 def test_the_way_to_the_next_stage() -> None:
     """Stages of one device: a block of 8 rows by 64 columns goes there and its gradient back."""
-    own = splits(replace(FOUR, context=8), part="blocks")
-    four = own.pipeline(Split(4, 1, 1), 1)
+    all_splits = splits(replace(FOUR, context=8), part="blocks")
+    four = all_splits.pipeline(Split(4, 1, 1), 1)
     size = 8 * 64 * 4
     way = 2 * (1e-6 + size / 1e9)
-    each = four.stages[0].seconds
-    assert four.seconds == pytest.approx(4 * each + 3 * way + 3 * (each + way))
+    stage_seconds = four.stages[0].seconds
+    assert four.seconds == pytest.approx(4 * stage_seconds + 3 * way + 3 * (stage_seconds + way))
 
 
 def test_a_stage_has_no_more_devices_than_are_searched_one_by_one() -> None:
     large = changed(TWO_LEVELS, nodes=16, links=(
         TWO_LEVELS.links[0], changed(TWO_LEVELS.links[1], joins=64)
     ))  # fmt: skip
-    found = list(splits(devices=64, cluster=large).every())
-    assert max(split.parts for split in found) == 32
-    assert {split for split in found if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
+    tried = list(splits(devices=64, cluster=large).all_splits())
+    assert max(split.parts for split in tried) == 32
+    assert {split for split in tried if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
 
 
-def brute_force(own: Splits) -> list[Pipeline]:
-    found = []
+def brute_force(planned: Splits) -> list[Pipeline]:
+    best = []
     for p, d, m in product((1, 2, 4, 8), repeat=3):
-        if p * d * m != own.devices or p > own.model.layers or own.batch % d:
+        if p * d * m != planned.devices or p > planned.model.layers or planned.batch % d:
             continue
-        sizes = [size for size in range(1, own.batch + 1) if own.batch // d % size == 0]
-        every = [own.pipeline(Split(p, d, m), size) for size in sizes]
-        fitting = [each for each in every if each.memory <= own.cluster.memory]
-        found.append(min(fitting or every, key=lambda each: each.seconds))
-    return found
+        sizes = [size for size in range(1, planned.batch + 1) if planned.batch // d % size == 0]
+        every = [planned.pipeline(Split(p, d, m), size) for size in sizes]
+        fitting = [pipeline for pipeline in every if pipeline.memory <= planned.cluster.memory]
+        best.append(min(fitting or every, key=lambda pipeline: pipeline.seconds))
+    return best
 
 
 @pytest.mark.parametrize("memory", [1e9, 1.2e6])
 def test_the_ranking_is_that_of_trying_all(memory: float) -> None:
-    own = splits(devices=8, batch=4, cluster=changed(TWO_LEVELS, memory=memory))
-    ranked, tried = own.ranked(), brute_force(own)
-    assert {each.split for each in ranked} == {each.split for each in tried}
-    fits = [each.memory <= memory for each in ranked]
+    planned = splits(devices=8, batch=4, cluster=changed(TWO_LEVELS, memory=memory))
+    ranked, tried = planned.ranked(), brute_force(planned)
+    assert {pipeline.split for pipeline in ranked} == {pipeline.split for pipeline in tried}
+    fits = [pipeline.memory <= memory for pipeline in ranked]
     assert fits == sorted(fits, reverse=True)
     assert any(fits)
-    best = min((each for each in tried if each.memory <= memory), key=lambda each: each.seconds)
+    best = min(
+        (pipeline for pipeline in tried if pipeline.memory <= memory),
+        key=lambda pipeline: pipeline.seconds,
+    )
     assert (ranked[0].split, ranked[0].size) == (best.split, best.size)
 
 
 def test_parameters_are_updated_once_in_a_step() -> None:
     slow = changed(TWO_LEVELS, operators={"update": Passing(0.25, 1e10)})
-    one, other = (splits(part="blocks", cluster=each).pipeline(Split(2, 1, 2), 1)
-                  for each in (TWO_LEVELS, slow))  # fmt: skip
+    one, other = (splits(part="blocks", cluster=case).pipeline(Split(2, 1, 2), 1)
+                  for case in (TWO_LEVELS, slow))  # fmt: skip
     parameters = max(stage.parameters for stage in other.stages)
     assert other.seconds - one.seconds == pytest.approx(0.25 + 4 * parameters / 1e10)

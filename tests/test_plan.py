@@ -1,4 +1,4 @@
-"""A plan fits its model and its mesh, survives its file, and says in one line what does not fit."""
+"""A plan fits its model and its mesh, survives its file, and refuses in one line what does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plan_cases import GPT2, LLAMA, WIDE, changed, small
 import primepar
 from primepar.errors import PlanError
 from primepar.models.config import GPTConfig, ModelConfig
-from primepar.plan import Plan, load_plan, ready_plan, save_plan
+from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.plan_file import schema
 
 SCHEMA = Path(primepar.__file__).parent / "plan" / "plan.schema.json"
@@ -33,7 +33,7 @@ def refusal(plan: Plan, **sequences: str) -> str:
 
 def test_a_plan_gives_the_sequence_of_every_operator() -> None:
     plan = small()
-    assert [each.name for each in plan.operators] == list(plan.sequences)
+    assert [operator.name for operator in plan.operators] == list(plan.sequences)
     assert str(plan.sequence("blocks.0.fc2")) == "N4"
     assert plan.sequence("blocks.0.norm1").ranks == 4
 
@@ -64,8 +64,8 @@ def test_a_sequence_is_read_as_it_is_spelt() -> None:
          "dim here, got 'B2,R2': write M2 for B2"),
         ({"norm1": "M2,N2"}, "expected no split of N, as this operator sums over no dim, got "
          "'M2,N2': write R2 for N2"),
-        ({"act": "Ks2,M2"}, "expected one block of O on every device at rest, as only a linear "
-         "operator may leave several, got 2 in 'Ks2,M2': put Ks, Ns, C, Cr or D last"),
+        ({"act": "Ks2,M2"}, "expected one block of O on every device between phases, as only a "
+         "linear operator may leave several, got 2 in 'Ks2,M2': put Ks, Ns, C, Cr or D last"),
         ({"fc1": "K0"}, "ByOutput: expected one positive length per side (s), got (0,)"),
     ],
 )  # fmt: skip
@@ -113,13 +113,13 @@ def test_a_plan_names_every_operator_of_its_model() -> None:
         Plan(model=WIDE, ranks=4, sequences=one)
     assert str(caught.value) == (
         "$.sequences: expected a sequence for every operator of the model, got none for "
-        'blocks.0.fc2: add "blocks.0.fc2": "M4", say'
+        'blocks.0.fc2: for example, add "blocks.0.fc2": "M4"'
     )
     with pytest.raises(PlanError) as caught:
         Plan(model=WIDE, ranks=4, sequences={})
     assert str(caught.value) == (
         "$.sequences: expected a sequence for every operator of the model, got none for "
-        'embedding and 13 more: add "embedding": "M4", say'
+        'embedding and 13 more: for example, add "embedding": "M4"'
     )
 
 
@@ -139,12 +139,12 @@ def test_a_plan_names_no_other_operator(name: str, write: str) -> None:
 
 
 def test_another_batch_than_the_planned_is_refused() -> None:
-    plan = ready_plan("data", WIDE, 2, batch=4)
+    plan = preset_plan("data", WIDE, 2, batch=4)
     plan.check_batch(4, 4)
     with pytest.raises(PlanError) as caught:
         plan.check_batch(8, 4)
     assert str(caught.value) == (
-        "batch: expected 4, as the plan says, got 8: take that, or a plan for this one"
+        "batch: expected 4, as the plan states, got 8: take that, or a plan for this one"
     )
 
 
@@ -176,15 +176,15 @@ def test_a_plan_for_another_model_is_refused() -> None:
 
 @pytest.mark.parametrize("batch", [None, 8])
 def test_a_plan_survives_its_file(tmp_path: Path, batch: int | None) -> None:
-    plan = ready_plan("tesseract", LLAMA, 1, batch)
+    plan = preset_plan("tesseract", LLAMA, 1, batch)
     save_plan(plan, tmp_path / "plan.json")
     assert load_plan(tmp_path / "plan.json") == plan
     assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]
 
 
 def test_the_shipped_schema_is_current() -> None:
-    mend = "write it anew: python -m primepar.plan > primepar/plan/plan.schema.json"
-    assert json.loads(SCHEMA.read_text()) == schema(), mend
+    fix = "write it anew: python -m primepar.plan > primepar/plan/plan.schema.json"
+    assert json.loads(SCHEMA.read_text()) == schema(), fix
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Classes of sequences: what their bounds say of every sequence, and plans near the best."""
+"""Classes of sequences: their bounds hold for every sequence, and plans are near the best."""
 
 from __future__ import annotations
 
@@ -49,40 +49,43 @@ def class_of(candidate: Candidate, levels: tuple[int, ...]) -> tuple[object, ...
 
 @pytest.mark.parametrize("levels", [(1, 1, 0, 0), (2, 2, 1, 0), (0, 0, 0, 0)])
 def test_every_sequence_is_of_the_class_of_one(levels: tuple[int, ...]) -> None:
-    every = {class_of(each, levels) for each in SequenceSpace.whole("all", 4).linear}
-    ones = [class_of(each, levels) for each in SequenceSpace("all", levels).linear]
+    every = {class_of(sequence, levels) for sequence in SequenceSpace.whole("all", 4).linear}
+    ones = [class_of(sequence, levels) for sequence in SequenceSpace("all", levels).linear]
     assert len(ones) == len(set(ones))
     assert set(ones) == every
 
 
 def test_orders_are_sequences_of_the_class() -> None:
     levels = (1, 1, 1, 0, 0)
-    texts = {each.text for each in SequenceSpace.whole("paper", 5).linear}
+    texts = {sequence.text for sequence in SequenceSpace.whole("paper", 5).linear}
     for one in SequenceSpace("paper", levels).linear:
-        found = list(orders(one, levels))
-        assert one.text in {each.text for each in found} <= texts
-        assert {class_of(each, levels) for each in found} == {class_of(one, levels)}
-        assert len({each.text for each in found}) == len(found)
+        members = list(orders(one, levels))
+        assert one.text in {sequence.text for sequence in members} <= texts
+        assert {class_of(sequence, levels) for sequence in members} == {class_of(one, levels)}
+        assert len({sequence.text for sequence in members}) == len(members)
 
 
 @pytest.mark.parametrize("of", WIRES)
 def test_no_sequence_moves_less_than_its_class(of: str) -> None:
-    wires = WIRES[of]
-    layouts, chosen = Layouts(wires), Random(3)
+    links = WIRES[of]
+    layouts, chosen = Layouts(links), Random(3)
     ones = {
-        class_of(each, wires.levels): each for each in SequenceSpace("all", wires.levels).linear
+        class_of(sequence, links.levels): sequence
+        for sequence in SequenceSpace("all", links.levels).linear
     }
-    every = SequenceSpace.whole("all", wires.bits).linear
+    every = SequenceSpace.whole("all", links.bits).linear
     sample = chosen.sample(every, min(len(every), 150))
-    of_class = [ones[class_of(each, wires.levels)] for each in sample]
+    of_class = [ones[class_of(sequence, links.levels)] for sequence in sample]
     for end, other in product(ENDS, ENDS):
         ways, least = ([(layouts.number(one.spread[end]), layouts.number(one.spread[other]))
                         for one in some] for some in (sample, of_class))  # fmt: skip
-        keep = [at for at, pair in enumerate(ways) if None not in pair]
-        here, there = ([pair[side] or 0 for pair in (ways[at] for at in keep)] for side in (0, 1))
-        own = [[pair[side] or 0 for pair in (least[at] for at in keep)] for side in (0, 1)]
+        keep = [index for index, pair in enumerate(ways) if None not in pair]
+        here, there = (
+            [pair[side] or 0 for pair in (ways[index] for index in keep)] for side in (0, 1)
+        )
+        bounds = [[pair[side] or 0 for pair in (least[index] for index in keep)] for side in (0, 1)]
         took = layouts.ways(here, there).seconds(1e9)
-        bound = LeastWays.of(layouts, own[0], own[1]).seconds(1e9)
+        bound = LeastWays.of(layouts, bounds[0], bounds[1]).seconds(1e9)
         assert (bound <= took * (1 + 1e-6)).all()
         assert (bound > 0.9 * took).mean() > 0.2
 
@@ -94,49 +97,49 @@ def test_a_plan_is_between_the_bound_and_the_best(
 ) -> None:
     planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
     best = search(planner).cost
-    found = near_best(planner)
-    assert found.planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
-    bound = found.cost / (1 + found.gap)
+    result = near_best(planner)
+    assert result.planner.cost(result.choices) == pytest.approx(result.cost, rel=1e-12)
+    bound = result.cost / (1 + result.gap)
     assert bound <= best * (1 + 1e-9)
-    assert best <= found.cost * (1 + 1e-9)
-    assert found.cost <= best * 1.02
-    assert found.plan.ranks == devices
+    assert best <= result.cost * (1 + 1e-9)
+    assert result.cost <= best * 1.02
+    assert result.plan.ranks == devices
 
 
 def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
-    levels = planner.training.wires.levels
+    levels = planner.training.links.levels
     ones = Classes.like(planner, SequenceSpace("paper", levels).of)
     for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
-        every, few = (each.catalogue.options(each.named[name]) for each in (planner, ones))
+        every, few = (item.catalogue.options(item.named[name]) for item in (planner, ones))
         costs = {
-            class_of(each, levels): cost
-            for each, cost in zip(
+            class_of(item, levels): cost
+            for item, cost in zip(
                 few.candidates, zip(few.seconds, few.kept, few.running, strict=True), strict=True
             )
         }
-        for at, each in enumerate(every.candidates):
-            cost = every.seconds[at], every.kept[at], every.running[at]
-            assert cost == pytest.approx(costs[class_of(each, levels)], rel=1e-12)
+        for index, item in enumerate(every.candidates):
+            cost = every.seconds[index], every.kept[index], every.running[index]
+            assert cost == pytest.approx(costs[class_of(item, levels)], rel=1e-12)
 
 
-def test_many_devices_are_planned_by_classes_and_the_gap_is_told(
+def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search_module, "EXACT", 2)
-    said = run(*V100, "--devices", "8")
-    assert said.code == 0
-    assert "% above the best plan, certified\n" in said.out
+    done = run(*V100, "--devices", "8")
+    assert done.code == 0
+    assert "% above the best plan, certified\n" in done.out
 
 
 def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "EXACT", 2)
-    said = run(*V100, "--devices", "4", "--memory", "1e6")
-    assert said.code == 2
-    assert said.err.startswith(
+    done = run(*V100, "--devices", "4", "--memory", "1e6")
+    assert done.code == 2
+    assert done.err.startswith(
         "primepar: error: expected a plan within 1,000,000 bytes of a device, got one of "
     )
-    assert said.err.endswith(
+    assert done.err.endswith(
         " bytes: on this many devices only the fastest is searched: take more --devices, a smaller "
         "--batch, or --alpha for less memory\n"
     )

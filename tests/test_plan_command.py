@@ -22,27 +22,29 @@ V100 = ("plan", MODEL, "--cluster", "v100-8x4")
 PIPELINE = ("pipeline", *V100[1:], "--devices", "4")
 
 
-def test_the_plan_is_written_and_told(tmp_path: Path) -> None:
+def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    said = run(*V100, "--devices", "4", "--batch", "4", "-o", str(path))
-    assert said.code == 0
+    done = run(*V100, "--devices", "4", "--batch", "4", "-o", str(path))
+    assert done.code == 0
     plan = load_plan(path)
     assert (plan.ranks, plan.batch) == (4, 4)
-    table = [line.split() for line in said.out.splitlines()[3:-3]]
+    table = [line.split() for line in done.out.splitlines()[3:-3]]
     sequences = {words[0]: words[1] for words in table}
     assert sequences["blocks.0-3.qkv"] == plan.sequences["blocks.2.qkv"]
     assert sequences["head"] == plan.sequences["head"]
-    assert said.out.endswith(f"wrote {path}\n")
+    assert done.out.endswith(f"wrote {path}\n")
 
 
 def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
-    told = json.loads(run(*V100, "--devices", "2", "--json").out)
+    report = json.loads(run(*V100, "--devices", "2", "--json").out)
     layers = {True: 4, False: 1}
-    total = sum((each["seconds"] + each["moving"]) * layers[each["operator"].startswith("blocks")]
-                for each in told["choices"])  # fmt: skip
-    assert told["seconds"] == pytest.approx(total)
-    assert told["fits"] is True
-    assert {len(each["neighbours"]) for each in told["choices"]} == {0}
+    total = sum(
+        (choice["seconds"] + choice["moving"]) * layers[choice["operator"].startswith("blocks")]
+        for choice in report["choices"]
+    )
+    assert report["seconds"] == pytest.approx(total)
+    assert report["fits"] is True
+    assert {len(choice["neighbours"]) for choice in report["choices"]} == {0}
 
 
 def test_splits_are_listed_from_the_best_on() -> None:
@@ -53,34 +55,34 @@ def test_splits_are_listed_from_the_best_on() -> None:
     assert all(row["microbatches"] * row["microbatch"] * row["replicas"] == 8 for row in rows)
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
-    said = run(*PIPELINE).out.splitlines()
-    assert said[0].split() == [
+    lines = run(*PIPELINE).out.splitlines()
+    assert lines[0].split() == [
         "stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB"
     ]  # fmt: skip
-    assert [line.split()[0] for line in said[1:]] == [str(row["stages"]) for row in rows]
+    assert [line.split()[0] for line in lines[1:]] == [str(row["stages"]) for row in rows]
 
 
 def test_what_no_split_fits_is_refused() -> None:
-    said = run("pipeline", "opt-175b", "--cluster", "v100-8x4", "--devices", "1")
-    assert said.code == 2
+    done = run("pipeline", "opt-175b", "--cluster", "v100-8x4", "--devices", "1")
+    assert done.code == 2
     assert re.fullmatch(
         r"primepar: error: expected a split within the 34,359,738,368 bytes of a device of the "
         r"cluster 8 x 4 V100, as in the PrimePar paper, got none: the smallest of their fastest "
         r"plans takes [\d,]+ bytes, [\d,]+ too many: take more --devices or a smaller --batch\n",
-        said.err,
+        done.err,
     )
 
 
 def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
     model, cluster = load_config(Path(MODEL)), load_cluster("v100-8x4")
-    found = search(Planner.of(model, cluster, 4, 4, None, "paper"))
-    planner = found.planner
+    result = search(Planner.of(model, cluster, 4, 4, None, "paper"))
+    planner = result.planner
     for name in ("embedding", "blocks.1.norm1", "blocks.0.fc1", "head", "loss"):
-        costs = planner.around(name, found.choices)
-        base = planner.cost(found.choices)
+        costs = planner.costs_around(name, result.choices)
+        base = planner.cost(result.choices)
         for other in range(len(costs)):
-            changed = planner.cost(found.choices | {name: other})
-            assert changed - base == pytest.approx(costs[other] - costs[found.choices[name]])
+            changed = planner.cost(result.choices | {name: other})
+            assert changed - base == pytest.approx(costs[other] - costs[result.choices[name]])
 
 
 @pytest.mark.parametrize(
@@ -120,8 +122,8 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
 def test_what_cannot_be_planned_is_refused_in_one_line(
     options: tuple[str, ...], error: str
 ) -> None:
-    said = run(*V100, *options)
-    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+    done = run(*V100, *options)
+    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
 @pytest.mark.parametrize("memory", ["1e6", None])
@@ -132,9 +134,9 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
     shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
     small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 1e6", shipped.read_text()))
     where = ("--memory", memory) if memory else ("--cluster", str(small))
-    said = run(*V100, "--devices", "4", *where, "-o", str(path))
+    done = run(*V100, "--devices", "4", *where, "-o", str(path))
     whose = "--memory" if memory else "a device of the cluster 8 x 4 V100, as in the PrimePar paper"
-    assert (said.code, said.err) == (
+    assert (done.code, done.err) == (
         2,
         f"primepar: error: expected a plan within the 1,000,000 bytes of {whose}, got none: the "
         "smallest takes 1,984,132 bytes, 984,132 too many: take more --devices or a smaller "
@@ -142,8 +144,8 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
     )
     assert not path.exists()
     exact = run(*V100, "--devices", "4", "--memory", "1984132", "--json")
-    told = json.loads(exact.out)
-    assert max(told["held"]) == 1984132 < told["memory"]
+    report = json.loads(exact.out)
+    assert max(report["held"]) == 1984132 < report["memory"]
     assert run(*V100, "--devices", "4", "--memory", "1984131").code == 2
 
 
@@ -163,5 +165,5 @@ def test_the_front_begins_with_the_fastest_plan_and_memory_falls_along_it() -> N
                for one, other in pairwise(front))  # fmt: skip
     middle = front[len(front) // 2]
     bounds = ("--objective", "memory", "--within", str(middle["seconds"] + 1e-9))
-    found = json.loads(run(*V100, "--devices", "2", *bounds, "--json").out)
-    assert found["memory"] == middle["memory"]
+    plans = json.loads(run(*V100, "--devices", "2", *bounds, "--json").out)
+    assert plans["memory"] == middle["memory"]

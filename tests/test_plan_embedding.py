@@ -32,13 +32,13 @@ def test_the_embedding_sums_over_the_cuts_of_its_vocabulary(
     gradients: tuple[tuple[int, ...], ...],
 ) -> None:
     plan = only(small(), embedding=sequence)
-    found = lookup(plan)
-    assert held(found) == blocks
-    assert tuple(group for group in found.peers_along(1) if len(group) > 1) == sums
+    looked_up = lookup(plan)
+    assert held(looked_up) == blocks
+    assert tuple(group for group in looked_up.peers_along(1) if len(group) > 1) == sums
     assert parameter_places(plan)["embedding.token"].summed == gradients
 
 
-def test_the_rows_of_a_scattered_sum_lie_within_those_that_were_looked_up() -> None:
+def test_the_rows_of_a_scattered_sum_are_among_those_that_were_looked_up() -> None:
     plan = only(small(), embedding="M2,Ns2")
     assert held(ends(plan, "embedding").output) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert held(part(lookup(plan), (0, 2))) == [(0, 0), (0, 0), (1, 0), (1, 0)]
@@ -66,28 +66,28 @@ def test_every_rank_sums_a_part_of_what_it_looked_up_and_each_part_is_summed_ali
     sequence: str,
 ) -> None:
     plan = only(small("data", 8), embedding=sequence)
-    found, kept, output = lookup(plan), summed_rows(plan), ends(plan, "embedding").output
+    looked_up, kept, output = lookup(plan), summed_rows(plan), ends(plan, "embedding").output
     assert kept.grid == output.grid
-    parts = kept.grid[0] // found.grid[0]
-    for group in found.peers_along(1):
-        row, _, column = found.held[group[0]][0]
+    parts = kept.grid[0] // looked_up.grid[0]
+    for group in looked_up.peers_along(1):
+        row, _, column = looked_up.held[group[0]][0]
         count = Counter(kept.held[rank][0] for rank in group)
         copies = len(group) // parts
         blocks = [(parts * row + part, column) for part in range(parts)]
         assert count == dict.fromkeys(blocks, copies)
-        own = Counter(output.held[rank][0] for rank in group)
+        counts = Counter(output.held[rank][0] for rank in group)
         stay = sum(kept.held[rank] == output.held[rank] for rank in group)
-        assert stay == sum(min(copies, own[block]) for block in blocks)
+        assert stay == sum(min(copies, counts[block]) for block in blocks)
 
 
 @given(embedding=st.sampled_from(LOOKUPS))
 def test_every_entry_of_the_vocabulary_is_summed_exactly_once(embedding: str) -> None:
     plan = only(small("data", 8), embedding=embedding)
-    found, output = lookup(plan), ends(plan, "embedding").output
-    partial = part(found, (0, 2))
-    for group in found.peers_along(1):
-        entries = Counter(each for rank in group for each in found.slices(rank, 1))
-        assert entries == dict.fromkeys(range(found.grid[1]), 1)
+    looked_up, output = lookup(plan), ends(plan, "embedding").output
+    partial = part(looked_up, (0, 2))
+    for group in looked_up.peers_along(1):
+        entries = Counter(entry for rank in group for entry in looked_up.slices(rank, 1))
+        assert entries == dict.fromkeys(range(looked_up.grid[1]), 1)
         assert len({partial.held[rank] for rank in group}) == 1
     for rank in range(8):
         cells = Cells.of(partial, output)

@@ -36,7 +36,7 @@ from primepar.plan import (
     padded_vocabulary,
     parameter_places,
     part,
-    ready_plan,
+    preset_plan,
     weight_layout,
 )
 from primepar.schedule import Layout, redistribution
@@ -83,15 +83,15 @@ def test_replication_is_no_primitive_of_the_library() -> None:
     factors=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     coarse=st.lists(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))), min_size=1),
 )
-def test_the_coarsest_layout_says_the_same_in_no_more_blocks(
+def test_the_coarsest_layout_is_the_same_in_no_more_blocks(
     factors: tuple[int, int], coarse: list[set[tuple[int, int]]]
 ) -> None:
     given_ = Layout((3, 2), tuple(tuple(sorted(blocks)) for blocks in coarse))
     fine = refined(given_, (3 * factors[0], 2 * factors[1]))
-    found = fine.coarsest()
-    assert refined(found, fine.grid) == fine
-    assert found == given_.coarsest()
-    assert prod(found.grid) <= prod(given_.grid)
+    result = fine.coarsest()
+    assert refined(result, fine.grid) == fine
+    assert result == given_.coarsest()
+    assert prod(result.grid) <= prod(given_.grid)
 
 
 def test_a_block_that_is_held_in_part_stays_cut() -> None:
@@ -125,10 +125,10 @@ def test_a_linear_operator_takes_where_it_starts_and_leaves_where_it_ends(
     leaves: list[tuple[int, int]],
     leaves_gradient: list[tuple[int, int]],
 ) -> None:
-    found = ends(only(small(), fc1=sequence), "blocks.0.fc1")
-    assert held(found.input) == takes
-    assert held(found.output) == leaves
-    assert held(found.input_gradient) == leaves_gradient
+    layouts = ends(only(small(), fc1=sequence), "blocks.0.fc1")
+    assert held(layouts.input) == takes
+    assert held(layouts.output) == leaves
+    assert held(layouts.input_gradient) == leaves_gradient
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_a_linear_operator_takes_where_it_starts_and_leaves_where_it_ends(
 def test_any_other_operator_works_where_a_linear_one_would_leave_its_output(
     sequence: str, grid: tuple[int, int], blocks: list[tuple[int, int]]
 ) -> None:
-    found = ends(only(small(), norm1=sequence), "blocks.0.norm1")
-    assert found.input == found.output == found.input_gradient
-    assert (found.output.grid, held(found.output)) == (grid, blocks)
+    layouts = ends(only(small(), norm1=sequence), "blocks.0.norm1")
+    assert layouts.input == layouts.output == layouts.input_gradient
+    assert (layouts.output.grid, held(layouts.output)) == (grid, blocks)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_any_other_operator_works_where_a_linear_one_would_leave_its_output(
 def test_a_linear_operator_may_take_or_leave_several_rows_of_blocks(
     sequence: str, takes: list[list[int]], leaves: list[list[int]]
 ) -> None:
-    found = ends(only(small(), fc1=sequence), "blocks.0.fc1")
-    for layout, expected in ((found.input, takes), (found.output, leaves)):
+    layouts = ends(only(small(), fc1=sequence), "blocks.0.fc1")
+    for layout, expected in ((layouts.input, takes), (layouts.output, leaves)):
         assert [list(chain(*blocks)) for blocks in layout.held] == expected
-    assert found.input_gradient == found.input
+    assert layouts.input_gradient == layouts.input
 
 
-def test_a_bias_lies_as_its_output_does_in_several_blocks_too() -> None:
+def test_a_bias_has_the_layout_of_its_output_in_several_blocks_too() -> None:
     plan = only(small("data", 16), fc1="C2x2x2,K2")
     place = parameter_places(plan)["blocks.0.fc1.bias"]
     assert place.layout.grid == (8,)
-    assert set(place.layout.held) == {((at,), (at + 2,)) for at in (0, 1, 4, 5)}
+    assert set(place.layout.held) == {((inde,), (inde + 2,)) for inde in (0, 1, 4, 5)}
     check_sums(plan)
 
 
@@ -189,12 +189,12 @@ def moved(plan: Plan) -> dict[tuple[str, str], tuple[Fraction, Fraction]]:
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [each for each in (*NAMED, *COPIED) if each[0].removeprefix("M2,") in STILL],
+    [case for case in (*NAMED, *COPIED) if case[0].removeprefix("M2,") in STILL],
 )
 def test_nothing_moves_between_the_operators_of_a_chained_method(name: str, ranks: int) -> None:
-    found = moved(small(name, ranks))
-    assert set(found.values()) == {STAYS}
-    assert len(found) == 15
+    elements = moved(small(name, ranks))
+    assert set(elements.values()) == {STAYS}
+    assert len(elements) == 15
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 4])
@@ -207,7 +207,7 @@ def test_primepar_moves_all_but_one_of_s_blocks_to_and_from_every_linear_operato
         assert ways == ((part_, part_) if consumer.endswith(linears) else STAYS)
 
 
-def test_the_stationary_mlp_lies_alike_on_both_sides_of_every_edge() -> None:
+def test_the_stationary_mlp_has_one_layout_on_both_sides_of_every_edge() -> None:
     plan = small("stationary", 9)
     for edge in edges(plan):
         if edge.consumer in ("blocks.0.fc1", "blocks.0.act", "blocks.0.fc2", "blocks.0.add2"):
@@ -220,10 +220,10 @@ def test_the_stationary_mlp_lies_alike_on_both_sides_of_every_edge() -> None:
 
 def test_two_operators_that_do_not_chain_move_what_their_redistribution_sends() -> None:
     plan = only(small("stationary"), norm2="R4")
-    found = moved(plan)
-    assert found["blocks.0.add1", "blocks.0.norm2"] == (Fraction(3), Fraction(0))
-    assert found["blocks.0.norm2", "blocks.0.fc1"] == (Fraction(0), Fraction(3))
-    (edge,) = (each for each in edges(plan) if each.consumer == "blocks.0.norm2")
+    elements = moved(plan)
+    assert elements["blocks.0.add1", "blocks.0.norm2"] == (Fraction(3), Fraction(0))
+    assert elements["blocks.0.norm2", "blocks.0.fc1"] == (Fraction(0), Fraction(3))
+    (edge,) = (candidate for candidate in edges(plan) if candidate.consumer == "blocks.0.norm2")
     program = redistribution(edge.forward.source, edge.forward.target)
     blocks = sum(isinstance(node, ISend) for rank in program.programs for node in rank)
     assert blocks == 12  # each of 4 blocks to the 3 devices that lack it
@@ -231,21 +231,23 @@ def test_two_operators_that_do_not_chain_move_what_their_redistribution_sends() 
 
 
 def test_elements_are_the_parts_of_the_tensor_between_the_operators() -> None:
-    found = {edge.consumer: edge.elements(16) for edge in edges(small("primepar"))}
-    assert found["blocks.0.fc2"] == (16 * 288 // 2, 16 * 288 // 2)
-    assert found["blocks.0.norm1"] == found["blocks.0.attention"] == (0, 0)
+    elements = {edge.consumer: edge.elements(16) for edge in edges(small("primepar"))}
+    assert elements["blocks.0.fc2"] == (16 * 288 // 2, 16 * 288 // 2)
+    assert elements["blocks.0.norm1"] == elements["blocks.0.attention"] == (0, 0)
 
 
 def test_every_input_of_every_operator_has_an_edge() -> None:
     plan = small(model=GPT2)
-    told = [(edge.producer, edge.consumer) for edge in edges(plan) if edge.rows is None]
-    assert told == [(source, each.name) for each in plan.operators for source in each.inputs]
+    pairs = [(edge.producer, edge.consumer) for edge in edges(plan) if edge.rows is None]
+    assert pairs == [
+        (source, operator.name) for operator in plan.operators for source in operator.inputs
+    ]
 
 
 # The table
 
 
-def test_a_head_that_shares_the_table_where_it_rests_moves_nothing() -> None:
+def test_a_head_that_shares_the_table_in_its_layout_moves_nothing() -> None:
     (table,) = (edge for edge in edges(small("megatron")) if edge.rows is not None)
     assert (table.producer, table.consumer) == ("embedding", "head")
     assert table.elements(1000) == (0, 0)
@@ -286,21 +288,21 @@ def contributions(plan: Plan, parameter: str) -> Layout | None:
     """Layout whose rows are what each rank's own gradient of a parameter is summed over."""
     if parameter == "embedding.token":
         return part(lookup(plan), (0, 1, 2))
-    name, _, own = parameter.rpartition(".")
+    name, _, role = parameter.rpartition(".")
     linear = plan.operator(name).kind == "linear"
-    return None if linear and own == "weight" else ends(plan, name).output
+    return None if linear and role == "weight" else ends(plan, name).output
 
 
 FITTING = [
-    *((WIDE, *each) for each in (*NAMED, *COPIED)),
-    *((BLOOM, *each) for each in (*NAMED, *COPIED) if each[1] in (4, 8)),
-    *((LLAMA, *each) for each in NAMED if each[1] == 3),
+    *((WIDE, *case) for case in (*NAMED, *COPIED)),
+    *((BLOOM, *case) for case in (*NAMED, *COPIED) if case[1] in (4, 8)),
+    *((LLAMA, *case) for case in NAMED if case[1] == 3),
 ]
 
 
 @pytest.mark.parametrize(("model", "name", "ranks"), FITTING)
 def test_every_gradient_is_summed_exactly_once(model: ModelConfig, name: str, ranks: int) -> None:
-    check_sums(ready_plan(name, model, ranks))
+    check_sums(preset_plan(name, model, ranks))
 
 
 @given(

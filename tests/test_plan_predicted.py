@@ -17,7 +17,7 @@ from step_cases import as_planned, calls_of_step, held_by, sent_by
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.cost.traffic import PredictedTraffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
@@ -48,9 +48,9 @@ def planner(family: str, devices: int, batch: int, space: SpaceName) -> Planner:
 def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
     """Any choice that a search over a space may make."""
     family, devices = draw(st.sampled_from(list(MODELS))), draw(st.sampled_from([2, 4, 8]))
-    found = planner(family, devices, draw(st.sampled_from([2, 8])), space)
-    choices = {name: draw(st.integers(0, len(found.options(name)) - 1)) for name in found.named}
-    return SearchResult(found, 0.0, choices)
+    options = planner(family, devices, draw(st.sampled_from([2, 8])), space)
+    choices = {name: draw(st.integers(0, len(options.options(name)) - 1)) for name in options.named}
+    return SearchResult(options, 0.0, choices)
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -59,9 +59,9 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 
     @settings(max_examples=PLANS)
     @given(chosen(space))
-    def counts(found: SearchResult) -> None:
-        training = found.planner.training
-        step = found.plan, training.batch, training.positions
+    def counts(result: SearchResult) -> None:
+        training = result.planner.training
+        step = result.plan, training.batch, training.positions
         program = as_planned(*step)
         assert list(traffic(*step).total) == sent_by(calls_of_step(program))
         assert peak(*step).tolist() == held_by(program)
@@ -75,17 +75,17 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> None:
     """Of 6 layers, 4 of which stand for all."""
     model = replace(PUBLISHED[name], layers=6)
-    found = search(Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper"))
-    program = as_planned(found.plan, 8, model.context)
-    assert list(traffic(found.plan, 8, model.context).total) == sent_by(calls_of_step(program))
-    assert peak(found.plan, 8, model.context).tolist() == held_by(program)
+    result = search(Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper"))
+    program = as_planned(result.plan, 8, model.context)
+    assert list(traffic(result.plan, 8, model.context).total) == sent_by(calls_of_step(program))
+    assert peak(result.plan, 8, model.context).tolist() == held_by(program)
 
 
 def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
     """Whatever a step is full of: parameters, what is stashed, or the logits."""
     model = ModelConfig.of("gpt2", **SIZES | {"layers": 10, "context": 512}, vocabulary=21)
-    plan = ready_plan("megatron", model, 2)
-    others = ready_plan("data", model, 2).sequences
+    plan = preset_plan("megatron", model, 2)
+    others = preset_plan("data", model, 2).sequences
     mixed = {name: others[name] if name.startswith(("blocks.0.", "blocks.1.")) else text
              for name, text in plan.sequences.items()}  # fmt: skip
     for sequences in (plan.sequences, mixed):
@@ -98,7 +98,7 @@ def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
 def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
     """At 1 token a step the first update holds the most: a moment of the table once more."""
     model = ModelConfig.of("llama", **SIZES, vocabulary=64)
-    plan = ready_plan("data", model, 1)
+    plan = preset_plan("data", model, 1)
     parameters = sum(prod(shape) for shape in model.parameter_shapes.values())
     table, numbers = 64 * 16, 2  # the loss and the norm of the gradient
     for dtype, kept, item in (("float32", 16, 4), ("bfloat16", 16, 2), ("float64", 24, 8)):
@@ -118,41 +118,44 @@ def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
     for _ in range(4):
         choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
         sent = traffic(SearchResult(planner, 0.0, choices).plan, batch, 4).operators
-        for name, at in choices.items():
-            seconds = planner.options(name).seconds[at]
+        for name, number in choices.items():
+            seconds = planner.options(name).seconds[number]
             assert seconds == pytest.approx(4 * float(max(sent[name])), rel=1e-12), name
 
 
 def test_emulated_devices_send_and_hold_it() -> None:
-    plan = ready_plan("primepar", MODELS["llama"], 4)
+    plan = preset_plan("primepar", MODELS["llama"], 4)
     program = as_planned(plan, 2, 4)
     emulated = emulate(program, memories(program))
     assert list(traffic(plan, 2, 4).total) == emulated.sent
     assert peak(plan, 2, 4).tolist() == emulated.peak
 
 
-def test_what_operators_and_edges_send_is_told_apart() -> None:
+def test_operators_and_edges_are_counted_separately() -> None:
     """Two ranks share columns under Megatron: O and dI of its rows, and 3 numbers of each row."""
-    found = traffic(ready_plan("megatron", MODELS["opt"], 2), 2, 4)
+    predicted = traffic(preset_plan("megatron", MODELS["opt"], 2), 2, 4)
     one, rows, hidden = Fraction(1), 8, 16
-    assert found.operators["blocks.0.proj"] == (rows * hidden * one,) * 2
-    assert found.operators["blocks.0.qkv"] == (rows * hidden * one,) * 2
-    assert not any(found.operators["blocks.0.norm1"])
-    assert found.operators["loss"] == (3 * rows * one,) * 2
-    assert not any(map(any, found.edges.values()))
+    assert predicted.operators["blocks.0.proj"] == (rows * hidden * one,) * 2
+    assert predicted.operators["blocks.0.qkv"] == (rows * hidden * one,) * 2
+    assert not any(predicted.operators["blocks.0.norm1"])
+    assert predicted.operators["loss"] == (3 * rows * one,) * 2
+    assert not any(map(any, predicted.edges.values()))
 
 
 def test_bytes_are_whole_and_of_the_data_type() -> None:
     nothing = (Fraction(0), Fraction(0))
-    own, between = {"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))}
-    found = PredictedTraffic(own, between, nothing)
-    assert found.bytes("float32") == (2, 24)
-    assert found.bytes("bfloat16") == (1, 12)
+    operators, between = (
+        {"a": (Fraction(1, 3), Fraction(5))},
+        {("a", "b"): (Fraction(0), Fraction(1))},
+    )
+    predicted = PredictedTraffic(operators, between, nothing)
+    assert predicted.bytes("float32") == (2, 24)
+    assert predicted.bytes("bfloat16") == (1, 12)
 
 
 def test_a_batch_that_the_plan_does_not_divide_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
-        traffic(ready_plan("data", MODELS["opt"], 8), 3, 4)
+        traffic(preset_plan("data", MODELS["opt"], 8), 3, 4)
     assert str(caught.value) == (
         "batch: expected a multiple or a divisor of the 8 slices of the rows in "
         "blocks.0.attention, got 3: take 4"

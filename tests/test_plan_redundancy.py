@@ -18,7 +18,7 @@ from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import moving
-from primepar.plan.presets import ready_plan
+from primepar.plan.presets import preset_plan
 from primepar.plan.redundancy.compare import Account, megatron
 from primepar.plan.redundancy.cost import Redundancy, tick
 from primepar.plan.redundancy.least_redundancy import (
@@ -44,7 +44,7 @@ def planner(model: ModelConfig, devices: int, space: SpaceName = "paper") -> Pla
 
 
 class Every(Planner):
-    """A planner that leaves no option out, so that every sequence of its space can be told."""
+    """A planner that leaves no option out, so that every sequence of its space has its options."""
 
     def options(self, name: str) -> Options:
         return self.catalogue.options(self.named[name])
@@ -55,7 +55,7 @@ def node(
 ) -> float:
     """Redundant bytes of one operator under a sequence."""
     every = Every.of(model, TWO_LEVELS, devices, 8, None, space)
-    texts = [each.text for each in every.options(name).candidates]
+    texts = [option.text for option in every.options(name).candidates]
     return float(Redundancy(every).bytes.nodes[name][texts.index(text)])
 
 
@@ -64,8 +64,8 @@ def test_data_parallelism_has_one_more_copy_of_the_weights_on_every_other_device
     devices: int,
 ) -> None:
     for name, parameters in (("fc1", 64 * 256 + 256), ("fc2", 256 * 64 + 64), ("norm1", 2 * 64)):
-        found = node(SMALL, devices, f"blocks.0.{name}", f"M{devices}")
-        copies = devices * found / (AT_REST * parameters)
+        redundant = node(SMALL, devices, f"blocks.0.{name}", f"M{devices}")
+        copies = devices * redundant / (AT_REST * parameters)
         assert copies == devices - 1
     assert node(SMALL, devices, "blocks.0.act", f"M{devices}") == 0
     assert node(SMALL, devices, "blocks.0.attention", f"M{devices}") == 0
@@ -104,15 +104,15 @@ def test_a_device_receives_what_it_lacks(source: str, target: str, share: float)
     layouts = Layouts(ClusterLinks(TWO_LEVELS, 2))
     numbers = [layouts.number(spread(text)) for text in (source, target)]
     assert None not in numbers
-    here, there = (int(each or 0) for each in numbers)
+    here, there = (int(number or 0) for number in numbers)
     assert layouts.received([here], [there]).tolist() == [[share]]
 
 
 def spread(text: str) -> Spread:
-    found = Spread.whole()
-    for each in parse_sequence(text, linear=False).elements:
-        found = found.then(element_spread(each, "O"))
-    return found
+    slices = Spread.whole()
+    for element in parse_sequence(text, linear=False).elements:
+        slices = slices.then(element_spread(element, "O"))
+    return slices
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_what_a_device_works_on_is_its_blocks_and_those_of_others_that_it_uses(
     text: str, shares: dict[str, float]
 ) -> None:
     (element,) = parse_sequence(text).elements
-    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for step in moving(element).working:
         for tensor, share in step:
-            found[tensor] = max(share, found.get(tensor, 0.0))
-    assert found == shares
+            largest[tensor] = max(share, largest.get(tensor, 0.0))
+    assert largest == shares
 
 
 def test_costs_are_multiples_of_a_tick() -> None:
-    for costs, found in (([0, 6, 4], 2), ([3.25], 0.25), ([2.0**33, 0], 2.0**33), ([0], 2.0**-16)):
-        assert tick(Graph({"a": np.array(costs, float)}, {})) == found
+    for costs, unit in (([0, 6, 4], 2), ([3.25], 0.25), ([2.0**33, 0], 2.0**33), ([0], 2.0**-16)):
+        assert tick(Graph({"a": np.array(costs, float)}, {})) == unit
 
 
 MODELS_HERE = {"tied": SMALL, "untied": UNTIED, "bloom": BLOOM}
@@ -146,43 +146,43 @@ MODELS_HERE = {"tied": SMALL, "untied": UNTIED, "bloom": BLOOM}
 def test_both_solvers_find_the_same_of_a_model(model: str, devices: int, space: SpaceName) -> None:
     made = planner(MODELS_HERE[model], devices, space)
     programmed, searched = least(made), least_by_search(made)
-    assert programmed.found is not None
-    assert searched.found is not None
+    assert programmed.result is not None
+    assert searched.result is not None
     assert programmed.redundant == programmed.bound == searched.redundant
     assert (programmed.proved, programmed.gap) == (True, 0)
-    assert programmed.found.seconds == pytest.approx(searched.found.seconds, rel=1e-6)
+    assert programmed.result.seconds == pytest.approx(searched.result.seconds, rel=1e-6)
     redundancy = Redundancy(made)
-    assert redundancy.by(programmed.found.choices) == programmed.redundant
-    assert programmed.found.plan.ranks == devices
+    assert redundancy.bytes_of(programmed.result.choices) == programmed.redundant
+    assert programmed.result.plan.ranks == devices
 
 
 @pytest.mark.parametrize("name", ["opt-6.7b", "llama-2-70b", "bloom-176b"])
 @pytest.mark.parametrize("devices", [2, 8])
 def test_both_solvers_find_the_same_of_a_block(name: str, devices: int) -> None:
-    found = least_of_block(MODELS[name], load_cluster("v100-8x4"), devices, 8)
-    assert found.found is not None
-    assert found.proved
-    assert least_by_search(found.found.planner).redundant == found.redundant > 0
+    least_of = least_of_block(MODELS[name], load_cluster("v100-8x4"), devices, 8)
+    assert least_of.result is not None
+    assert least_of.proved
+    assert least_by_search(least_of.result.planner).redundant == least_of.redundant > 0
 
 
 class Few(Planner):
     """A planner with two options of every operator, drawn by its name."""
 
     def options(self, name: str) -> Options:
-        found = super().options(name)
+        all_options = super().options(name)
         random = np.random.default_rng(sum(map(ord, name)))
-        return found.only(random.choice(len(found), 2, replace=False).tolist())
+        return all_options.only(random.choice(len(all_options), 2, replace=False).tolist())
 
 
 def every(graph: Graph) -> np.ndarray:
     """Costs of all choices: one array with an axis for every node."""
     names, shape = list(graph.nodes), [len(costs) for costs in graph.nodes.values()]
-    found = np.zeros(shape)
-    own = [((name,), costs) for name, costs in graph.nodes.items()]
-    for ends, costs in (*own, *graph.edges.items()):
-        found += costs.reshape([size if name in ends else 1
+    sums = np.zeros(shape)
+    terms = [((name,), costs) for name, costs in graph.nodes.items()]
+    for ends, costs in (*terms, *graph.edges.items()):
+        sums += costs.reshape([size if name in ends else 1
                                 for name, size in zip(names, shape, strict=True)])  # fmt: skip
-    return found.ravel()
+    return sums.ravel()
 
 
 def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
@@ -192,30 +192,30 @@ def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
     redundant, seconds = every(redundancy.bytes), every(redundancy.seconds)
     rest = np.zeros(redundant.shape)
     for name, running in redundancy.running.items():
-        zeros = {each: np.zeros(2) for each in few.named}
+        zeros = {option_name: np.zeros(2) for option_name in few.named}
         rest = np.maximum(rest, every(Graph(zeros | {name: running}, {})))
     memory = every(redundancy.kept) + rest
     assert len(redundant) == 2**11
     times, sizes = np.sort(seconds), np.sort(memory)
-    bounds = [Within(seconds=times[at]) for at in (0, 10, 100, 1000)]
-    bounds += [Within(memory=sizes[at]) for at in (0, 10, 100, 1000)]
-    bounds += [Within(times[at], sizes[-at - 1]) for at in (100, 500, 1000)]
+    bounds = [Within(seconds=times[inde]) for inde in (0, 10, 100, 1000)]
+    bounds += [Within(memory=sizes[inde]) for inde in (0, 10, 100, 1000)]
+    bounds += [Within(times[inde], sizes[-inde - 1]) for inde in (100, 500, 1000)]
     some = set()
     for within in bounds:
         fitting = (seconds <= within.seconds + 1e-12) & (memory <= within.memory)
-        found = least(few, replace(within, seconds=within.seconds + 1e-12))
-        assert found.proved
-        assert found.redundant == redundant[fitting].min(initial=np.inf)
-        some.add(found.redundant)
+        solved = least(few, replace(within, seconds=within.seconds + 1e-12))
+        assert solved.proved
+        assert solved.redundant == redundant[fitting].min(initial=np.inf)
+        some.add(solved.redundant)
     assert len(some) > 4
     nothing = least(few, Within(seconds=times[0] / 2))
-    assert (nothing.found, nothing.proved) == (None, True)
+    assert (nothing.result, nothing.proved) == (None, True)
 
 
 def test_a_program_that_is_stopped_is_not_proved() -> None:
-    found = least(planner(SMALL, 8), timeout=1e-3)
-    assert not found.proved
-    assert found.found is None or found.gap > 0
+    stopped = least(planner(SMALL, 8), timeout=1e-3)
+    assert not stopped.proved
+    assert stopped.result is None or stopped.gap > 0
 
 
 @pytest.mark.parametrize("solver", [least, least_by_search])
@@ -230,18 +230,18 @@ def test_more_devices_than_are_looked_at_are_refused(solver: Callable[[Planner],
 
 
 def test_the_account_of_a_plan_is_that_of_its_options() -> None:
-    found = least_by_search(planner(UNTIED, 4)).found
-    assert found is not None
-    account = Account.of("this plan", found)
-    redundancy = Redundancy(found.planner)
-    kept = sum(found.planner.options(name).kept[at] for name, at in found.choices.items())
+    result = least_by_search(planner(UNTIED, 4)).result
+    assert result is not None
+    account = Account.of("this plan", result)
+    redundancy = Redundancy(result.planner)
+    kept = sum(result.planner.options(name).kept[number] for name, number in result.choices.items())
     alone = Redundancy(planner(UNTIED, 1)).kept
     whole = sum(float(costs[0]) for costs in alone.nodes.values())
-    assert account.redundant == redundancy.bytes.cost(found.choices)
+    assert account.redundant == redundancy.bytes.cost(result.choices)
     assert account.kept == kept - whole / 4
     everything = redundancy.one_copy / 4 + account.redundant
     assert account.copies == pytest.approx(4 * everything / redundancy.one_copy)
-    assert (account.seconds, account.memory) == (found.seconds, found.memory)
+    assert (account.seconds, account.memory) == (result.seconds, result.memory)
 
 
 def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
@@ -250,14 +250,14 @@ def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
     assert best is not None
     known = {}
     for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
-        found = Given.beside(made, ready_plan(name, SMALL, 8, 8).sequences).found
-        known[name] = Redundancy(found.planner).bytes.cost(found.choices)
-    assert (best.plan, best.redundant) == min(known.items(), key=lambda each: each[1])
+        result = Given.with_sequences(made, preset_plan(name, SMALL, 8, 8).sequences).result
+        known[name] = Redundancy(result.planner).bytes.cost(result.choices)
+    assert (best.plan, best.redundant) == min(known.items(), key=lambda item: item[1])
     searched = least_by_search(made)
     assert best.redundant > searched.redundant
-    summa = Given.beside(planner(SMALL, 4), ready_plan("summa", SMALL, 4, 8).sequences)
+    summa = Given.with_sequences(planner(SMALL, 4), preset_plan("summa", SMALL, 4, 8).sequences)
     with pytest.raises(PlanError) as refused:
-        assert summa.found
+        assert summa.result
     assert str(refused.value) == (
         "expected a sequence of embedding on 4 devices in the space paper that its sizes allow, "
         "got S2x2"

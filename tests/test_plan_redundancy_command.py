@@ -16,35 +16,39 @@ MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "conf
 LEAST = ("redundancy", MODEL, "--cluster", "v100-8x4", "--devices", "4")
 
 
-def test_both_solvers_find_the_same_and_tell_the_others_beside_it(tmp_path: Path) -> None:
+def test_both_solvers_find_the_same_and_print_other_plans_next_to_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    said = run(*LEAST, "-o", str(path))
-    assert said.code == 0
+    done = run(*LEAST, "-o", str(path))
+    assert done.code == 0
     end = (
         r"\nno plan of the space within the bounds has less redundant memory: proved by the "
         r"integer program, [\d,]+ variables, gap 0\nwrote .*\n$"
     )
-    assert re.search(end, said.out)
+    assert re.search(end, done.out)
     programmed, searched = (json.loads(run(*LEAST, "--solver", solver, "--json").out)
                             for solver in ("ilp", "dp"))  # fmt: skip
-    told, other = programmed["redundancy"], searched["redundancy"]
-    assert [each["plan"] for each in told["plans"]] == ["this plan", "fastest plan", "M2,megatron"]
-    least, *others = told["plans"]
-    assert least["redundant"] == told["bound"] == other["bound"]
-    assert all(least["redundant"] < each["redundant"] for each in others)
-    assert (told["proved"], told["gap"], other["variables"]) == (True, 0, 0)
+    report, other = programmed["redundancy"], searched["redundancy"]
+    assert [entry["plan"] for entry in report["plans"]] == [
+        "this plan",
+        "fastest plan",
+        "M2,megatron",
+    ]
+    least, *others = report["plans"]
+    assert least["redundant"] == report["bound"] == other["bound"]
+    assert all(least["redundant"] < entry["redundant"] for entry in others)
+    assert (report["proved"], report["gap"], other["variables"]) == (True, 0, 0)
     assert least["seconds"] == programmed["seconds"]
     assert other["plans"][1:] == others
     plan = load_plan(path)
-    sequences = {each["operator"]: each["sequence"] for each in programmed["choices"]}
+    sequences = {entry["operator"]: entry["sequence"] for entry in programmed["choices"]}
     assert plan.sequences["head"] == sequences["head"]
     assert run("show", str(path)).code == 0
 
 
-def test_the_dynamic_program_says_so() -> None:
-    said = run(*LEAST, "--solver", "dp")
+def test_the_dynamic_program_is_named() -> None:
+    done = run(*LEAST, "--solver", "dp")
     end = "\nno plan of the space has less redundant memory, by the dynamic program\n"
-    assert (said.code, said.out.endswith(end)) == (0, True)
+    assert (done.code, done.out.endswith(end)) == (0, True)
 
 
 def test_the_least_within_a_bound_is_no_less() -> None:
@@ -56,8 +60,8 @@ def test_the_least_within_a_bound_is_no_less() -> None:
 
 
 def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = run(*LEAST, "--timeout", "0.0001")
-    assert (said.code, said.out, said.err) == (
+    done = run(*LEAST, "--timeout", "0.0001")
+    assert (done.code, done.out, done.err) == (
         3, "", "primepar: error: expected a plan within the 0.0001 seconds of --timeout, got none "
         "yet: give it more, or write --solver dp\n",
     )  # fmt: skip
@@ -65,23 +69,23 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
     from primepar.plan.redundancy.integer_program import SolverResult, solve
 
     def stopped(*arguments: object) -> SolverResult:
-        """As the solver says it where a plan is known, and a lower bound of half of it."""
-        found: SolverResult = solve(*arguments)  # type: ignore[arg-type]
-        return SolverResult(found.choices, found.cost, found.cost / 2, proved=False, columns=9)
+        """The solver's result where a plan is known, with a lower bound of half of it."""
+        result: SolverResult = solve(*arguments)  # type: ignore[arg-type]
+        return SolverResult(result.choices, result.cost, result.cost / 2, proved=False, columns=9)
 
     monkeypatch.setattr(module, "solve", stopped)
-    said = run(*LEAST)
-    assert said.code == 3
+    done = run(*LEAST)
+    assert done.code == 3
     assert re.search(r"\nnot proved to have the least redundant memory: stopped by --timeout, when "
-                     r"none had less than 0.4 MiB \(gap 50.00%\)\n$", said.out)  # fmt: skip
+                     r"none had less than 0.4 MiB \(gap 50.00%\)\n$", done.out)  # fmt: skip
 
 
 def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     from primepar.plan.redundancy import integer_program as program
 
     monkeypatch.setattr(program, "MOST_COLUMNS", 100)
-    said = run(*LEAST)
-    assert (said.code, said.out, said.err) == (
+    done = run(*LEAST)
+    assert (done.code, done.out, done.err) == (
         3, "", "primepar: error: expected an integer program of at most 100 variables, got 748: "
         "plan fewer devices or layers, or leave the bounds out and write --solver dp\n",
     )  # fmt: skip
@@ -115,8 +119,8 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_be_planned_is_refused_in_one_line(
     options: tuple[str, ...], error: str
 ) -> None:
-    said = run(*options)
-    assert (said.code, said.err) == (2, f"primepar: error: {error}\n")
+    done = run(*options)
+    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
 def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
@@ -125,8 +129,8 @@ def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
     small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 2.3e6", shipped.read_text()))
     where = ("redundancy", MODEL, "--cluster", str(small), "--devices", "4")
     assert json.loads(run(*where, "--json").out)["memory"] <= 2.3e6
-    assert (said := run(*where, "--solver", "dp")).code == 2
-    assert said.err == (
+    assert (done := run(*where, "--solver", "dp")).code == 2
+    assert done.err == (
         "primepar: error: expected a plan within the 2,300,000 bytes of a device of the cluster 8 "
         "x 4 V100, as in the PrimePar paper, got one that takes 2,507,008: leave --solver dp out, "
         "as only the integer program keeps to bounds\n"

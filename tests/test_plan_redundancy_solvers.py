@@ -87,7 +87,7 @@ def test_no_optimum_is_lost_with_the_options_that_are_left_out(first: int) -> No
         least = min(map(graph.cost, every(graph)))
         answer = solve(left)
         assert answer.choices is not None
-        chosen = {name: int(kept[name][at]) for name, at in answer.choices.items()}
+        chosen = {name: int(kept[name][number]) for name, number in answer.choices.items()}
         assert graph.cost(chosen) == answer.cost == least
     assert fewer > 20
 
@@ -104,10 +104,14 @@ def test_the_best_within_bounds_is_that_of_trying_every_choice(first: int) -> No
         sizes = sorted(map(bounds[1].of, every(graph)))
         bounds[1] = CostBound(kept, sizes[len(sizes) // 3], peaks)
         left = undominated([graph, time, kept], peaks)
-        fitting = [each for each in every(graph) if all(bound.holds(each) for bound in bounds)]
-        bounds = [CostBound(each.graph.only(left), each.most,
-                        {name: own[left[name]] for name, own in each.peaks.items()})
-                  for each in bounds]  # fmt: skip
+        fitting = [
+            candidate
+            for candidate in every(graph)
+            if all(bound.holds(candidate) for bound in bounds)
+        ]
+        bounds = [CostBound(candidate.graph.only(left), candidate.most,
+                        {name: values[left[name]] for name, values in candidate.peaks.items()})
+                  for candidate in bounds]  # fmt: skip
         answer = solve(graph.only(left), bounds)
         assert answer.proved
         if fitting:
@@ -125,14 +129,14 @@ def test_a_sum_that_is_hardly_over_its_bound_is_over_it() -> None:
     assert (answer.choices, answer.cost, answer.proved) == ({"a": 1}, 1.0, True)
 
 
-def test_options_that_make_one_another_needless_do_not_all_go() -> None:
+def test_options_that_dominate_each_other_do_not_all_go() -> None:
     graph = Graph({"a": np.zeros(3), "b": np.zeros(2)}, {("a", "b"): np.zeros((3, 2))})
-    assert [each.tolist() for each in undominated([graph]).values()] == [[2], [1]]
+    assert [options.tolist() for options in undominated([graph]).values()] == [[2], [1]]
 
 
 def test_a_solver_that_stops_early_proves_nothing() -> None:
     random = np.random.default_rng(0)
-    names = [str(at) for at in range(12)]
+    names = [str(number) for number in range(12)]
     nodes = {name: random.random(30) for name in names}
     edges = {(one, other): random.random((30, 30)) for one, other in pairwise(names)}
     further = zip(names, names[3:], strict=False)

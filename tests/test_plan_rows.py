@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from plan_cases import NAMED, WIDE, changed, small
 
 from primepar.errors import PlanError
-from primepar.plan import Plan, ends, ready_plan, sequence_lines
+from primepar.plan import Plan, ends, preset_plan, sequence_lines
 
 NAME = "blocks.0.attention"
 
@@ -117,7 +117,7 @@ def test_a_line_has_the_parts_of_a_sequence_in_their_order(
 def test_every_rank_is_in_one_line_with_every_part_of_its_sequence(
     named: tuple[str, int], least: int
 ) -> None:
-    plan = ready_plan(named[0], WIDE, named[1])
+    plan = preset_plan(named[0], WIDE, named[1])
     batch = plan.row_cuts.smallest_batch(WIDE.context, least)
     layout = ends(plan, NAME).output
     lines, parts = sequence_lines(layout, batch), max(1, layout.grid[0] // batch)

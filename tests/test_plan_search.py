@@ -29,26 +29,28 @@ def random_chain(seed: int) -> tuple[np.ndarray, list[list[ChainStep]]]:
     start, segments = costs(sizes), []
     for _ in range(int(random.integers(1, 4))):
         first, steps = sizes, []
-        for at in range(int(random.integers(1, 4))):
-            own = int(random.integers(1, 4))
-            passes = at > 0 and random.random() < 0.6
+        for number in range(int(random.integers(1, 4))):
+            options = int(random.integers(1, 4))
+            passes = number > 0 and random.random() < 0.6
             steps.append(
-                ChainStep(costs(sizes, own), costs(own), costs(first, own) if passes else None)
+                ChainStep(
+                    costs(sizes, options), costs(options), costs(first, options) if passes else None
+                )
             )
-            sizes = own
+            sizes = options
         segments.append(steps)
     return start, segments
 
 
 def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[ChainStep]]) -> float:
-    total, at = start[choice[0]], 0
+    total, index = start[choice[0]], 0
     for steps in segments:
-        first = choice[at]
+        first = choice[index]
         for edge, node, passing in steps:
-            total += edge[choice[at], choice[at + 1]] + node[choice[at + 1]]
+            total += edge[choice[index], choice[index + 1]] + node[choice[index + 1]]
             if passing is not None:
-                total += passing[first, choice[at + 1]]
-            at += 1
+                total += passing[first, choice[index + 1]]
+            index += 1
     return float(total)
 
 
@@ -62,7 +64,9 @@ def test_the_least_cost_is_that_of_trying_every_choice(first: int) -> None:
     for seed in range(first, first + 20):
         start, segments = random_chain(seed)
         cost, choice = cheapest(start, [stretch(steps) for steps in segments])
-        assert cost == min(cost_of(each, start, segments) for each in every(start, segments))
+        assert cost == min(
+            cost_of(candidate, start, segments) for candidate in every(start, segments)
+        )
         assert cost == cost_of(choice, start, segments)
 
 
@@ -71,8 +75,8 @@ def test_stretches_join_to_one_with_the_same_costs() -> None:
         start, segments = random_chain(seed)
         first, *others = [stretch(steps) for steps in segments]
         whole = first
-        for each in others:
-            whole = whole.then(each)
+        for other in others:
+            whole = whole.then(other)
         assert cheapest(start, [whole]) == cheapest(start, [first, *others])
 
 
@@ -95,9 +99,9 @@ def test_the_blocks_alone_are_planned_after_an_addition_that_leaves_the_stream()
     assert [operator.name for operator in planner.operators] == ["stream"] + [
         operator.name for operator in operators(BLOOM) if operator.name.startswith("blocks")
     ]
-    found = search(planner)
-    assert found.cost == pytest.approx(by_elimination(planner), rel=1e-12)
-    assert improved(planner, found.choices) >= found.cost * (1 - 1e-12)
+    result = search(planner)
+    assert result.cost == pytest.approx(by_elimination(planner), rel=1e-12)
+    assert improved(planner, result.choices) >= result.cost * (1 - 1e-12)
 
 
 def improved(planner: Planner, choices: dict[str, int]) -> float:
@@ -115,34 +119,50 @@ def improved(planner: Planner, choices: dict[str, int]) -> float:
 def test_a_found_plan_has_its_cost_and_no_change_of_two_neighbours_is_better(
     model: ModelConfig,
 ) -> None:
-    found = search(Planner.of(model, TWO_LEVELS, 2, 4, None, "paper"))
-    planner = found.planner
-    assert planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
-    assert found.seconds == pytest.approx(found.cost, rel=1e-12)
-    assert improved(planner, found.choices) >= found.cost * (1 - 1e-12)
-    assert found.plan.ranks == 2
+    result = search(Planner.of(model, TWO_LEVELS, 2, 4, None, "paper"))
+    planner = result.planner
+    assert planner.cost(result.choices) == pytest.approx(result.cost, rel=1e-12)
+    assert result.seconds == pytest.approx(result.cost, rel=1e-12)
+    assert improved(planner, result.choices) >= result.cost * (1 - 1e-12)
+    assert result.plan.ranks == 2
 
 
 def by_elimination(planner: Planner) -> float:
     """The least cost with every node kept that a later edge needs: one array, node by node."""
     names = list(planner.named)
-    last = {name: max((names.index(each.name) for each in planner.operators if name in each.inputs),
-                      default=0) for name in names}  # fmt: skip
+    last = {
+        name: max(
+            (
+                names.index(producer_name.name)
+                for producer_name in planner.operators
+                if name in producer_name.inputs
+            ),
+            default=0,
+        )
+        for name in names
+    }
     if planner.tied:
         last["embedding"] = names.index("head")
-    alive, costs = [names[0]], planner.objective(names[0])
-    for at, name in enumerate(names[1:], 1):
-        alive, costs = [*alive, name], costs[..., None] + planner.objective(name)
-        edges = [(each, planner.edge(each, name)) for each in planner.named[name].inputs]
+    remaining, costs = [names[0]], planner.objective(names[0])
+    for index, name in enumerate(names[1:], 1):
+        remaining, costs = [*remaining, name], costs[..., None] + planner.objective(name)
+        edges = [
+            (producer_name, planner.edge(producer_name, name))
+            for producer_name in planner.named[name].inputs
+        ]
         if name == "head" and planner.tied:
             edges.append(("embedding", planner.tie()))
         for producer, edge in edges:
             shape = [1] * costs.ndim
-            shape[alive.index(producer)], shape[-1] = edge.shape
+            shape[remaining.index(producer)], shape[-1] = edge.shape
             costs = costs + edge.reshape(shape)
-        for gone in [each for each in alive if each != name and last[each] <= at]:
-            costs = costs.min(axis=alive.index(gone))
-            alive.remove(gone)
+        for gone in [
+            producer_name
+            for producer_name in remaining
+            if producer_name != name and last[producer_name] <= index
+        ]:
+            costs = costs.min(axis=remaining.index(gone))
+            remaining.remove(gone)
     return float(costs.min())
 
 
@@ -155,7 +175,7 @@ def test_the_best_plan_is_that_of_eliminating_node_by_node(
     assert search(planner).cost == pytest.approx(by_elimination(planner), rel=1e-12)
 
 
-def test_memory_weighs_as_much_as_alpha_says() -> None:
+def test_memory_weighs_as_much_as_alpha_states() -> None:
     fast = search(Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper"))
     small = search(Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper", alpha=1.0))
     assert small.memory < fast.memory

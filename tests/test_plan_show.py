@@ -12,8 +12,8 @@ from conftest import Golden
 from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 
 from primepar.api.resolve_target import resolve
-from primepar.plan import Plan, load_plan, ready_plan, save_plan
-from primepar.plan.description import MOST_CELLS, describe, holders, picture, told, words
+from primepar.plan import Plan, load_plan, preset_plan, save_plan
+from primepar.plan.description import MOST_CELLS, cut_text, describe, holders, picture, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Layout
 
@@ -41,28 +41,32 @@ def plan(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["megatron-sp", "primepar", "stationary"])
-def test_a_plan_is_told_in_words_and_a_picture(golden: Golden, name: str) -> None:
-    golden(f"plan-{name}", words(describe(ready_plan(name, GPT2, 4, batch=8))))
+def test_a_plan_is_described_in_words_and_a_picture(golden: Golden, name: str) -> None:
+    golden(f"plan-{name}", words(describe(preset_plan(name, GPT2, 4, batch=8))))
 
 
-def test_layers_that_say_the_same_are_told_once() -> None:
+def test_equal_layers_are_printed_once() -> None:
     plan = small(model=GPT2)
     names = [row.name for row in describe(plan).rows]
     assert names[:3] == ["embedding", "blocks.0-1.norm1", "blocks.0-1.qkv"]
     assert len(names) == 14
     other = plan.sequences | {"blocks.1.qkv": "M4"}
-    told_ = describe(Plan(model=GPT2, ranks=4, sequences=other))
-    assert [row.name for row in told_.rows][1::10] == ["blocks.0.norm1", "blocks.1.norm1", "norm"]
+    description = describe(Plan(model=GPT2, ranks=4, sequences=other))
+    assert [row.name for row in description.rows][1::10] == [
+        "blocks.0.norm1",
+        "blocks.1.norm1",
+        "norm",
+    ]
 
 
 @pytest.mark.parametrize(("name", "ranks"), NAMED)
-def test_what_the_rows_say_moves_is_the_sum_over_the_edges(name: str, ranks: int) -> None:
-    found = describe(small(name, ranks))
-    assert found.moved == sum(row.before + row.back for row in found.rows)
+def test_the_moved_elements_of_the_rows_are_the_sum_over_the_edges(name: str, ranks: int) -> None:
+    description = describe(small(name, ranks))
+    assert description.moved == sum(row.before + row.back for row in description.rows)
 
 
-def test_moved_elements_are_told_for_the_planned_batch() -> None:
-    smallest, planned = (describe(ready_plan("primepar", GPT2, 4, batch)) for batch in (None, 8))
+def test_moved_elements_are_those_of_the_planned_batch() -> None:
+    smallest, planned = (describe(preset_plan("primepar", GPT2, 4, batch)) for batch in (None, 8))
     assert (smallest.tokens, planned.tokens) == (1 * 8, 8 * 8)
     (fc2,) = (row for row in planned.rows if row.name.endswith("fc2"))
     assert (fc2.before, fc2.back) == (64 * 192 // 2, 64 * 192 // 2)
@@ -80,11 +84,11 @@ def test_moved_elements_are_told_for_the_planned_batch() -> None:
 def test_a_picture_shows_the_devices_of_every_block(
     layout: Layout, text: str, lines: list[str]
 ) -> None:
-    assert told(layout) == text
+    assert cut_text(layout) == text
     assert [line.rstrip() for line in picture("A", layout)] == [f"A  {text}", *lines]
 
 
-def test_a_layout_of_many_blocks_is_only_told() -> None:
+def test_a_layout_of_many_blocks_is_not_drawn() -> None:
     many = MOST_CELLS + 1
     layout = Layout((many, 1), tuple(((row, 0),) for row in range(many)))
     assert picture("A", layout) == ["A  rows in 17"]
@@ -98,9 +102,9 @@ def test_a_narrow_terminal_gets_pictures_one_below_the_other() -> None:
 
 
 def test_more_layouts_than_letters_have_names_of_their_own() -> None:
-    found = describe(small())
+    description = describe(small())
     grids = range(2, 40)
-    letters = {found.letter(Layout((grid, grid), (((0, 0),),))) for grid in grids}
+    letters = {description.letter(Layout((grid, grid), (((0, 0),),))) for grid in grids}
     assert len(letters) == len(grids)
     assert "A1" in letters
 
@@ -111,13 +115,13 @@ def test_more_layouts_than_letters_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(("name", "ranks"), [*NAMED, ("data", 24)])
 def test_the_picture_of_a_plan_names_every_operator_and_every_device(name: str, ranks: int) -> None:
     root = ElementTree.fromstring(plan_svg(describe(small(name, ranks))))
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {row.name for row in describe(small(name, ranks)).rows} <= set(texts)
     tiles = len(list(root.iter("{http://www.w3.org/2000/svg}rect")))
     assert bool(tiles) == (name != "data" or ranks <= MOST_CELLS)
 
 
-def test_the_picture_says_what_moves_only_where_something_does() -> None:
+def test_the_picture_has_moved_elements_only_where_some_move() -> None:
     def moved(name: str) -> int:
         return plan_svg(describe(small(name, model=BLOOM))).count("#d1242f")
 
@@ -127,29 +131,29 @@ def test_the_picture_says_what_moves_only_where_something_does() -> None:
 # The command line
 
 
-def test_show_tells_a_plan_file(plan: str) -> None:
+def test_show_describes_a_plan_file(plan: str) -> None:
     done = run("show", plan)
     assert (done.code, done.err) == (0, "")
     assert done.out == words(describe(load_plan(Path(plan))))
     assert resolve(plan) == load_plan(Path(plan))
 
 
-def test_show_as_json_says_where_everything_lies(plan: str) -> None:
-    found = json.loads(run("show", plan, "--json").out)
-    assert found["layouts"]["B"] == {"grid": [2, 2],
+def test_show_as_json_has_every_layout(plan: str) -> None:
+    report = json.loads(run("show", plan, "--json").out)
+    assert report["layouts"]["B"] == {"grid": [2, 2],
                                      "held": [[[0, 0]], [[0, 1]], [[1, 1]], [[1, 0]]]}  # fmt: skip
-    assert found["rows"][2] == {
+    assert report["rows"][2] == {
         "name": "blocks.0-1.qkv", "sequence": "P2x2", "takes": "B", "leaves": "A", "gradient": "C",
         "before": 192, "back": 192,
     }  # fmt: skip
 
 
-def test_show_makes_a_ready_plan_for_a_model_and_writes_it(config: str, tmp_path: Path) -> None:
+def test_show_makes_a_preset_for_a_model_and_writes_it(config: str, tmp_path: Path) -> None:
     path = tmp_path / "made.json"
     options = ("--model", config, "--devices", "8", "--batch", "4")
     done = run("show", "M2,stationary", *options, "-o", str(path))
     assert (done.code, done.out) == (0, f"wrote {path}\n")
-    assert load_plan(path) == ready_plan("M2,stationary", GPT2, 8, 4)
+    assert load_plan(path) == preset_plan("M2,stationary", GPT2, 8, 4)
     assert run("show", "M2,stationary", *options).out == run("show", str(path)).out
 
 
@@ -196,7 +200,7 @@ def test_show_refuses_in_one_line_and_writes_nothing(
 ) -> None:
     before = sorted(tmp_path.iterdir())
     places = {"PLAN": plan, "CONFIG": config}
-    done = run("show", *(places.get(each, each) for each in arguments))
+    done = run("show", *(places.get(word, word) for word in arguments))
     shown = message.replace("PLAN", plan).replace("CONFIG", config)
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {shown}\n")
     assert sorted(tmp_path.iterdir()) == before

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from lowered_steps import lower_step
-from partitioned_cases import READY_PLANS
+from partitioned_cases import PRESET_MESHES
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.errors import PlanError
 from primepar.operators.builder import ProgramBuilder, View, even
 from primepar.operators.redistribution import moved, reblocked
-from primepar.plan import padded_vocabulary, parameter_places, ready_plan
+from primepar.plan import padded_vocabulary, parameter_places, preset_plan
 from primepar.plan.layouts import Way
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.meaning import Meaning, Place
@@ -20,14 +20,14 @@ from primepar.schedule.program import Compute, Cut, Free, Join
 from primepar.schedule.program_uses import writes
 from primepar.verify import verify_program
 
-ON_FOUR = [name for name, ranks in READY_PLANS if ranks == 4]
+ON_FOUR = [name for name, ranks in PRESET_MESHES if ranks == 4]
 
 
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("name", ON_FOUR)
-def test_the_step_of_a_ready_plan_is_proved(family: str, name: str) -> None:
+def test_the_step_of_a_preset_is_proved(family: str, name: str) -> None:
     report = verify_program(lowered(name, 4, family))
-    assert [each.counterexample or each.reason for each in report.properties] == [None] * 6
+    assert [result.counterexample or result.reason for result in report.properties] == [None] * 6
     assert report.verdict == "proved"
 
 
@@ -52,7 +52,9 @@ def test_what_is_new_ends_where_the_old_was(family: str, name: str) -> None:
     program, config = lowered(name, 4, family), SMALL[family]
     assert program.initial is not None
     assert program.final is not None
-    states = {f"{each}{own}" for each in config.parameter_shapes for own in ("", ".m", ".v")}
+    states = {
+        f"{parameter}{suffi}" for parameter in config.parameter_shapes for suffi in ("", ".m", ".v")
+    }
     for before, after in zip(program.initial, program.final, strict=True):
         given = [block for block in before if block.partition("[")[0] in states]
         assert {block.partition("[")[0] for block in given} == states
@@ -63,37 +65,37 @@ def test_what_is_new_ends_where_the_old_was(family: str, name: str) -> None:
 
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("name", ON_FOUR)
-def test_parameters_start_where_the_plan_says(family: str, name: str) -> None:
-    plan, program = ready_plan(name, SMALL[family], 4), lowered(name, 4, family)
+def test_parameters_start_in_the_layouts_of_the_plan(family: str, name: str) -> None:
+    plan, program = preset_plan(name, SMALL[family], 4), lowered(name, 4, family)
     for parameter, place in parameter_places(plan).items():
         shape = list(plan.model.parameter_shapes[parameter])
-        for each, dim in (("embedding.token", 0), ("head.weight", 1)):
-            if parameter == each:
+        for shared_table, dim in (("embedding.token", 0), ("head.weight", 1)):
+            if parameter == shared_table:
                 shape[dim] = padded_vocabulary(plan)
         cuts = even(shape, place.layout.grid)
-        for rank, own in enumerate(place.layout.held):
-            expected = {cell for index in own for cell in cells(cuts, index)}
+        for rank, blocks in enumerate(place.layout.held):
+            expected = {cell for index in blocks for cell in cells(cuts, index)}
             assert elements(program, rank, parameter) == expected
 
 
 def cells(cuts: tuple[tuple[int, ...], ...], index: tuple[int, ...]) -> set[tuple[int, ...]]:
     """Every element of a block."""
-    found: set[tuple[int, ...]] = {()}
-    for line, at in zip(cuts, index, strict=True):
-        found = {(*cell, i) for cell in found for i in range(line[at], line[at + 1])}
-    return found
+    covered: set[tuple[int, ...]] = {()}
+    for line, inde_of in zip(cuts, index, strict=True):
+        covered = {(*cell, i) for cell in covered for i in range(line[inde_of], line[inde_of + 1])}
+    return covered
 
 
 def elements(program: Program, rank: int, tensor: str) -> set[tuple[int, ...]]:
     """Every element of a tensor that a rank starts with."""
-    meaning, found = Meaning(program), set[tuple[int, ...]]()
+    meaning, covered = Meaning(program), set[tuple[int, ...]]()
     assert program.initial is not None
     for block in program.initial[rank]:
         if block.partition("[")[0] == tensor:
             place = meaning.place(block)
             assert place is not None
-            found |= cells(place.box, (0,) * len(place.box))
-    return found
+            covered |= cells(place.box, (0,) * len(place.box))
+    return covered
 
 
 # What the names mean
@@ -117,12 +119,12 @@ def test_a_gated_activation_has_two_columns_for_each_of_its_own() -> None:
 
 
 def test_attention_on_parts_of_a_sequence_reads_the_keys_of_the_whole_of_it() -> None:
-    program = lower_step(ready_plan("data", SMALL["llama"], 4), 2, 4)
+    program = lower_step(preset_plan("data", SMALL["llama"], 4), 2, 4)
     phases, meaning, name = program.phases or {}, Meaning(program), "blocks.0.attention"
     assert phases[f"{name}.forward"].reads[1] == f"{name}/KV.sequences[M/2,K]"
     assert phases[f"{name}.backward.keys"].writes == f"{name}/dKV[M/2,K]"
     assert phases[f"{name}.backward"].reads[-1] == f"{name}/dKV.own[M,K]"
-    boxes = {each: meaning.place(f"{name}/{each}[1,0]") for each in ("KV", "dKV", "dKV.own")}
+    boxes = {tensor: meaning.place(f"{name}/{tensor}[1,0]") for tensor in ("KV", "dKV", "dKV.own")}
     assert boxes == {
         "KV": Place(f"{name}/KV", ((2, 4), (0, 32))),
         "dKV": Place(f"{name}/dKV", ((4, 8), (0, 32))),
@@ -152,7 +154,7 @@ def test_a_step_is_a_program_file(tmp_path: Path) -> None:
     assert load_program(tmp_path / "step.json") == program
 
 
-# What is alive
+# What is live
 
 
 @pytest.mark.parametrize("name", ON_FOUR)
@@ -160,13 +162,13 @@ def test_at_the_end_a_rank_has_what_it_must_and_nothing_else(name: str) -> None:
     program = lowered(name, 4, "gpt2")
     ends = zip(program.initial or (), program.programs, program.final or (), strict=True)
     for rank, (before, instructions, after) in enumerate(ends):
-        alive = set(before)
+        live = set(before)
         for node in instructions:
             if isinstance(node, Free):
-                alive.remove(node.block)
+                live.remove(node.block)
             else:
-                alive.update(writes(node, rank))
-        assert alive == set(after)
+                live.update(writes(node, rank))
+        assert live == set(after)
 
 
 # Blocks
@@ -194,14 +196,14 @@ def test_a_copy_gets_blocks_of_its_own() -> None:
 def test_blocks_that_overlap_are_cut_and_joined() -> None:
     draft = ProgramBuilder(1)
     view = draft.new("x", even((4, 4), (2, 1)), [[(0, 0), (1, 0)]], ("M", "K"))
-    found = reblocked(draft, view, even((4, 4), (1, 2)), "y")
+    result = reblocked(draft, view, even((4, 4), (1, 2)), "y")
     assert draft.programs[0] == [
         Cut("x[0,0]", ("y.parts[0,0]", "y.parts[0,1]")),
         Cut("x[1,0]", ("y.parts[1,0]", "y.parts[1,1]")),
         Join(("y.parts[0,0]", "y.parts[1,0]"), "y[0,0]"),
         Join(("y.parts[0,1]", "y.parts[1,1]"), "y[0,1]"),
     ]
-    assert found.held == (((0, 0), (0, 1)),)
+    assert result.held == (((0, 0), (0, 1)),)
     assert [draft.tensors[name].of for name in ("y.parts", "y")] == ["x", "x"]
 
 
@@ -211,11 +213,11 @@ def test_what_others_need_stays_when_it_moves(shared: bool) -> None:
     turned = Layout((2, 1), (((1, 0),), ((0, 0),)))
     draft = ProgramBuilder(2)
     view = view_of(draft, (2, 1), (0, 0), (1, 0))
-    found = moved(draft, view, Way(rows, turned), view.cuts, "y", shared=shared)
-    assert found.name == ("y" if shared else "x")
-    assert found.held == turned.held
+    result = moved(draft, view, Way(rows, turned), view.cuts, "y", shared=shared)
+    assert result.name == ("y" if shared else "x")
+    assert result.held == turned.held
     freed_there = [node.block for node in draft.programs[0] if isinstance(node, Free)]
-    assert freed_there == [f"{found.name}[0,0]"]
+    assert freed_there == [f"{result.name}[0,0]"]
 
 
 # What is refused
@@ -234,11 +236,13 @@ def test_what_others_need_stays_when_it_moves(shared: bool) -> None:
 )  # fmt: skip
 def test_a_step_that_does_not_fit_is_refused(batch: int, positions: int, message: str) -> None:
     with pytest.raises(PlanError) as error:
-        lower_step(ready_plan("data", SMALL["opt"], 4), batch, positions)
+        lower_step(preset_plan("data", SMALL["opt"], 4), batch, positions)
     assert str(error.value) == message
 
 
 def test_a_step_of_fewer_positions_has_fewer_rows() -> None:
-    plan = ready_plan("data", SMALL["opt"], 1)
-    half, whole = (Meaning(lower_step(plan, 2, each)) for each in (POSITIONS // 2, POSITIONS))
+    plan = preset_plan("data", SMALL["opt"], 1)
+    half, whole = (
+        Meaning(lower_step(plan, 2, positions)) for positions in (POSITIONS // 2, POSITIONS)
+    )
     assert (half.elements("norm[0,0]"), whole.elements("norm[0,0]")) == (64, 128)

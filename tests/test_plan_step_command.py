@@ -13,7 +13,7 @@ from step_cases import SMALL, place, spoilt
 
 from primepar.commands.plan_targets import TrainingStep
 from primepar.passes import PASSES
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 from primepar.reference.kernels import KERNELS
 from primepar.schedule import load_program, program_text
 from primepar.schedule.program import Instruction
@@ -37,11 +37,11 @@ def config(tmp_path: Path) -> str:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> str:
-    save_plan(ready_plan("summa", SMALL["opt"], 4), tmp_path / "plan.json")
+    save_plan(preset_plan("summa", SMALL["opt"], 4), tmp_path / "plan.json")
     return str(tmp_path / "plan.json")
 
 
-def test_verify_proves_the_step_of_a_plan_and_says_of_which_sizes(plan: str) -> None:
+def test_verify_proves_the_step_of_a_plan_and_prints_its_sizes(plan: str) -> None:
     done = run("verify", plan)
     assert (done.code, done.err) == (0, "")
     first, *rest = done.out.splitlines()
@@ -77,10 +77,10 @@ def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
     report = json.loads(done.out)
     assert list(report) == ["target", "step", "verdict", "properties"]
     assert (report["verdict"], report["step"]) == ("proved", {"batch": 4, "positions": 1})
-    assert [each["name"] for each in report["properties"]] == PROPERTIES
+    assert [entry["name"] for entry in report["properties"]] == PROPERTIES
 
 
-def test_verify_proves_a_ready_plan_beside_a_model(config: str) -> None:
+def test_verify_proves_a_preset_beside_a_model(config: str) -> None:
     done = run("verify", "M2,megatron", "--model", config, "--devices", "4", "--batch", "2")
     assert (done.code, done.err) == (0, "")
     title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"
@@ -89,11 +89,11 @@ def test_verify_proves_a_ready_plan_beside_a_model(config: str) -> None:
 
 def test_a_batch_of_the_plan_is_the_one_that_is_proved(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    save_plan(ready_plan("data", SMALL["llama"], 2, batch=6), path)
+    save_plan(preset_plan("data", SMALL["llama"], 2, batch=6), path)
     title = f"{path}: proved for a step of 6 sequences of 1 token"
     assert run("verify", str(path), "--positions", "1").out.splitlines()[0] == title
     assert run("verify", str(path), "--batch", "2").err == (
-        "primepar: error: batch: expected 6, as the plan says, got 2: take that, or a plan for "
+        "primepar: error: batch: expected 6, as the plan states, got 2: take that, or a plan for "
         "this one\n"
     )
 
@@ -102,24 +102,24 @@ def test_show_writes_the_program_of_a_step(plan: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     done = run("show", plan, "--program", "-o", str(path))
     assert done == (0, f"wrote {path}: a step of 1 sequence of 4 tokens\n", "")
-    program = lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4)
+    program = lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4)
     assert load_program(path) == program
     assert run("verify", str(path)).code == 0
     assert run("show", plan, "--program").out == program_text(program)
     assert run("show", plan, "--program", "--json").out == path.read_text()
 
 
-def test_show_makes_the_program_of_a_ready_plan(config: str) -> None:
+def test_show_makes_the_program_of_a_preset(config: str) -> None:
     options = ("--model", config, "--devices", "2", "--positions", "2", "--json")
     done = json.loads(run("show", "data", *options, "--program").out)
     assert done["tensors"]["tokens"] == {"cuts": [[0, 1, 2]]}
 
 
 def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -> None:
-    def spoil(rank: int, own: list[Instruction]) -> None:
-        del own[place(own, "all_reduce norm.weight.grad")]
+    def spoil(rank: int, instructions: list[Instruction]) -> None:
+        del instructions[place(instructions, "all_reduce norm.weight.grad")]
 
-    wrong = spoilt(lower_step(ready_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
+    wrong = spoilt(lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
     with patch.object(TrainingStep, "program", wrong):
         done = run("verify", plan, "--positions", "4")
     assert done.code == 1
@@ -155,11 +155,11 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
          "with .json (the program), got step.svg"),
     ],
 )  # fmt: skip
-def test_what_says_nothing_of_a_step_is_refused(
+def test_options_of_a_step_without_a_step_are_refused(
     plan: str, config: str, arguments: tuple[str, ...], message: str
 ) -> None:
     places = {"PLAN": plan, "CONFIG": config}
-    done = run(*(places.get(each, each) for each in arguments))
+    done = run(*(places.get(word, word) for word in arguments))
     shown = message.replace("PLAN", plan)
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {shown}\n")
 
@@ -169,12 +169,12 @@ def test_what_says_nothing_of_a_step_is_refused(
 
 def test_what_each_pass_changed_is_listed(config: str) -> None:
     given = ("show", "megatron-sp", "--model", config, "--devices", "4", "--batch", "8", "--passes")
-    found = json.loads(run(*given, "--json").out)
-    assert [each["name"] for each in found] == ["lowered", *PASSES]
-    computes = [each["instructions"]["compute"] for each in found]
+    listed = json.loads(run(*given, "--json").out)
+    assert [entry["name"] for entry in listed] == ["lowered", *PASSES]
+    computes = [entry["instructions"]["compute"] for entry in listed]
     assert computes[0] == computes[1] > computes[2] == computes[4]
-    assert len({tuple(each["sent"]) for each in found}) == 1
-    assert max(found[0]["peak"]) > max(found[1]["peak"]) >= max(found[4]["peak"])
+    assert len({tuple(entry["sent"]) for entry in listed}) == 1
+    assert max(listed[0]["peak"]) > max(listed[1]["peak"]) >= max(listed[4]["peak"])
     lines = run(*given).out.splitlines()
     assert lines[1].split() == ["lowered", *PASSES]
     row = next(line.split() for line in lines if line.startswith("compute "))
@@ -196,6 +196,6 @@ def test_passes_of_something_else_are_refused(
     config: str, given: tuple[str, ...], message: str
 ) -> None:
     plan = ("data", "--model", config, "--devices", "2")
-    words = [each for word in given for each in (plan if word == "PLAN" else (word,))]
+    words = [part for word in given for part in (plan if word == "PLAN" else (word,))]
     done = run("show", *words, "--passes")
     assert (done.code, done.err) == (2, f"primepar: error: {message}\n")

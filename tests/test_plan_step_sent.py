@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
 from partitioned_cases import (
-    READY_PLANS,
+    PRESET_MESHES,
     SHAPES,
     drawn_batch,
     drawn_parameters,
@@ -24,7 +24,7 @@ from step_cases import (
     sent_by,
 )
 
-from primepar.plan import Plan, ready_plan
+from primepar.plan import Plan, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak
 from primepar.reference.emulator.model import EmulatedModel
@@ -35,7 +35,7 @@ PARTS = [
     ("data", 4, 1), ("data", 4, 2), ("megatron-sp", 4, 1), ("stationary", 4, 1), ("primepar", 4, 1),
     ("3d", 8, 1), ("M2,megatron", 8, 1),
 ]  # fmt: skip
-"""Ready plans with so few sequences that ranks have parts of one in their attention."""
+"""Presets with so few sequences that ranks have parts of one in their attention."""
 
 
 def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
@@ -51,17 +51,17 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
 
 
 @pytest.mark.parametrize("family", SMALL)
-@pytest.mark.parametrize(("name", "ranks"), READY_PLANS)
+@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
 def test_a_step_sends_and_holds_what_is_predicted(family: str, name: str, ranks: int) -> None:
-    assert_counted_alike(ready_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+    assert_counted_alike(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch"), PARTS)
 def test_attention_on_parts_of_a_sequence_sends_the_same(name: str, ranks: int, batch: int) -> None:
-    plan = ready_plan(name, SMALL["llama"], ranks)
+    plan = preset_plan(name, SMALL["llama"], ranks)
     assert_counted_alike(plan, batch, POSITIONS)
     program = lower_step(plan, batch, POSITIONS)
-    kinds = {call.kind for own in calls_of_step(program) for call in own}
+    kinds = {call.kind for calls in calls_of_step(program) for call in calls}
     assert {"AllGather", "ReduceScatter"} <= kinds
     assert verify_program(program).verdict == "proved"
 
@@ -84,4 +84,4 @@ def test_under_any_plan_a_step_is_proved_and_sends_the_same(planned: tuple[Plan,
 def test_one_call_less_is_seen() -> None:
     program = lowered("data", 4, "gpt2")
     everyone = calls_of_step(program)
-    assert sent_by([own[:-1] for own in everyone]) != sent_by(everyone)
+    assert sent_by([calls[:-1] for calls in everyone]) != sent_by(everyone)

@@ -17,40 +17,42 @@ SUM, NEW = "all_reduce norm.weight.grad[0]", "blocks.0.fc1.weight.new"
 def left_out(*texts: str, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> Spoil:
     """Leave instructions out on some ranks."""
 
-    def spoil(rank: int, own: list[Instruction]) -> None:
+    def spoil(rank: int, instructions: list[Instruction]) -> None:
         for text in texts if rank in ranks else ():
-            del own[place(own, text)]
+            del instructions[place(instructions, text)]
 
     return spoil
 
 
-def doubled(rank: int, own: list[Instruction]) -> None:
-    own.insert(place(own, SUM), own[place(own, SUM)])
+def doubled(rank: int, instructions: list[Instruction]) -> None:
+    instructions.insert(place(instructions, SUM), instructions[place(instructions, SUM)])
 
 
-def over_copies(rank: int, own: list[Instruction]) -> None:
+def over_copies(rank: int, instructions: list[Instruction]) -> None:
     """Sum over the ranks that do the same, not over those that hold other rows."""
-    own[place(own, SUM)] = AllReduce(((0, 1), (2, 3))[rank // 2], block="norm.weight.grad[0]")
+    instructions[place(instructions, SUM)] = AllReduce(
+        ((0, 1), (2, 3))[rank // 2], block="norm.weight.grad[0]"
+    )
 
 
-def after_the_update(rank: int, own: list[Instruction]) -> None:
+def after_the_update(rank: int, instructions: list[Instruction]) -> None:
     """Sum a gradient once the first moment has been made of it."""
-    summed = own.pop(place(own, SUM))
-    own.insert(place(own, "norm.weight.m.update") + 1, summed)
+    summed = instructions.pop(place(instructions, SUM))
+    instructions.insert(place(instructions, "norm.weight.m.update") + 1, summed)
 
 
-def another_piece(rank: int, own: list[Instruction]) -> None:
-    """Send a piece of the token table that another rank wants."""
+def another_piece(rank: int, instructions: list[Instruction]) -> None:
+    """Send a piece of the token table that another rank needs."""
     if rank == 0:
-        at = place(own, "isend head/W[1,0] -> 1")
-        own[at] = replace(own[at], block="head/W[0,0]")
+        index = place(instructions, "isend head/W[1,0] -> 1")
+        instructions[index] = replace(instructions[index], block="head/W[0,0]")
 
 
-def weight_elsewhere(rank: int, own: list[Instruction]) -> None:
+def weight_elsewhere(rank: int, instructions: list[Instruction]) -> None:
     """Leave the new weights of ranks 0 and 1 to one another."""
     if rank < 2:
         mine, other = f"{NEW}[0,{rank}]", f"{NEW}[0,{1 - rank}]"
-        own += [
+        instructions += [
             ISend(1 - rank, mine, request="mine"),
             IRecv(1 - rank, other, request="other"),
             Wait("mine"),
@@ -59,17 +61,19 @@ def weight_elsewhere(rank: int, own: list[Instruction]) -> None:
         ]
 
 
-def left_away(rank: int, own: list[Instruction]) -> None:
-    """Do not bring the head's weight home in the last step of backward."""
-    own[:] = [node for node in own if not str(getattr(node, "request", "")).startswith("head B1")]
+def left_away(rank: int, instructions: list[Instruction]) -> None:
+    """Do not return the head's weight to its home in the last step of backward."""
+    instructions[:] = [
+        node for node in instructions if not str(getattr(node, "request", "")).startswith("head B1")
+    ]
 
 
-def head_twice(rank: int, own: list[Instruction]) -> None:
+def head_twice(rank: int, instructions: list[Instruction]) -> None:
     """Add the head's part of the table's gradient twice, and the embedding's never."""
-    at = place(own, "embedding.token.fan-in")
-    node = own[at]
+    index = place(instructions, "embedding.token.fan-in")
+    node = instructions[index]
     assert isinstance(node, Compute)
-    own[at] = replace(node, reads=(node.reads[1], node.reads[1]))
+    instructions[index] = replace(node, reads=(node.reads[1], node.reads[1]))
 
 
 SQUARES = (
@@ -90,7 +94,7 @@ OTHER_ROWS = (
 
 
 @pytest.mark.parametrize(
-    ("plan", "ranks", "family", "spoil", "found"),
+    ("plan", "ranks", "family", "spoil", "expected"),
     [
         pytest.param(
             "data", 2, "llama", left_out(SUM),
@@ -164,7 +168,7 @@ OTHER_ROWS = (
                 "head.weight[0,0] * head.weight.m.new[0,0] * head.weight.v.new[0,0]): expected "
                 "head.weight[0,0] in this rank's memory, got none there: free or evict it later"
             },
-            id="a weight that is not brought home",
+            id="a weight that is not returned to its home",
         ),
         pytest.param(
             "data", 2, "llama", left_out("norm.weight.update", ranks=(1,)),
@@ -214,6 +218,6 @@ OTHER_ROWS = (
     ],
 )  # fmt: skip
 def test_a_step_that_is_wrong_is_refuted_where_it_is(
-    plan: str, ranks: int, family: str, spoil: Spoil, found: dict[str, str]
+    plan: str, ranks: int, family: str, spoil: Spoil, expected: dict[str, str]
 ) -> None:
-    assert refuted(spoilt(lowered(plan, ranks, family), spoil)) == found
+    assert refuted(spoilt(lowered(plan, ranks, family), spoil)) == expected

@@ -27,14 +27,14 @@ SPACES = ("paper", "all")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Plans of four devices, one from a search in each space."""
     folder = tmp_path_factory.mktemp("plans")
-    model, found = folder / "config.json", {}
+    model, written = folder / "config.json", {}
     model.write_text(json.dumps(CONFIG))
     for space in SPACES:
-        path = found[space] = folder / f"{space}.json"
-        said = run("plan", str(model), "--cluster", "h200-8", "--devices", "4", "--batch",
+        path = written[space] = folder / f"{space}.json"
+        done = run("plan", str(model), "--cluster", "h200-8", "--devices", "4", "--batch",
                    str(BATCH), "--dtype", "float32", "--space", space, "-o", str(path))  # fmt: skip
-        assert (said.code, said.err) == (0, "")
-    return found
+        assert (done.code, done.err) == (0, "")
+    return written
 
 
 @pytest.fixture(params=SPACES)
@@ -43,22 +43,22 @@ def written(request: pytest.FixtureRequest, plans: dict[str, Path]) -> Path:
 
 
 def test_it_is_shown_with_its_sequences(written: Path) -> None:
-    said = run("show", str(written))
-    assert (said.code, said.err) == (0, "")
-    assert all(each in said.out for each in set(load_plan(written).sequences.values()))
+    done = run("show", str(written))
+    assert (done.code, done.err) == (0, "")
+    assert all(text in done.out for text in set(load_plan(written).sequences.values()))
 
 
 def test_its_step_is_proved(written: Path) -> None:
-    said = run("verify", str(written), "--json")
-    assert (said.code, json.loads(said.out)["verdict"]) == (0, "proved")
+    done = run("verify", str(written), "--json")
+    assert (done.code, json.loads(done.out)["verdict"]) == (0, "proved")
 
 
 def test_its_step_is_simulated(written: Path) -> None:
-    said = run("simulate", str(written), "--cluster", "h200-8", "--dtype", "float32", "--json")
-    told = json.loads(said.out)
-    assert (said.code, told["ranks"], told["fits"]) == (0, 4, True)
-    assert told["step"] == {"batch": BATCH, "positions": 16,
-                            "tokens_per_second": BATCH * 16 / told["seconds"]}  # fmt: skip
+    done = run("simulate", str(written), "--cluster", "h200-8", "--dtype", "float32", "--json")
+    report = json.loads(done.out)
+    assert (done.code, report["ranks"], report["fits"]) == (0, 4, True)
+    assert report["step"] == {"batch": BATCH, "positions": 16,
+                            "tokens_per_second": BATCH * 16 / report["seconds"]}  # fmt: skip
 
 
 def four_ranks(folder: Path, plans: dict[str, Path]) -> list[Any]:

@@ -22,19 +22,21 @@ class Few(Planner):
     """A planner with two options of every operator but the embedding, drawn by its name."""
 
     def options(self, name: str) -> Options:
-        found = super().options(name)
-        if name == "embedding" or len(found) < 3:
-            return found
+        all_options = super().options(name)
+        if name == "embedding" or len(all_options) < 3:
+            return all_options
         key = name.rpartition(".")[2]
         if key not in self.drawn:
-            at = np.random.default_rng(sum(map(ord, key))).choice(len(found), 2, replace=False)
-            self.drawn[key] = found.only(at.tolist())
+            numbers = np.random.default_rng(sum(map(ord, key))).choice(
+                len(all_options), 2, replace=False
+            )
+            self.drawn[key] = all_options.only(numbers.tolist())
         return self.drawn[key]
 
     @property
     def drawn(self) -> dict[str, Options]:
-        found: dict[str, Options] = self.__dict__.setdefault("_drawn", {})
-        return found
+        drawn_options: dict[str, Options] = self.__dict__.setdefault("_drawn", {})
+        return drawn_options
 
 
 @cache
@@ -67,9 +69,9 @@ def every(model: str, devices: int) -> tuple[np.ndarray, np.ndarray]:
     return seconds.ravel(), (kept + rest).ravel()
 
 
-def numbers(found: SearchResult | None) -> tuple[float, float]:
-    assert found is not None
-    return found.seconds, found.memory
+def numbers(result: SearchResult | None) -> tuple[float, float]:
+    assert result is not None
+    return result.seconds, result.memory
 
 
 CASES = [(model, devices) for model in MODELS for devices in (2, 4)]
@@ -82,13 +84,13 @@ def test_the_best_within_a_bound_is_that_of_trying_every_plan(model: str, device
     assert tradeoff.least_memory() == memory.min()
     for share in (0.0, 0.1, 0.4, 0.8, 1.0):
         bound = memory.min() + share * (memory.max() - memory.min())
-        found = numbers(tradeoff.fastest(bound))
-        assert found[1] <= bound
-        assert found[0] == pytest.approx(seconds[memory <= bound].min(), abs=1e-10)
+        best = numbers(tradeoff.fastest(bound))
+        assert best[1] <= bound
+        assert best[0] == pytest.approx(seconds[memory <= bound].min(), abs=1e-10)
         longest = seconds.min() * (1 + share + 1e-6)
-        found = numbers(tradeoff.smallest(longest))
-        assert found[0] <= longest + 1e-10
-        assert found[1] == memory[seconds <= longest].min()
+        best = numbers(tradeoff.smallest(longest))
+        assert best[0] <= longest + 1e-10
+        assert best[1] == memory[seconds <= longest].min()
     assert tradeoff.fastest(memory.min() - 1) is None
     assert tradeoff.smallest(seconds.min() * 0.99) is None
 
@@ -96,7 +98,7 @@ def test_the_best_within_a_bound_is_that_of_trying_every_plan(model: str, device
 @pytest.mark.parametrize(("model", "devices"), CASES)
 def test_the_front_is_that_of_trying_every_plan(model: str, devices: int) -> None:
     seconds, memory = every(model, devices)
-    front = [numbers(each) for each in Tradeoff(few(model, devices)).front()]
+    front = [numbers(plan) for plan in Tradeoff(few(model, devices)).front()]
     assert front == sorted(front)
     least = {size: float(seconds[memory == size].min()) for size in np.unique(memory).tolist()}
     expected: list[tuple[float, float]] = []
@@ -111,9 +113,9 @@ def test_with_all_options_the_fastest_is_that_of_the_search() -> None:
     for model in MODELS.values():
         planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "all", tradeoffs=True)
         fastest = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "all"))
-        found = numbers(Tradeoff(planner).fastest(1e12))
-        assert found[0] == pytest.approx(fastest.seconds, abs=1e-10)
-        assert found[1] <= fastest.memory
+        numbers_found = numbers(Tradeoff(planner).fastest(1e12))
+        assert numbers_found[0] == pytest.approx(fastest.seconds, abs=1e-10)
+        assert numbers_found[1] <= fastest.memory
 
 
 def test_what_costs_more_and_takes_less_stays_among_the_options() -> None:
@@ -121,13 +123,13 @@ def test_what_costs_more_and_takes_less_stays_among_the_options() -> None:
         planner = Planner.of(BLOOM, TWO_LEVELS, 4, 4, None, "all", tradeoffs=True)
         whole = planner.catalogue.options(planner.named[name])
         kept = planner.options(name)
-        rows = [np.stack([each.takes, each.leaves, each.leaves_gradient, each.weights,
-                          each.seconds, each.kept, each.running], axis=1)
-                for each in (whole, kept)]  # fmt: skip
+        rows = [np.stack([options.takes, options.leaves, options.leaves_gradient, options.weights,
+                          options.seconds, options.kept, options.running], axis=1)
+                for options in (whole, kept)]  # fmt: skip
         for row in rows[0]:
             alike = rows[1][(rows[1][:, :4] == row[:4]).all(axis=1)]
             assert (alike[:, 4:] <= row[4:]).all(axis=1).any()
-        for at, row in enumerate(rows[1]):
-            others = np.delete(rows[1], at, axis=0)
+        for number, row in enumerate(rows[1]):
+            others = np.delete(rows[1], number, axis=0)
             alike = others[(others[:, :4] == row[:4]).all(axis=1)]
             assert not (alike[:, 4:] <= row[4:]).all(axis=1).any()

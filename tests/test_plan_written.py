@@ -27,10 +27,10 @@ def test_written_plans_have_the_loss_and_gradients_of_one_device(
     planner = Planner.of(model, TWO_LEVELS, 4, BATCH, None, space, tradeoffs=True)
     smallest = Tradeoff(planner).fastest(Tradeoff(planner).least_memory())
     assert smallest is not None
-    for found in (search(Planner.of(model, TWO_LEVELS, 4, BATCH, None, space)), smallest):
-        save_plan(found.plan, tmp_path / "plan.json")
+    for result in (search(Planner.of(model, TWO_LEVELS, 4, BATCH, None, space)), smallest):
+        save_plan(result.plan, tmp_path / "plan.json")
         plan = load_plan(tmp_path / "plan.json")
-        assert plan == found.plan
+        assert plan == result.plan
         assert difference(plan, BATCH, model.context) < 1e-9
 
 
@@ -39,8 +39,11 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     """A vocabulary that is cut evenly has no padding."""
     model = replace(SMALL[family], vocabulary=24)
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
-    found = search(Planner.of(model, a_second, 4, BATCH, None, "paper"))
-    assert sum(found.planner.between(name, found.choices) for name in found.choices) == 0
-    sent = step(found.plan, BATCH, model.context).sent
-    assert found.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)
+    result = search(Planner.of(model, a_second, 4, BATCH, None, "paper"))
+    assert (
+        sum(result.planner.redistribution_seconds(name, result.choices) for name in result.choices)
+        == 0
+    )
+    sent = step(result.plan, BATCH, model.context).sent
+    assert result.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)
     assert len(set(sent)) == 1

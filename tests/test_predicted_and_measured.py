@@ -32,7 +32,7 @@ def test_kendalls_tau(other: tuple[float, ...], tau: float) -> None:
     assert bench.kendall((4.0, 5.0, 6.0), other) == pytest.approx(tau)
 
 
-def test_the_table_has_the_fastest_first_and_says_how_far_the_order_agrees() -> None:
+def test_the_table_has_the_fastest_first_and_states_how_far_the_order_agrees() -> None:
     rows = [bench.TimedPlan("slow", 0.2, 0.1, 0.4), bench.TimedPlan("fast", 0.1, 0.2, 0.1)]
     assert bench.table(rows).splitlines() == [
         "plan              predicted ms  #   simulated ms  #    measured ms  #",

@@ -11,8 +11,8 @@ from command import run
 from lowered_steps import lower_step
 
 from primepar.models import ModelConfig, load_config
-from primepar.plan import ready_plan
-from primepar.plan.cluster import load_cluster, ready_clusters
+from primepar.plan import preset_plan
+from primepar.plan.cluster import load_cluster, shipped_clusters
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
@@ -30,12 +30,12 @@ def model() -> ModelConfig:
 def test_a_step_sends_and_holds_what_its_program_does_on_emulated_devices(
     model: ModelConfig, name: str
 ) -> None:
-    plan = ready_plan(name, model, 4)
-    found = simulate_step(plan, 4, 4, H200, "float32")
+    plan = preset_plan(name, model, 4)
+    simulated = simulate_step(plan, 4, 4, H200, "float32")
     program = lower_step(plan, 4, 4)
     emulated = emulate(program, memories(program))
-    assert found.sent == [4 * each for each in emulated.sent]
-    assert found.peak == [4 * each for each in emulated.peak]
+    assert simulated.sent == [4 * elements for elements in emulated.sent]
+    assert simulated.peak == [4 * elements for elements in emulated.peak]
 
 
 @pytest.mark.parametrize(("name", "batch"), [("megatron", 1), ("data", 4), ("data", 2)])
@@ -43,12 +43,12 @@ def test_operations_are_those_of_products_and_attention(
     model: ModelConfig, name: str, batch: int
 ) -> None:
     """Also where two ranks share a sequence; the vocabulary is padded to the ranks that cut it."""
-    plan = ready_plan(name, model, 4)
+    plan = preset_plan(name, model, 4)
     rows, hidden, vocabulary = batch * 8, model.hidden, 260 if name == "megatron" else 257
     weights = hidden * (3 * hidden + hidden + 2 * model.ffn + vocabulary)
     attention = (2 + 5) * 2 * rows * 8 * hidden
-    found = simulate_step(plan, batch, 8, H200, "float32")
-    assert sum(found.operations) == 3 * 2 * rows * weights + attention
+    simulated = simulate_step(plan, batch, 8, H200, "float32")
+    assert sum(simulated.operations) == 3 * 2 * rows * weights + attention
 
 
 # The command
@@ -56,7 +56,7 @@ def test_operations_are_those_of_products_and_attention(
 P2X2 = ("simulate", "P2x2", "--shape", "4096,4096,4096", "--cluster", "v100-8x4")
 
 
-def test_the_command_tells_time_memory_and_links() -> None:
+def test_the_command_prints_time_memory_and_links() -> None:
     """A step takes 1.22 ms of products; with hops, 2 of 16.8 MB at 25 GB/s, it takes 1.35 ms."""
     done = run(*P2X2)
     assert (done.code, done.err) == (0, "")
@@ -85,22 +85,22 @@ P2x2 on 4 devices of 8 x 4 V100, as in the PrimePar paper, float32
 
 
 def test_json_has_the_same_numbers() -> None:
-    told = json.loads(run(*P2X2, "--json").out)
+    report = json.loads(run(*P2X2, "--json").out)
     block = 4 * 2048**2
-    assert told["ranks"] == 4
-    assert told["operations"] == [3 * 2 * 4096**3 // 4] * 4
-    assert told["sent"] == [8 * block] * 4
-    assert told["fits"] is True
-    assert sum(each["bytes"] for each in told["traffic"] if each["way"] == "out") == 32 * block
+    assert report["ranks"] == 4
+    assert report["operations"] == [3 * 2 * 4096**3 // 4] * 4
+    assert report["sent"] == [8 * block] * 4
+    assert report["fits"] is True
+    assert sum(row["bytes"] for row in report["traffic"] if row["way"] == "out") == 32 * block
 
 
 def test_a_plan_tells_tokens_per_second() -> None:
     command = ("simulate", "megatron", "--model", str(CONFIG), "--devices", "2", "--batch", "2",
                "--positions", "8", "--cluster", "h200-8")  # fmt: skip
-    told = json.loads(run(*command, "--json").out)
-    step = told["step"]
-    assert (step["batch"], step["positions"], told["dtype"]) == (2, 8, "bfloat16")
-    assert step["tokens_per_second"] == 16 / told["seconds"]
+    report = json.loads(run(*command, "--json").out)
+    step = report["step"]
+    assert (step["batch"], step["positions"], report["dtype"]) == (2, 8, "bfloat16")
+    assert step["tokens_per_second"] == 16 / report["seconds"]
     assert run(*command).out.splitlines()[0] == (
         "megatron on 2 devices of 8 x H200, NVLink, bfloat16, a step of 2 sequences of 8 tokens"
     )
@@ -114,12 +114,12 @@ def test_the_time_line_is_written(tmp_path: Path, suffix: str, start: str) -> No
     assert path.read_text().startswith(start)
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_too_little_memory_is_printed() -> None:
     shape = ("--shape", "65536,65536,65536")
     done = run("simulate", "K2", *shape, "--cluster", "v100-8x4")
     assert "more than its 34.36 GB" in done.out
-    told = run("simulate", "K2", *shape, "--cluster", "v100-8x4", "--json").out
-    assert json.loads(told)["fits"] is False
+    printed = run("simulate", "K2", *shape, "--cluster", "v100-8x4", "--json").out
+    assert json.loads(printed)["fits"] is False
 
 
 WRONG = {
@@ -135,8 +135,8 @@ WRONG = {
         "--shape: expected M,N,K or B,M,N,K, got '8,8': write it like --shape 8,8,8"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
-        f"h300: expected a cluster file or one of {', '.join(ready_clusters())}, got No such file "
-        "or directory: write h200-8"
+        f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got No such "
+        "file or directory: write h200-8"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "
@@ -153,8 +153,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG, ids=lambda each: " ".join(each[1:]))
-def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda words: " ".join(words[1:]))
+def test_wrong_input_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
     done = run("simulate", *arguments)
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {WRONG[arguments]}\n")
 
@@ -163,4 +163,5 @@ def test_a_deadlock_ends_with_1() -> None:
     path = CONFIG.parent / "head-on.json"
     done = run("simulate", str(path), "--cluster", "h200-8")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("primepar: error: expected every rank to end, got 2 that wait for")
+    expected = "primepar: error: expected every rank to end, got 2 that wait without end"
+    assert done.err.startswith(expected)

@@ -50,9 +50,9 @@ SEQUENCES = ("K2", "N2", "M3", "B2,K2", "P2x2", "K2,P2x2", "S2x2", "Ks2,Ns2", "T
 
 
 def lowered(text: str, size: int = 24) -> Program:
-    own = parse_sequence(text)
-    batch = {"B": size} if "B" in own.grid else {}
-    return lower(own, Linear(M=size, N=size, K=size, **batch))
+    sequence = parse_sequence(text)
+    batch = {"B": size} if "B" in sequence.grid else {}
+    return lower(sequence, Linear(M=size, N=size, K=size, **batch))
 
 
 def add(block: str = "x[0]") -> Compute:
@@ -74,7 +74,7 @@ def test_a_message_begins_when_both_ends_are_posted() -> None:
         program([Send(1, "x[0]")], [add("z[0]"), Recv(0, "x[0]")], x=10, y=1, z=1), cluster()
     )
     assert run.seconds == 2 + 8
-    assert [float(each) for each in run.computing] == [0, 2]
+    assert [float(seconds) for seconds in run.computing] == [0, 2]
 
 
 GROUP = (0, 1, 2, 3)
@@ -105,14 +105,14 @@ LATENCIES = {"all_reduce": 6, "all_to_all": 1, "barrier": 1}
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_a_collective_takes_what_its_algorithm_says(name: str) -> None:
+def test_a_collective_takes_the_time_of_its_algorithm(name: str) -> None:
     node, expected = COLLECTIVES[name]
-    found = program(*[[node]] * 4, **dict.fromkeys("abcdefgx", 12))
-    run = exactly(found, cluster())
+    called = program(*[[node]] * 4, **dict.fromkeys("abcdefgx", 12))
+    run = exactly(called, cluster())
     assert run.seconds == expected
     in_bytes = expected - LATENCIES.get(name, 3) * LATENCY
-    assert all(each.busy <= in_bytes for each in run.traffic)
-    assert max((each.busy for each in run.traffic), default=0) == in_bytes
+    assert all(port.busy <= in_bytes for port in run.traffic)
+    assert max((port.busy for port in run.traffic), default=0) == in_bytes
 
 
 def test_a_collective_of_one_takes_nothing() -> None:
@@ -123,12 +123,12 @@ def test_a_collective_of_one_takes_nothing() -> None:
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("side", [2, 24])
 def test_forward_of_p2x2_takes_the_longer_of_product_and_hops(side: int, overlap: bool) -> None:
-    own = lower(parse_sequence("P2x2"), Linear(side, side, side), phases=("forward",))
+    forward = lower(parse_sequence("P2x2"), Linear(side, side, side), phases=("forward",))
     block = Fraction(side // 2) ** 2
     product = 2 * (side // 2) ** 3 + 3 * block * ITEM / 4
     hops = LATENCY + 2 * block * ITEM / BANDWIDTH  # I and W leave by one port
-    found = exactly(own, cluster(overlap=overlap)).seconds
-    assert found == product + (max(product, hops) if overlap else product + hops)
+    seconds = exactly(forward, cluster(overlap=overlap)).seconds
+    assert seconds == product + (max(product, hops) if overlap else product + hops)
 
 
 def test_an_operation_starts_with_a_launch() -> None:
@@ -148,17 +148,17 @@ def test_messages_through_one_port_share_it_until_one_ends() -> None:
     ends = {event.rank: event.end for event in run.events}
     assert ends == {0: 3 + 8, 2: 3 + 8, 1: 3 + 8 + 8, 3: 3 + 8 + 8}
     assert run.seconds == 3 + 8 + 8
-    went = [(each.level, each.first, each.devices, each.out, each.bytes, each.busy)
-            for each in run.traffic]  # fmt: skip
+    went = [(port.level, port.first, port.devices, port.out, port.bytes, port.busy)
+            for port in run.traffic]  # fmt: skip
     assert went == [(1, 0, 2, True, 128, 16), (1, 2, 2, False, 128, 16)]
 
 
 def test_a_port_that_is_not_shared_is_each_device_s_own() -> None:
-    own = replace(NODES, links=(INSIDE, replace(OUTSIDE, shared=False)))
+    unshared = replace(NODES, links=(INSIDE, replace(OUTSIDE, shared=False)))
     two = program(
         [Send(2, "x[0]")], [Send(3, "y[0]")], [Recv(0, "x[0]")], [Recv(1, "y[0]")], x=8, y=24
     )
-    assert exactly(two, own).seconds == 3 + 96 / BANDWIDTH
+    assert exactly(two, unshared).seconds == 3 + 96 / BANDWIDTH
 
 
 def test_the_two_ways_of_a_link_do_not_share() -> None:
@@ -186,7 +186,7 @@ def test_a_ring_over_two_nodes_leaves_each_once() -> None:
         ring: list[Instruction] = [AllReduce(group, block="x[0]")]
         run = exactly(program(*[ring] * 4, x=12), NODES)
         assert run.seconds == 6 * 3 + Fraction(72, 8)
-        assert sum(each.bytes for each in run.traffic if each.level == 1 and each.out) == 2 * 72
+        assert sum(port.bytes for port in run.traffic if port.level == 1 and port.out) == 2 * 72
 
 
 def test_a_message_alone_goes_no_faster_than_one_stream() -> None:
@@ -206,22 +206,22 @@ def test_a_message_alone_goes_no_faster_than_one_stream() -> None:
 @pytest.mark.parametrize("text", ["P2x2", "P4x4", "K2,P2x2", "Os3x3"])
 def test_with_units_of_time_everything_ends_when_it_does_on_emulated_devices(text: str) -> None:
     """The emulator's logical clock has 1 for a product and 1 for a message, whatever their size."""
-    own = lower(parse_sequence(text), Linear(12, 12, 12), phases=("forward",))
+    forward = lower(parse_sequence(text), Linear(12, 12, 12), phases=("forward",))
     link = Link(joins=16, latency=1, bandwidth=1e30, shared=False)
     on = replace(
         cluster(link, launch=1, devices=16), memory_bandwidth=1e30,
         rates={"float32": Rate(1e30, 1e30)},
     )  # fmt: skip
-    run, emulated = exactly(own, on), emulate(own, memories(own))
+    run, emulated = exactly(forward, on), emulate(forward, memories(forward))
     kinds = ("compute", "isend", "irecv")
-    assert {each.op for each in run.events} - {"wait"} <= set(kinds)
+    assert {event.op for event in run.events} - {"wait"} <= set(kinds)
     assert ended(run.events, kinds) == ended(emulated.events, kinds) != []
 
 
 def ended(events: list[Event], kinds: tuple[str, ...]) -> list[tuple[int, str, str, int]]:
     """When what ended, on which rank."""
-    own = (each for each in events if each.op in kinds)
-    return sorted((each.rank, each.op, each.block, round(each.end)) for each in own)
+    chosen = (event for event in events if event.op in kinds)
+    return sorted((event.rank, event.op, event.block, round(event.end)) for event in chosen)
 
 
 # Counts
@@ -229,13 +229,13 @@ def ended(events: list[Event], kinds: tuple[str, ...]) -> list[tuple[int, str, s
 
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_what_leaves_and_what_is_held_is_what_the_emulator_counts(text: str) -> None:
-    own = lowered(text)
-    emulated = emulate(own, memories(own))
-    run = simulate(own, load_cluster("torus-4x4"), "bfloat16")
-    assert run.sent == [2 * each for each in emulated.sent]
-    assert run.peak == [2 * each for each in emulated.peak]
+    step = lowered(text)
+    emulated = emulate(step, memories(step))
+    run = simulate(step, load_cluster("torus-4x4"), "bfloat16")
+    assert run.sent == [2 * item for item in emulated.sent]
+    assert run.peak == [2 * item for item in emulated.peak]
     for way in (True, False):
-        total = sum(each.bytes for each in run.traffic if each.out == way)
+        total = sum(item.bytes for item in run.traffic if item.out == way)
         assert total == 2 * sum(emulated.sent)
 
 
@@ -247,9 +247,9 @@ def test_a_block_that_is_allocated_is_not_there_before() -> None:
 
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_products_are_counted_once_for_each_multiplication(text: str) -> None:
-    own = lowered(text)
+    step = lowered(text)
     batch = 24 if text.startswith("B") else 1
-    run = simulate(own, load_cluster("v100-8x4"), "float32")
+    run = simulate(step, load_cluster("v100-8x4"), "float32")
     assert sum(run.operations) == 3 * 2 * 24**3 * batch
 
 
@@ -259,19 +259,19 @@ def test_products_are_counted_once_for_each_multiplication(text: str) -> None:
 @pytest.mark.parametrize("text", SEQUENCES)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_run_is_no_shorter_than_its_products_and_its_waits(text: str, overlap: bool) -> None:
-    own, on = lowered(text), replace(load_cluster("v100-8x4"), overlap=overlap)
-    run = simulate(own, on, "float32")
+    step, on = lowered(text), replace(load_cluster("v100-8x4"), overlap=overlap)
+    run = simulate(step, on, "float32")
     free = [replace(link, latency=0, bandwidth=1e30, shared=False) for link in on.links]
-    path = simulate(own, replace(on, links=tuple(free)), "float32").seconds
+    path = simulate(step, replace(on, links=tuple(free)), "float32").seconds
     assert run.seconds >= path * (1 - 1e-9)
     assert path >= max(run.computing) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_overlap_never_costs(text: str) -> None:
-    own, on = lowered(text), load_cluster("v100-8x4")
+    step, on = lowered(text), load_cluster("v100-8x4")
     with_, without = (
-        simulate(own, replace(on, overlap=overlap), "float32", fractions=True).seconds
+        simulate(step, replace(on, overlap=overlap), "float32", fractions=True).seconds
         for overlap in (True, False)
     )
     assert with_ <= without
@@ -301,20 +301,20 @@ def met(run: Simulation, track: str) -> int:
 
 @pytest.mark.parametrize("text", ["K2,P2x2", "S2x2"])
 def test_a_run_is_the_same_again_and_floats_are_near_the_fractions(text: str) -> None:
-    own, on = lowered(text), load_cluster("v100-8x4")
-    run = simulate(own, on, "float32")
-    assert simulate(own, on, "float32") == run
-    exact = simulate(own, on, "float32", fractions=True)
+    step, on = lowered(text), load_cluster("v100-8x4")
+    run = simulate(step, on, "float32")
+    assert simulate(step, on, "float32") == run
+    exact = simulate(step, on, "float32", fractions=True)
     assert isinstance(exact.seconds, Fraction)
     assert run.seconds == pytest.approx(float(exact.seconds), rel=1e-12)
 
 
 def test_both_ends_of_a_message_are_at_one_time() -> None:
     run = simulate(lowered("P2x2"), load_cluster("h200-8"), "float32")
-    sent = sorted((each.rank, each.peer, each.start, each.end) for each in run.events
-                  if each.op == "isend")  # fmt: skip
-    received = sorted((each.peer, each.rank, each.start, each.end) for each in run.events
-                      if each.op == "irecv")  # fmt: skip
+    sent = sorted((event.rank, event.peer, event.start, event.end) for event in run.events
+                  if event.op == "isend")  # fmt: skip
+    received = sorted((event.peer, event.rank, event.start, event.end) for event in run.events
+                      if event.op == "irecv")  # fmt: skip
     assert sent == received != []
 
 

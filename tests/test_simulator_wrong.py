@@ -1,4 +1,4 @@
-"""The simulator refuses what would never end, and what it cannot tell the time of, in one line."""
+"""The simulator refuses what would never end, and what it cannot time, in one line."""
 
 from __future__ import annotations
 
@@ -23,40 +23,42 @@ from primepar.schedule.program import (
 )
 
 
-def refusal(own: Program, kind: type[PrimeParError], overlap: bool = True) -> str:
+def refusal(wrong: Program, kind: type[PrimeParError], overlap: bool = True) -> str:
     with pytest.raises(kind) as caught:
-        simulate(own, cluster(overlap=overlap), "float32")
+        simulate(wrong, cluster(overlap=overlap), "float32")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_sends_head_on_wait_for_ever(overlap: bool) -> None:
-    own = program([Send(1, "x[0]"), Recv(1, "y[0]")], [Send(0, "y[0]"), Recv(0, "x[0]")], x=1, y=1)
-    assert refusal(own, DeadlockError, overlap) == (
-        "expected every rank to end, got 2 that wait for ever: rank 0 at programs[0][0] "
+def test_sends_head_on_wait_without_end(overlap: bool) -> None:
+    wrong = program(
+        [Send(1, "x[0]"), Recv(1, "y[0]")], [Send(0, "y[0]"), Recv(0, "x[0]")], x=1, y=1
+    )
+    assert refusal(wrong, DeadlockError, overlap) == (
+        "expected every rank to end, got 2 that wait without end: rank 0 at programs[0][0] "
         "(send x[0] -> 1) waits for rank 1 to receive x[0]; rank 1 at programs[1][0] "
         "(send y[0] -> 0) waits for rank 0 to receive y[0]"
     )
 
 
-def test_a_rank_that_waits_for_one_that_is_through_and_another_that_waits_for_it() -> None:
-    own = program(
+def test_a_rank_that_waits_for_one_that_has_finished_and_another_that_waits_for_it() -> None:
+    wrong = program(
         [IRecv(1, "x[0]", request="a"), Wait("a")], [], [Barrier((0, 2, 3))], [Barrier((0, 2, 3))],
         x=1,
     )  # fmt: skip
-    assert refusal(own, DeadlockError) == (
-        "expected every rank to end, got 3 that wait for ever: rank 0 at programs[0][1] (wait a) "
-        "waits for rank 1 to send x[0]; rank 1 is through (and 2 more wait)"
+    assert refusal(wrong, DeadlockError) == (
+        "expected every rank to end, got 3 that wait without end: rank 0 at programs[0][1] "
+        "(wait a) waits for rank 1 to send x[0]; rank 1 has finished (and 2 more wait)"
     )
 
 
 def test_a_collective_that_nobody_else_calls() -> None:
-    own = program([AllReduce((0, 1, 2), block="x[0]")], [], [], x=1)
-    assert refusal(own, DeadlockError) == (
-        "expected every rank to end, got 1 that wait for ever: rank 0 at programs[0][0] "
+    wrong = program([AllReduce((0, 1, 2), block="x[0]")], [], [], x=1)
+    assert refusal(wrong, DeadlockError) == (
+        "expected every rank to end, got 1 that wait without end: rank 0 at programs[0][0] "
         "(all_reduce x[0] over 0,1,2) waits for ranks 1, 2 to call all_reduce x[0] over 0,1,2; "
-        "rank 1 is through"
+        "rank 1 has finished"
     )
 
 
@@ -100,7 +102,7 @@ def test_ends_that_do_not_agree(name: str) -> None:
 
 def test_a_block_of_unknown_size() -> None:
     assert refusal(program([Send(1, "x")], [Recv(0, "x")]), ProgramError) == (
-        "expected the elements of x, without which nothing tells how long it takes, got none: "
+        "expected the elements of x, which its time depends on, got none: "
         "write the shape of the operator, or the cuts of its tensor in tensors"
     )
 
@@ -129,8 +131,8 @@ def test_a_data_type_that_the_cluster_has_no_rate_of() -> None:
 
 
 def test_a_message_to_oneself_is_counted_and_ends() -> None:
-    own = program(
+    wrong = program(
         [ISend(0, "x[0]", request="a"), IRecv(0, "y[0]", request="b"), Wait("a"), Wait("b")],
         x=2, y=2,
     )  # fmt: skip
-    assert simulate(own, replace(cluster(), overlap=False), "float32").sent == [2 * ITEM]
+    assert simulate(wrong, replace(cluster(), overlap=False), "float32").sent == [2 * ITEM]

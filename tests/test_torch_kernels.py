@@ -15,14 +15,14 @@ import pytest
 import torch
 from kernel_cases import Step, assert_close, drawn, working
 from lowered_steps import lower_step
-from partitioned_cases import DRAW, READY_PLANS, SHAPES
+from partitioned_cases import DRAW, PRESET_MESHES, SHAPES
 from step_cases import SMALL, lowered
 
 from primepar.distributed.kernels import KERNELS
 from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
 from primepar.operators import Site, StepInputs, StepSettings
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.reference.oracle import activations as layers_activation
 from primepar.reference.oracle import layers, optimizers
 from primepar.schedule.meaning import Phase
@@ -49,11 +49,11 @@ def given(dtype: torch.dtype, *shape: int, seed: int = 0) -> tuple[torch.Tensor,
     return block, block.double().numpy()
 
 
-def test_every_kernel_that_a_ready_plan_names_is_there() -> None:
+def test_every_kernel_that_a_preset_names_is_there() -> None:
     programs = [
-        lowered(plan, ranks, family) for family, (plan, ranks) in product(SMALL, READY_PLANS)
+        lowered(plan, ranks, family) for family, (plan, ranks) in product(SMALL, PRESET_MESHES)
     ]
-    programs.append(lower_step(ready_plan("data", SMALL["gpt2"], 4), 2, 4))  # parts of sequences
+    programs.append(lower_step(preset_plan("data", SMALL["gpt2"], 4), 2, 4))  # parts of sequences
     phases = [phase for program in programs for phase in (program.phases or {}).values()]
     named = {phase.kernel for phase in phases}
     assert named == set(KERNELS)

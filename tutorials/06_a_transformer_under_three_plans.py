@@ -16,7 +16,7 @@ import numpy as np
 import primepar
 from primepar.errors import PlanError
 from primepar.models import GPTConfig
-from primepar.plan import Plan, edges, parameter_places, ready_plan
+from primepar.plan import Plan, edges, parameter_places, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.optimizers import AdamW, linear_weights
 from primepar.reference.oracle.train import windows
@@ -31,7 +31,7 @@ model = GPTConfig(layers=2, hidden=16, heads=4, context=8, vocabulary=256)
 
 
 # %%
-megatron = ready_plan("megatron", model, RANKS, BATCH)
+megatron = preset_plan("megatron", model, RANKS, BATCH)
 for operator in megatron.operators[:6]:
     print(f"{operator.name:20} {operator.kind:10} {megatron.sequences[operator.name]}")
 
@@ -59,7 +59,7 @@ print(primepar.show(megatron).save(OUT / "06_megatron.svg"))
 # output, which for this primitive is the block `[r, c]`.
 
 # %%
-spatial_temporal = ready_plan("primepar", model, RANKS, BATCH)
+spatial_temporal = preset_plan("primepar", model, RANKS, BATCH)
 print(primepar.show(spatial_temporal).save(OUT / "06_primepar.svg"))
 
 # %% [markdown]
@@ -74,7 +74,7 @@ print(primepar.show(spatial_temporal).save(OUT / "06_primepar.svg"))
 # the layout is `[r, r + c]`, inside it is `[r, c]`.
 
 # %%
-stationary = ready_plan("stationary", model, RANKS, BATCH)
+stationary = preset_plan("stationary", model, RANKS, BATCH)
 print(primepar.show(stationary).save(OUT / "06_stationary.svg"))
 
 # %% [markdown]
@@ -103,7 +103,7 @@ for edge in edges(spatial_temporal):
 # %%
 for ranks in (9, 8):
     try:
-        ready_plan("stationary", model, ranks, BATCH)
+        preset_plan("stationary", model, ranks, BATCH)
     except PlanError as error:
         print(f"{error}\n")
 
@@ -225,7 +225,7 @@ long = GPTConfig(layers=2, hidden=16, heads=4, context=64, vocabulary=256)
 batch = next(windows(text, BATCH, long.context))
 parameters = Transformer.initial(long).parameters
 for name in PLANS:
-    plan = ready_plan(name, long, RANKS, BATCH)
+    plan = preset_plan(name, long, RANKS, BATCH)
     step = EmulatedModel(long, plan, parameters).loss_and_gradients(*batch)
     print(f"{name:11} loss {step.loss:.6f}, sent {float(max(step.sent)):g} elements")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import primepar
 from primepar.models import GPTConfig
-from primepar.plan import ready_plan, save_plan
+from primepar.plan import preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak_bytes
@@ -127,7 +127,7 @@ step = (BATCH, model.context)
 run = primepar.simulate(result, cluster)
 print(f"the search's plan: {1e3 * result.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
 for name in ("megatron", "M2,megatron", "data", "primepar"):
-    other = primepar.simulate(ready_plan(name, model, 4, BATCH), cluster)
+    other = primepar.simulate(preset_plan(name, model, 4, BATCH), cluster)
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
 primepar.show(run).save(OUT / "09_step.svg")
 

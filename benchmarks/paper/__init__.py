@@ -1,1 +1,1 @@
-"""The evaluation of the PrimePar paper (Wang et al., ASPLOS 2024), and the same by this planner."""
+"""The evaluation of the PrimePar paper (Wang et al., ASPLOS 2024), reproduced by this planner."""

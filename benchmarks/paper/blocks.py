@@ -1,6 +1,6 @@
-"""Figures 2, 7 and 8: a block's all-reduces under Megatron, throughput and peak memory over its.
+"""Figures 2, 7 and 8: a block's all-reduces under Megatron; throughput and memory over Megatron's.
 
-Megatron is the fastest of its plans over all degrees of data parallelism, costed by the same model.
+Megatron's plan is the fastest over all degrees of data parallelism, by the same cost model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from primepar.plan.search.sequence_space import SpaceName
 
 @dataclass(frozen=True)
 class PaperPoint:
-    """One model on so many devices: ratios to the fastest Megatron, and the paper's."""
+    """One model on a number of devices: ratios to the fastest Megatron plan, and the paper's."""
 
     model: str
     devices: int
@@ -44,46 +44,46 @@ class PaperPoint:
 
     @property
     def printed_speed(self) -> float:
-        """That of the paper's figure 7."""
+        """Throughput over Megatron's in the paper's figure 7."""
         return FIGURE_7[self.model][DEVICES.index(self.devices)]
 
     @property
     def printed_share(self) -> float:
-        """That of the paper's figure 8."""
+        """Peak memory over Megatron's in the paper's figure 8."""
         return FIGURE_8[self.model][DEVICES.index(self.devices)]
 
 
 def point(
     model: str, devices: int, setting: Setting = SETTING, space: SpaceName = "paper"
 ) -> PaperPoint:
-    """The best plan of a space beside the fastest Megatron."""
+    """The best plan of a space, compared with the fastest Megatron plan."""
     planner = setting.planner(model, devices, space)
-    found = search(planner)
+    result = search(planner)
     plain = planner if space == "paper" else setting.planner(model, devices)
-    copies, other = min(megatron(plain).items(), key=lambda each: each[1].seconds)
+    copies, fastest_megatron = min(megatron(plain).items(), key=lambda item: item[1].seconds)
     return PaperPoint(
-        model, devices, copies, found.seconds, other.seconds, setting.memory(found),
-        setting.memory(other), found.sequences,
+        model, devices, copies, result.seconds, fastest_megatron.seconds, setting.memory(result),
+        setting.memory(fastest_megatron), result.sequences,
     )  # fmt: skip
 
 
 def reduced(model: str, batch: int, setting: Setting = SETTING) -> float:
-    """Figure 2: share of all-reduces of Megatron's step on 16 devices, in a copy on each node."""
-    own = replace(setting, batch=batch, per_device=None)
-    took, free = (
-        megatron(each.planner(model, 16))[16 // setting.machine.devices_per_node].seconds
-        for each in (own, without_links(own))
+    """Figure 2: share of all-reduces in Megatron's step on 16 devices, one copy on each node."""
+    changed_setting = replace(setting, batch=batch, per_device=None)
+    seconds, without_sending = (
+        megatron(case.planner(model, 16))[16 // setting.machine.devices_per_node].seconds
+        for case in (changed_setting, without_links(changed_setting))
     )
-    return 1 - free / took
+    return 1 - without_sending / seconds
 
 
 def without_links(setting: Setting) -> Setting:
-    """The same where nothing takes time to send."""
+    """The setting with links on which sending takes no time."""
     link = Link(setting.machine.devices, 0.0, 1e300, False)
     return replace(setting, machine=changed(setting.machine, links=(link,)))
 
 
 def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean of numbers above 0."""
-    logs = [log(each) for each in values]
+    logs = [log(value) for value in values]
     return exp(sum(logs) / len(logs))

@@ -1,7 +1,7 @@
 """Figure 9: an MLP under Megatron's plan and PrimePar's, by the simulator.
 
-The programs of fc1 and fc2 are those that are verified and executed; the activation between them is
-not counted, what has to be brought from one layout to the other is.
+The programs of fc1 and fc2 are those that are verified and executed. The activation between them is
+not counted, the redistribution between their layouts is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from primepar.schedule.signature import Tensor
 
 @dataclass(frozen=True)
 class Mlp:
-    """Seconds of a training step of an MLP, and of these in all-reduces and between the two."""
+    """Seconds of a training step of an MLP; in all-reduces; in redistribution between the two."""
 
     sequences: tuple[str, str]
     seconds: float
@@ -33,15 +33,17 @@ class Mlp:
 
 
 def mlp_pair(bars: Collectives, setting: Setting = SETTING) -> tuple[Mlp, Mlp]:
-    """A group of bars: Megatron within nodes with its copies over them, and the search's choice."""
-    own = replace(setting, batch=bars.batch)
-    inside = own.machine.devices_per_node
+    """A group of bars: Megatron within nodes with copies across them, and the searched plan."""
+    changed_setting = replace(setting, batch=bars.batch)
+    inside = changed_setting.machine.devices_per_node
     nodes = bars.devices // inside
-    found = search(own.planner(bars.model, bars.devices, batch=bars.batch)).sequences
+    sequences = search(
+        changed_setting.planner(bars.model, bars.devices, batch=bars.batch)
+    ).sequences
     pairs = ((f"M{nodes},K{inside}", f"M{nodes},N{inside}"),
-             (found["blocks.0.fc1"], found["blocks.0.fc2"]))  # fmt: skip
-    one, other = (simulated(own, bars.model, pair) for pair in pairs)
-    return one, other
+             (sequences["blocks.0.fc1"], sequences["blocks.0.fc2"]))  # fmt: skip
+    megatron, primepar = (simulated(changed_setting, bars.model, pair) for pair in pairs)
+    return megatron, primepar
 
 
 def simulated(setting: Setting, name: str, sequences: tuple[str, str]) -> Mlp:
@@ -49,26 +51,30 @@ def simulated(setting: Setting, name: str, sequences: tuple[str, str]) -> Mlp:
     model, rows = setting.model(name), setting.batch * setting.positions
     shapes = [Linear(M=rows, N=model.hidden, K=model.fc1_columns),
               Linear(M=rows, N=model.ffn, K=model.hidden)]  # fmt: skip
-    up, down = (Movement(parse_sequence(each)) for each in sequences)
-    runs = [simulate(lower(own.sequence, shape), setting.machine, setting.dtype)
-            for own, shape in zip((up, down), shapes, strict=True)]  # fmt: skip
+    up, down = (Movement(parse_sequence(text)) for text in sequences)
+    runs = [simulate(lower(movement.sequence, shape), setting.machine, setting.dtype)
+            for movement, shape in zip((up, down), shapes, strict=True)]  # fmt: skip
     inner = layout(up, "forward", "O", last=True)
-    ways = [(inner, layout(down, "forward", "I", last=False)),
+    redistributions = [(inner, layout(down, "forward", "I", last=False)),
             (layout(down, "backward", "dI", last=True), inner)]  # fmt: skip
-    moving = sum(_brought(setting, *way, (rows, model.ffn)) for way in ways)
+    moving = sum(
+        _redistribution_seconds(setting, *layouts, (rows, model.ffn)) for layouts in redistributions
+    )
     products = sum(run.seconds for run in runs)
     return Mlp(sequences, products + moving, sum(map(_collectives, runs)), moving)
 
 
-def _brought(setting: Setting, source: Layout, target: Layout, sizes: tuple[int, int]) -> float:
-    """Seconds of redistribution of a tensor of so many rows and columns."""
+def _redistribution_seconds(
+    setting: Setting, source: Layout, target: Layout, sizes: tuple[int, int]
+) -> float:
+    """Seconds to redistribute a tensor; `sizes` are its rows and columns."""
     cuts = Cells.of(source, target).bounds(sizes)
     program = changed(redistribution(source, target), tensors={"O": Tensor(cuts=cuts)})
     return float(simulate(program, setting.machine, setting.dtype).seconds)
 
 
 def _collectives(run: Simulation) -> float:
-    """The most that a rank spends in all-reduces."""
+    """The longest time that a rank spends in all-reduces."""
     spent = [0.0] * len(run.peak)
     for event in run.events:
         if event.op == "all_reduce":

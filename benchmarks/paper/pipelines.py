@@ -14,7 +14,7 @@ from primepar.plan.search.planner import Planner
 
 @dataclass(frozen=True)
 class Stack:
-    """Seconds of a step of some blocks of a model by `SPLITS`; None where the sizes refuse it."""
+    """Seconds of a step of some blocks of a model by `SPLITS`; None where sizes do not divide."""
 
     model: str
     megatron: tuple[float | None, ...]
@@ -27,27 +27,27 @@ class Stack:
 
     @property
     def bars(self) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-        """Throughputs over that of Megatron's plan that the paper takes for 1."""
+        """Throughputs over that of the Megatron plan to which the paper assigns 1."""
         base = self.megatron[self.printed.megatron.index(1.0)]
         assert base is not None, "the paper's first bar is one of ours"
-        one, other = (tuple(took and base / took for took in own)
-                      for own in (self.megatron, self.primepar))  # fmt: skip
-        return one, other
+        megatron, primepar = (tuple(took and base / took for took in seconds)
+                      for seconds in (self.megatron, self.primepar))  # fmt: skip
+        return megatron, primepar
 
 
 def stacked(model: str, setting: Setting = SETTING) -> Stack:
-    """All splits of a model, under Megatron's plan in a stage and under the search's."""
+    """All splits of a model, with stages under Megatron's plan and under the searched one."""
     blocks = replace(setting.model(model), layers=setting.blocks)
-    own = Splits(blocks, setting.machine, 32, setting.batch, setting.dtype, "paper", "blocks")
+    splits = Splits(blocks, setting.machine, 32, setting.batch, setting.dtype, "paper", "blocks")
 
-    def took(split: int, sequences: Sequences | None) -> float | None:
+    def step_seconds(split: int, sequences: Sequences | None) -> float | None:
         size = setting.batch // SPLITS[split].replicas // setting.microbatches
         try:
-            return own.pipeline(SPLITS[split], size, sequences).seconds
+            return splits.pipeline(SPLITS[split], size, sequences).seconds
         except PlanError:
             return None
 
-    plain, searched = ([took(at, sequences) for at in range(len(SPLITS))]
+    plain, searched = ([step_seconds(split, sequences) for split in range(len(SPLITS))]
                        for sequences in (_megatron, None))  # fmt: skip
     return Stack(model, tuple(plain), tuple(searched))
 
@@ -57,24 +57,24 @@ def _megatron(planner: Planner) -> dict[str, str]:
 
 
 def best_two(bars: Sequence[float | None]) -> list[int]:
-    """Places of the two highest bars, the highest first."""
-    return sorted(range(len(bars)), key=lambda at: -(bars[at] or 0.0))[:2]
+    """Indices of the two highest bars, the highest first."""
+    return sorted(range(len(bars)), key=lambda split: -(bars[split] or 0.0))[:2]
 
 
-def pairs(own: Stack) -> list[tuple[tuple[float | None, ...], tuple[float | None, ...]]]:
-    """Ours and the paper's bars, of Megatron and of PrimePar."""
-    one, other = own.bars
-    return [(one, own.printed.megatron), (other, own.printed.primepar)]
+def pairs(stack: Stack) -> list[tuple[tuple[float | None, ...], tuple[float | None, ...]]]:
+    """Our bars and the paper's, of Megatron and of PrimePar."""
+    megatron, primepar = stack.bars
+    return [(megatron, stack.printed.megatron), (primepar, stack.printed.primepar)]
 
 
-def right(found: list[Stack]) -> list[int]:
-    """For how many models the best two splits are the paper's: by Megatron's plans, by ours."""
+def matching_splits(stacks: list[Stack]) -> list[int]:
+    """Number of models whose best two splits are the paper's, for Megatron and for PrimePar."""
     return [sum(set(best_two(ours)) == set(best_two(printed)) for ours, printed in plans)
-            for plans in zip(*map(pairs, found), strict=True)]  # fmt: skip
+            for plans in zip(*map(pairs, stacks), strict=True)]  # fmt: skip
 
 
 def most_microbatches(printed: Throughputs) -> float:
-    """The most for which 1F1B explains the paper's bars of Megatron without replicas."""
+    """The most microbatches with which 1F1B explains the paper's Megatron bars without replicas."""
     bars = dict(zip(SPLITS, printed.megatron, strict=True))
     one, other = (bars[split] for split in SPLITS if split[0] > 2 and split[1] == 1)
     ratio = (one or 0.0) / (other or 1.0)

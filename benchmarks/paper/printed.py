@@ -1,7 +1,7 @@
-"""What the paper prints: Table 2 and the bars of figures 2 and 7 to 10, with where each is from.
+"""Numbers of the paper: Table 2 and the bars of figures 2 and 7 to 10, with their sources.
 
-Labels that are printed in a figure are exact to their last digit; what is read off the geometry of
-a figure, the heights of bars in the PDF, is to about 0.01 of the figure's unit.
+Labels printed in a figure are exact to their last digit. Heights of bars measured in the PDF are
+accurate to about 0.01 of the figure's unit.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ FIGURE_8: Final = MappingProxyType(
 class Collectives(NamedTuple):
     """A group of bars of figure 9, left: an MLP under Megatron's plan and PrimePar's.
 
-    `ratio` is printed: collective latency over Megatron's. `computing` is read off the geometry:
-    the share of Megatron's time that is no collective.
+    `ratio` is printed: collective latency over Megatron's. `computing` is measured in the figure:
+    the share of Megatron's time outside collectives.
     """
 
     model: str
@@ -94,7 +94,7 @@ FIGURE_9_MLP: Final = MappingProxyType(
 )
 """Printed, figure 9, right: milliseconds of the MLP of OPT-175B, 8 GPUs, batch 8, in order.
 
-The redistribution of PrimePar's is drawn small and has no label.
+The redistribution of PrimePar's plan is drawn small and has no label.
 """
 
 SPLITS: Final = (
@@ -132,4 +132,4 @@ FIGURE_10: Final = MappingProxyType(
         ),
     }
 )
-"""Read off the geometry: throughput over Megatron's at (2, 1, 16), of Llama 2 70B at (2, 2, 8)."""
+"""Measured in the figure: throughput over Megatron's at (2, 1, 16), Llama 2 70B's at (2, 2, 8)."""

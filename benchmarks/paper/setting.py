@@ -1,4 +1,4 @@
-"""What the paper leaves out and a reproduction has to choose: once, for all of its points."""
+"""Settings that the paper does not state and a reproduction has to choose, once for all points."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LARGE: Final = 100e9
 
 @dataclass(frozen=True)
 class _Counting(Training):
-    """Training in which so many bytes count for each parameter."""
+    """Training in which each parameter counts as `counted` bytes."""
 
     counted: int
 
     @cached_property
     def kept(self) -> int:
-        """Bytes at rest for each parameter."""
+        """Bytes kept for each parameter."""
         return self.counted
 
 
@@ -40,14 +40,15 @@ class _Counting(Training):
 class Setting:
     """A step of sequences of `positions` tokens through one block, in one data type.
 
-    `batch` are those of figures 9 and 10. Figures 7 and 8 have `per_device` for every device, of
-    models of up to 100 billion parameters and of larger ones, or `batch` too where that is None.
+    `batch` is the number of sequences in figures 9 and 10. Figures 7 and 8 have `per_device`
+    sequences for every device: the first number for models of up to 100 billion parameters, the
+    second for larger ones. Where it is None they have `batch` too.
 
-    `parameter` is how many bytes of memory count for each parameter; the paper's formula has the
-    parameter itself and what is stashed, and neither gradients nor an optimizer. `scores` says how
-    many copies of the attention's scores are kept from forward to backward: the paper's graph has
-    softmax and its product with the values as operators of their own, and each keeps what its
-    backward reads. The time of these is not counted.
+    `parameter` is the bytes of memory counted for each parameter: the paper's formula has the
+    parameter itself and the stash, and neither gradients nor an optimizer. `scores` is the number
+    of copies of the attention scores kept from forward to backward: in the paper's graph softmax
+    and the product with the values are two operators, and each keeps what its backward reads. The
+    time of these is not counted.
     """
 
     batch: int = 8
@@ -59,7 +60,7 @@ class Setting:
     parameter: int = 4
     scores: int = 2
     blocks: int = 8
-    """Blocks of the models that are cut into pipeline stages."""
+    """Blocks of a model that is cut into pipeline stages."""
     microbatches: int = 1
     """Of every replica of a pipeline."""
     machine: Cluster = field(default_factory=partial(load_cluster, "v100-8x4"))
@@ -69,7 +70,7 @@ class Setting:
         return replace(MODELS[name], layers=1, context=self.positions)
 
     def step(self, name: str, devices: int) -> int:
-        """Sequences of a step of figures 7 and 8."""
+        """Number of sequences of a step in figures 7 and 8."""
         if self.per_device is None:
             return self.batch
         return int(self.per_device[MODELS[name].parameters > LARGE] * devices)
@@ -77,24 +78,24 @@ class Setting:
     def planner(
         self, name: str, devices: int, space: SpaceName = "paper", batch: int | None = None
     ) -> Planner:
-        """The planner of a block on so many devices; without a batch, of figures 7 and 8."""
+        """The planner of a block on `devices` devices; `batch` None is that of figures 7 and 8."""
         self.machine.check_devices(devices)
-        wires = ClusterLinks(self.machine, devices.bit_length() - 1)
-        training = _Counting(wires, self.dtype, batch or self.step(name, devices), self.positions,
+        links = ClusterLinks(self.machine, devices.bit_length() - 1)
+        training = _Counting(links, self.dtype, batch or self.step(name, devices), self.positions,
                              self.parameter)  # fmt: skip
         return Planner(self.model(name), training, space, self.alpha, part="blocks")
 
-    def memory(self, found: SearchResult) -> float:
-        """Bytes of a device: what the planner predicts, and the scores."""
-        training, planner = found.planner.training, found.planner
+    def memory(self, result: SearchResult) -> float:
+        """Bytes of a device: those that the planner predicts, plus the scores."""
+        training, planner = result.planner.training, result.planner
         scores = training.batch * training.positions**2 * planner.model.heads
         layouts = planner.catalogue.layouts
         share = sum(
-            layouts.share(int(planner.options(name).leaves[at]))
-            for name, at in found.choices.items()
+            layouts.share(int(planner.options(name).leaves[number]))
+            for name, number in result.choices.items()
             if planner.named[name].kind == "attention"
         )
-        return found.memory + self.scores * scores * share * training.item
+        return result.memory + self.scores * scores * share * training.item
 
 
 SETTING = Setting()
@@ -102,32 +103,32 @@ SETTING = Setting()
 
 
 def megatron(planner: Planner) -> dict[int, SearchResult]:
-    """Megatron's plans by their data-parallel degree, those that the sizes allow."""
+    """Megatron's plans by their degree of data parallelism, where sizes divide."""
     return dict(_megatron(planner))
 
 
 def _megatron(planner: Planner) -> Iterator[tuple[int, SearchResult]]:
-    devices, model = planner.training.wires.devices, planner.model
+    devices, model = planner.training.links.devices, planner.model
     for copies in (1 << bits for bits in range(devices.bit_length())):
         parts = devices // copies
         whole = (planner.training.batch % copies, model.heads % parts, model.kv_heads % parts)
         if not any(whole):
-            yield copies, Given.beside(planner, megatron_sequences(planner, copies)).found
+            yield copies, Given.with_sequences(planner, megatron_sequences(planner, copies)).result
 
 
 def megatron_sequences(planner: Planner, copies: int) -> dict[str, str]:
-    """Sequences of Megatron's plan with so many copies, operator by operator."""
-    parts = planner.training.wires.devices // copies
+    """Sequences of Megatron's plan with `copies` data-parallel copies, operator by operator."""
+    parts = planner.training.links.devices // copies
     roles = PRESETS["megatron"].roles(parts)
-    found = {}
+    sequences = {}
     for operator in planner.operators:
-        own = [f"M{copies}"] * (copies > 1) + [roles.of(operator)] * (parts > 1)
-        found[operator.name] = ",".join(own)
-    return found
+        elements = [f"M{copies}"] * (copies > 1) + [roles.of(operator)] * (parts > 1)
+        sequences[operator.name] = ",".join(elements)
+    return sequences
 
 
 def other_settings() -> dict[str, Setting]:
-    """The setting with one choice changed, and the one that was tried first."""
+    """The setting with one choice changed, and the setting that was tried first."""
     inner, outer = SETTING.machine.links
     rings = {stream: changed(SETTING.machine, links=(inner, changed(outer, stream=stream)))
              for stream in (2.5e9, 4.7e9, None)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bars of two or more series side by side, in panels: what was printed beside what was computed."""
+"""Grouped bars of two or more series, in panels, to compare printed with computed numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from primepar.pictures import svg
 BAR, GAP, HEIGHT = 11.0, 9.0, 150.0
 LEFT, TOP, BELOW, BETWEEN = 34.0, 44.0, 34.0, 26.0
 COLOURS = ("#9aa4b2", "#3f51b5", "#d9c2a3", "#e07b00")
-"""Of the series, legible on a white page as on a dark one."""
+"""Colours of the series, legible on white and on dark pages."""
 
 
 class BarPanel(NamedTuple):
-    """Some groups of bars under a title: the label of each, and a value for each series or none."""
+    """Groups of bars under a title: the label of each, and a value or None for each series."""
 
     title: str
     groups: tuple[tuple[str, tuple[float | None, ...]], ...]
@@ -26,12 +26,12 @@ def bars(
     """An SVG of panels in rows of `columns`, bars from 0 to `top`, with a line at 1."""
     width = max(_width(panel, len(series)) for panel in panels) + LEFT
     rows = -(-len(panels) // columns)
-    tall = TOP + HEIGHT + BELOW
+    height = TOP + HEIGHT + BELOW
     body = list(_legend(series))
-    for at, panel in enumerate(panels):
-        x, y = at % columns * (width + BETWEEN), 24 + at // columns * tall
+    for number, panel in enumerate(panels):
+        x, y = number % columns * (width + BETWEEN), 24 + number // columns * height
         body.append(svg.element("g", *_panel(panel, top), transform=f"translate({x:g},{y:g})"))
-    return svg.picture(columns * (width + BETWEEN), 24 + rows * tall, body, label)
+    return svg.picture(columns * (width + BETWEEN), 24 + rows * height, body, label)
 
 
 def _width(panel: BarPanel, series: int) -> float:
@@ -58,17 +58,17 @@ def _panel(panel: BarPanel, top: float) -> Iterator[str]:
         yield svg.element("line", x1=LEFT, x2=right, y1=y, y2=y, stroke=svg.GREY,
                           stroke_width=0.6, **dashes)  # fmt: skip
         yield svg.text(f"{mark:g}", LEFT - 6, y + 4, text_anchor="end", font_size=10)
-    for at, (name, values) in enumerate(panel.groups):
-        x = LEFT + GAP / 2 + at * (series * BAR + GAP)
+    for number, (name, values) in enumerate(panel.groups):
+        x = LEFT + GAP / 2 + number * (series * BAR + GAP)
         for place, value in enumerate(values):
             if value is not None:
-                tall = value / top * HEIGHT
+                height = value / top * HEIGHT
                 yield svg.element("rect", svg.title(f"{panel.title}, {name}: {value:.2f}"),
-                                  x=x + place * BAR, y=floor - tall, width=BAR - 1, height=tall,
+                                  x=x + place * BAR, y=floor - height, width=BAR - 1, height=height,
                                   fill=COLOURS[place])  # fmt: skip
         yield svg.text(name, x + series * BAR / 2, floor + 15, text_anchor="middle", font_size=10)
 
 
 def _marks(top: float) -> list[float]:
     step = 0.5 if top > 1.25 else 0.25
-    return [at * step for at in range(int(top / step) + 1)]
+    return [number * step for number in range(int(top / step) + 1)]

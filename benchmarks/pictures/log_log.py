@@ -1,4 +1,4 @@
-"""Points on two logarithmic scales, with a line of slope one to hold them against."""
+"""Points on two logarithmic scales, with a line of slope one for comparison."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Measurement:
 
     x: float
     y: float
-    says: str
+    tooltip: str
     at_least: bool = False
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Whole decades from `low` to `high`, on `start` to `end` of the picture."""
+    """Whole decades from `low` to `high`, drawn from `start` to `end` in the picture."""
 
     low: int
     high: int
@@ -38,14 +38,14 @@ class Scale:
         low, high = floor(log10(min(values))), ceil(log10(max(values)))
         return cls(low, max(high, low + 1), start, end)
 
-    def at(self, value: float) -> float:
-        """Where a value stands."""
+    def position(self, value: float) -> float:
+        """Position of a value in the picture."""
         part = (log10(value) - self.low) / (self.high - self.low)
         return self.start + part * (self.end - self.start)
 
     @property
     def decades(self) -> list[int]:
-        """Their exponents."""
+        """Exponents of the decades."""
         return list(range(self.low, self.high + 1))
 
 
@@ -54,7 +54,7 @@ def log_log_svg(
 ) -> str:
     """Return the picture of some series; the dashed line has slope one and goes through `linear`.
 
-    `labels` name the two scales. What was cut off is an open mark with an arrow.
+    `labels` name the two scales. A measurement that was cut off is an open mark with an arrow.
     """
     points = [point for some in series.values() for point in some]
     x = Scale.over([point.x for point in points], LEFT, RIGHT)
@@ -71,13 +71,13 @@ def log_log_svg(
 def _grid(x: Scale, y: Scale, labels: tuple[str, str]) -> Iterator[str]:
     rule = {"stroke": svg.GREY, "stroke_opacity": 0.25}
     for exponent in x.decades:
-        at = x.at(10**exponent)
-        yield svg.element("line", x1=at, y1=TOP, x2=at, y2=BOTTOM, **rule)
-        yield svg.text(_power(exponent), at, BOTTOM + 16, text_anchor="middle", font_size=11)
+        line = x.position(10**exponent)
+        yield svg.element("line", x1=line, y1=TOP, x2=line, y2=BOTTOM, **rule)
+        yield svg.text(_power(exponent), line, BOTTOM + 16, text_anchor="middle", font_size=11)
     for exponent in y.decades:
-        at = y.at(10**exponent)
-        yield svg.element("line", x1=LEFT, y1=at, x2=RIGHT, y2=at, **rule)
-        yield svg.text(_power(exponent), LEFT - 8, at + 4, text_anchor="end", font_size=11)
+        line = y.position(10**exponent)
+        yield svg.element("line", x1=LEFT, y1=line, x2=RIGHT, y2=line, **rule)
+        yield svg.text(_power(exponent), LEFT - 8, line + 4, text_anchor="end", font_size=11)
     yield svg.text(labels[0], (LEFT + RIGHT) / 2, BOTTOM + 34, text_anchor="middle")
     middle = (TOP + BOTTOM) / 2
     yield svg.text(labels[1], 16, middle, text_anchor="middle",
@@ -89,24 +89,24 @@ def _power(exponent: int) -> str:
 
 
 def _slope(x: Scale, y: Scale, through: Measurement) -> Iterator[str]:
-    """The line of slope one, as far as it lies between the scales."""
+    """The line of slope one, clipped to the scales."""
     shift = log10(through.y) - log10(through.x)
     first = max(x.low, y.low - shift)
     last = min(x.high, y.high - shift)
     yield svg.element(
         "line",
-        x1=x.at(10**first),
-        y1=y.at(10 ** (first + shift)),
-        x2=x.at(10**last),
-        y2=y.at(10 ** (last + shift)),
+        x1=x.position(10**first),
+        y1=y.position(10 ** (first + shift)),
+        x2=x.position(10**last),
+        y2=y.position(10 ** (last + shift)),
         stroke=svg.GREY,
         stroke_dasharray="5 4",
     )
 
 
 def _mark(x: Scale, y: Scale, point: Measurement, colour: str) -> Iterator[str]:
-    across, up = x.at(point.x), y.at(point.y)
-    yield svg.element("circle", svg.title(point.says), cx=across, cy=up, r=4.5, stroke=colour,
+    across, up = x.position(point.x), y.position(point.y)
+    yield svg.element("circle", svg.title(point.tooltip), cx=across, cy=up, r=4.5, stroke=colour,
                       stroke_width=1.6, fill="none" if point.at_least else colour)  # fmt: skip
     if point.at_least:
         yield svg.element("path", d=f"M{across:.1f} {up - 5:.1f}v-13m-4 5l4 -5l4 5", fill="none",

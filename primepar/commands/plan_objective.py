@@ -131,7 +131,7 @@ class Objective(Bounds):
         bound = cluster.memory if self.memory is None else self.memory
         if result.memory <= bound or max(result.held) <= bound:
             return result
-        if result.planner.training.wires.devices > EXACT:
+        if result.planner.training.links.devices > EXACT:
             raise PlanError(
                 f"expected a plan within {bound:,.0f} bytes of a device, got one of "
                 f"{ceil(result.memory):,} bytes: on this many devices only the fastest is "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from primepar.errors import ConfigError
-from primepar.plan.cluster import ready_clusters
+from primepar.plan.cluster import shipped_clusters
 
 if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
@@ -33,7 +33,7 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         metavar="FILE",
-        help=f"Cluster file (TOML), or a preset: {', '.join(ready_clusters())}.",
+        help=f"Cluster file (TOML), or a preset: {', '.join(shipped_clusters())}.",
         show_default=False,
     ),
 ]

@@ -13,7 +13,7 @@ from primepar.api.training_step import TrainingStep as TrainingStep
 from primepar.commands.options import json_text
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.plan import Plan, ready_plan, save_plan
+from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule.nesting import Nesting
@@ -67,7 +67,7 @@ class Making:
             )
         from primepar.models.config_json import load_config
 
-        return ready_plan(target, load_config(self.model), self.devices, self.batch)
+        return preset_plan(target, load_config(self.model), self.devices, self.batch)
 
     def step(self, plan: Plan) -> TrainingStep:
         """The step that is meant: of the plan's batch or the smallest, and of whole contexts."""

@@ -82,18 +82,18 @@ class Solving:
         """
         made = planner(True)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
-        if least.found is None:
+        if least.result is None:
             raise self._none(planner, least)
-        return least.found, self._comparison(least, least.found, planner)
+        return least.result, self._comparison(least, least.result, planner)
 
     def _by_search(self, planner: Planner) -> Least:
         from primepar.plan.redundancy.least_redundancy import least_by_search
 
         least, cluster = least_by_search(planner), planner.training.cluster
-        if least.found is not None and least.found.memory > cluster.memory:
+        if least.result is not None and least.result.memory > cluster.memory:
             raise PlanError(
                 f"expected a plan within the {cluster.memory:,.0f} bytes of a device of the "
-                f"cluster {cluster.name}, got one that takes {least.found.memory:,.0f}: leave "
+                f"cluster {cluster.name}, got one that takes {least.result.memory:,.0f}: leave "
                 "--solver dp out, as only the integer program keeps to bounds"
             )
         return least
@@ -106,7 +106,7 @@ class Solving:
         timeout = self.timeout or TIMEOUT
         within = Within(asked.within or inf, asked.memory or inf)
         result = least(planner, within, timeout)
-        if asked.memory is None and result.found is not None and result.found.memory > device:
+        if asked.memory is None and result.result is not None and result.result.memory > device:
             return least(planner, replace(within, memory=device), timeout)
         return result
 

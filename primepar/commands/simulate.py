@@ -31,7 +31,7 @@ from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
-from primepar.plan.cluster import Cluster, load_cluster, ready_clusters
+from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import simulate_step
@@ -43,7 +43,8 @@ def simulate(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help=f"Cluster file (TOML), or a preset: {', '.join(ready_clusters())}."
+            metavar="FILE",
+            help=f"Cluster file (TOML), or a preset: {', '.join(shipped_clusters())}.",
         ),
     ],
     side: SideOption = None,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from primepar.operators.builder import IterationSpace, ProgramBuilder, View
 from primepar.operators.step_context import StepContext
-from primepar.plan.layouts import gradients_alike
+from primepar.plan.layouts import gradient_groups
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import Alloc
@@ -23,7 +23,7 @@ def lower_gradient_norm(step: StepContext) -> View:
     """
     squares = [
         _squares(step.builder, f"gradient.{number}", [step.gradients[name] for name in names])
-        for number, names in enumerate(gradients_alike(step.plan))
+        for number, names in enumerate(gradient_groups(step.plan))
     ]
     everywhere = IterationSpace(Layout((1,), (((0,),),) * step.plan.ranks), {"S": 1})
     return step.builder.compute(

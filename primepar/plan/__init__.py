@@ -18,7 +18,7 @@ from primepar.plan.layouts import (
 from primepar.plan.operator_layouts import Ends, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import load_plan, save_plan
-from primepar.plan.presets import PRESETS, ready_plan
+from primepar.plan.presets import PRESETS, preset_plan
 from primepar.plan.row_cuts import RowCuts
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "padded_vocabulary",
     "parameter_places",
     "part",
-    "ready_plan",
+    "preset_plan",
     "save_plan",
     "sequence_lines",
     "summed_rows",

@@ -1,4 +1,4 @@
-"""Print the JSON Schema of plans: `python -m primepar.plan` makes `plan.schema.json`."""
+"""Print the JSON Schema of plans: `python -m primepar.plan > plan.schema.json`."""
 
 import json
 

@@ -1,6 +1,7 @@
-"""What a plan must fit: its model and its mesh.
+"""Checks that the sequences of a plan fit its model and its mesh.
 
-Two operators that each divide the rows and columns between them divide them together too.
+Each operator is checked alone. Where each of two operators cuts a tensor evenly, the tensor between
+them is cut evenly too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from primepar.schedule.sequence import Sequence
 
 
 def check_sequences(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -> None:
-    """Raise `PlanError` naming the JSON path of what fits neither the model nor the mesh."""
+    """Raise `PlanError`, with the JSON path, where a sequence does not fit the model or mesh."""
     _check_names(model, ranks, sequences)
     for operator in operators(model):
         try:
@@ -52,7 +53,7 @@ def _check_names(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PlanError(
             f"$.sequences: expected a sequence for every operator of the model, got none for "
-            f'{missing[0]}{more}: add "{missing[0]}": "M{ranks}", say'
+            f'{missing[0]}{more}: for example, add "{missing[0]}": "M{ranks}"'
         )
 
 
@@ -101,7 +102,7 @@ def _check_linear(operator: Operator, sequence: Sequence) -> None:
 
 
 def _check_columns(model: ModelConfig, operator: Operator, sequence: Sequence, slices: int) -> None:
-    """Raise `PlanError` unless a cut of the columns is one of whole heads or hidden elements."""
+    """Raise `PlanError` unless every slice of the columns holds whole heads or hidden elements."""
     cut = {
         "attention": {"heads": model.heads, "kv_heads": model.kv_heads},
         "activation": {"ffn": model.ffn},

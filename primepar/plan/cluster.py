@@ -1,8 +1,9 @@
 """A cluster as a planner sees it: devices, their rates and memory, and links level by level.
 
 Numbers are in bytes, seconds, operations per second and bytes per second. Links join devices level
-by level, the innermost first: the first `joins` devices, then that many of these groups that the
-next level's number is reached. Rank 0 is the first device of the first node.
+by level, the innermost first. A level joins groups of the level below into groups of `joins`
+devices: levels with `joins` 4 and 32 are nodes of 4 devices and a network of 8 nodes. Rank 0 is the
+first device of the first node.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from msgspec import Struct
 from primepar.errors import ClusterError, nearest
 from primepar.files import read_bytes
 
-READY_CLUSTERS: Final = Path(__file__).parent / "clusters"
-"""Folder of the clusters that are shipped; each file tells where its numbers are from."""
+SHIPPED_CLUSTERS: Final = Path(__file__).parent / "clusters"
+"""Folder of the shipped clusters; each file states the source of its numbers."""
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
 KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update")
-"""Kinds of operators that a cluster may have times of; `update` is AdamW's, of each parameter."""
+"""Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter."""
 Collective = Literal["all_reduce", "all_gather"]
-"""Collectives that may have times of their own; a reduce-scatter counts as an all-gather."""
+"""Collectives that may have times of their own; a reduce-scatter takes those of an all-gather."""
 
 _EXPECTED: Final = {
     "name": ("a name", '"8 x H200"'),
@@ -53,14 +54,14 @@ _EXPECTED: Final = {
 
 
 class Rate(Struct, frozen=True, forbid_unknown_fields=True):
-    """Operations per second of one data type: of the data sheet, and of a large product."""
+    """Operations per second in one data type: `peak` by the data sheet, `achieved` in products."""
 
     peak: float
     achieved: float
 
 
 class Ring(Struct, frozen=True, forbid_unknown_fields=True):
-    """What collectives reach on a level: the latency of each turn of a ring, and its bandwidth."""
+    """Collectives on one level: seconds for each step of a ring, and bytes per second."""
 
     latency: float
     bandwidth: float
@@ -69,10 +70,10 @@ class Ring(Struct, frozen=True, forbid_unknown_fields=True):
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
     """One level of links, which joins groups of the level below into groups of `joins` devices.
 
-    `bandwidth` is one way, of each device, or of each group of the level below where it is `shared`
-    by its devices. A message takes `latency` and its bytes over the bandwidth, or over `stream`
-    where that is given and it is alone. All-reduces, and all-gathers with reduce-scatters, may have
-    numbers of their own.
+    `bandwidth` is in one direction, per device; where it is `shared`, per group of the level below.
+    A message takes `latency` plus its bytes over the bandwidth. A message that is alone on the link
+    gets `stream` instead where that is given. All-reduces, and all-gathers with reduce-scatters,
+    may have numbers of their own.
     """
 
     joins: int
@@ -89,17 +90,18 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
         return self.bandwidth if self.stream is None else self.stream
 
     def ring(self, collective: Collective) -> tuple[float, float, float]:
-        """Latency of a turn of a collective, its bandwidth, and what one ring alone reaches."""
-        own: Ring | None = getattr(self, collective)
-        if own is None:
+        """Latency of a ring step of a collective, its bandwidth, and the bandwidth of one ring."""
+        method: Ring | None = getattr(self, collective)
+        if method is None:
             return self.latency, self.bandwidth, self.alone
-        return own.latency, own.bandwidth, own.bandwidth
+        return method.latency, method.bandwidth, method.bandwidth
 
 
 class Passing(Struct, frozen=True, forbid_unknown_fields=True):
-    """How operators of one kind take their tensors through a device.
+    """Times of one kind of memory-bound operators.
 
-    An operation takes `launch` seconds, and its bytes over `memory_bandwidth`.
+    An operation takes `launch` seconds, plus the bytes that it reads and writes over
+    `memory_bandwidth`.
     """
 
     launch: float
@@ -109,8 +111,8 @@ class Passing(Struct, frozen=True, forbid_unknown_fields=True):
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     """Devices of one kind, `devices_per_node` in each of `nodes`, and the links between them.
 
-    Operators of a kind that is not among `operators` take what `launch` and `memory_bandwidth` say,
-    and updates nothing.
+    Kinds that are not in `operators` take the times of `launch` and `memory_bandwidth`; updates
+    then take no time.
     """
 
     name: str
@@ -130,7 +132,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
         return self.nodes * self.devices_per_node
 
     def rate(self, dtype: str) -> Rate:
-        """Rates of a data type. Raises `ClusterError` with those that the cluster has."""
+        """Rates of a data type. Raises `ClusterError`, naming those that the cluster has."""
         if dtype not in self.rates:
             raise ClusterError(
                 f"expected a data type that the cluster {self.name} has rates of "
@@ -139,11 +141,11 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
         return self.rates[dtype]
 
     def passing(self, kind: str) -> Passing:
-        """How operators of a kind take their tensors through a device."""
+        """Times of memory-bound operators of a kind."""
         return self.operators.get(kind) or Passing(self.launch, self.memory_bandwidth)
 
     def check_devices(self, devices: int) -> None:
-        """Raise `ClusterError` unless that many devices can be planned here."""
+        """Raise `ClusterError` unless this number of devices can be planned here."""
         if not 1 <= devices <= self.devices or devices & (devices - 1):
             most = 1 << self.devices.bit_length() - 1
             raise ClusterError(
@@ -153,25 +155,25 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-def ready_clusters() -> list[str]:
+def shipped_clusters() -> list[str]:
     """Names of the clusters that are shipped."""
-    return sorted(each.stem for each in READY_CLUSTERS.glob("*.toml"))
+    return sorted(path.stem for path in SHIPPED_CLUSTERS.glob("*.toml"))
 
 
 def load_cluster(name: str) -> Cluster:
-    """Read a ready cluster by its name, or a TOML file.
+    """Read a shipped cluster by its name, or a TOML file.
 
     Raises `ClusterError` with the TOML path of what is wrong, and what to write instead.
     """
-    path = READY_CLUSTERS / f"{name}.toml"
+    path = SHIPPED_CLUSTERS / f"{name}.toml"
     if Path(name).name != name or not path.is_file():
         path = Path(name)
     try:
         return read_cluster(read_bytes(path).decode())
     except OSError as error:
         raise ClusterError(
-            f"{name}: expected a cluster file or one of {', '.join(ready_clusters())}, got "
-            f"{error.strerror}{nearest(name, ready_clusters())}"
+            f"{name}: expected a cluster file or one of {', '.join(shipped_clusters())}, got "
+            f"{error.strerror}{nearest(name, shipped_clusters())}"
         ) from None
     except UnicodeDecodeError:
         raise ClusterError(f"{name}: expected TOML, got no text in UTF-8") from None
@@ -206,7 +208,7 @@ def _wrong(place: str, got: object) -> ClusterError:
 
 
 def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
-    """What msgspec says of a type, in the words of this house."""
+    """An error of msgspec, rewritten as expected, got, where and what to write."""
     match = re.search(r" - at `([^`]*)`", message)
     place = match[1].replace("[...]", _first_wrong(values, match[1])) if match else "$"
     missing = re.match(r"Object missing required field `(\w+)`", message)
@@ -220,21 +222,21 @@ def _refusal(message: str, values: dict[str, Any]) -> ClusterError:
         return ClusterError(
             f"{place}: expected one of {', '.join(fields)}, got {unknown[1]!r}: {write}"
         )
-    got = _at(values, place)
+    got = _value_at(values, place)
     if isinstance(got, str):
         return _wrong(place, f"{got!r}, and numbers have no units here")
     return _wrong(place, repr(got))
 
 
 def _table(place: str) -> type[Struct]:
-    """What stands at a place."""
+    """The class that a TOML path is read as."""
     tables: dict[str, type[Struct]] = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate,
                                        "operators": Passing, "links": Link}  # fmt: skip
     return next((kind for name, kind in tables.items() if f".{name}" in place), Cluster)
 
 
 def _first_wrong(values: dict[str, Any], place: str) -> str:
-    """`.float32`, the table that is not as it should be; msgspec does not tell a key."""
+    """The first invalid table of a path, as `.float32`: msgspec does not report keys."""
     key, kind = ("rates", Rate) if ".rates" in place else ("operators", Passing)
     for name, table in values.get(key, {}).items():
         try:
@@ -244,32 +246,40 @@ def _first_wrong(values: dict[str, Any], place: str) -> str:
     return ""
 
 
-def _at(values: Any, place: str) -> Any:
+def _value_at(values: Any, place: str) -> Any:
     for key, index in re.findall(r"\.([\w-]+)|\[(\d+)\]", place):
         values = values[key] if key else values[int(index)]
     return values
 
 
 def _out_of_range(cluster: Cluster) -> list[tuple[str, float]]:
-    """Path and value of every number that is not finite, or not above its bound."""
+    """Path and value of every number that is not finite, or not above its lower bound."""
     numbers: list[tuple[str, float]] = []
     above = ("nodes", "devices_per_node", "memory", "memory_bandwidth")
     numbers += [(f"$.{key}", getattr(cluster, key)) for key in above]
     for dtype, rate in cluster.rates.items():
         numbers += [(f"$.rates.{dtype}.{key}", getattr(rate, key)) for key in ("peak", "achieved")]
-    for at, link in enumerate(cluster.links):
-        numbers += [(f"$.links[{at}].{key}", getattr(link, key)) for key in ("joins", "bandwidth")]
-    for kind, own in cluster.operators.items():
-        numbers.append((f"$.operators.{kind}.memory_bandwidth", own.memory_bandwidth))
-    rings = [(f"$.links[{at}].{name}", getattr(link, name))
-             for at, link in enumerate(cluster.links) for name in get_args(Collective)]  # fmt: skip
+    for level, link in enumerate(cluster.links):
+        numbers += [
+            (f"$.links[{level}].{key}", getattr(link, key)) for key in ("joins", "bandwidth")
+        ]
+    for kind, passing in cluster.operators.items():
+        numbers.append((f"$.operators.{kind}.memory_bandwidth", passing.memory_bandwidth))
+    rings = [(f"$.links[{level}].{name}", getattr(link, name))
+             for level, link in enumerate(cluster.links)
+             for name in get_args(Collective)]  # fmt: skip
     numbers += [(f"{place}.bandwidth", ring.bandwidth) for place, ring in rings if ring]
-    least = [("$.launch", cluster.launch)]
-    least += [(f"$.operators.{kind}.launch", own.launch) for kind, own in cluster.operators.items()]
-    least += [(f"$.links[{at}].latency", link.latency) for at, link in enumerate(cluster.links)]
-    least += [(f"{place}.latency", ring.latency) for place, ring in rings if ring]
+    from_zero = [("$.launch", cluster.launch)]
+    from_zero += [
+        (f"$.operators.{kind}.launch", passing.launch)
+        for kind, passing in cluster.operators.items()
+    ]
+    from_zero += [
+        (f"$.links[{level}].latency", link.latency) for level, link in enumerate(cluster.links)
+    ]
+    from_zero += [(f"{place}.latency", ring.latency) for place, ring in rings if ring]
     wrong = [(place, got) for place, got in numbers if not 0 < got < float("inf")]
-    return wrong + [(place, got) for place, got in least if not 0 <= got < float("inf")]
+    return wrong + [(place, got) for place, got in from_zero if not 0 <= got < float("inf")]
 
 
 def _check_rates(cluster: Cluster) -> None:
@@ -295,18 +305,18 @@ def _check_kinds(cluster: Cluster) -> None:
 
 
 def _check_streams(cluster: Cluster) -> None:
-    for at, link in enumerate(cluster.links):
+    for level, link in enumerate(cluster.links):
         if not 0 < link.alone <= link.bandwidth:
-            raise _wrong(f"$.links[{at}].stream", f"{link.alone:g} of {link.bandwidth:g}")
+            raise _wrong(f"$.links[{level}].stream", f"{link.alone:g} of {link.bandwidth:g}")
 
 
 def _check_links(cluster: Cluster) -> None:
     joined = 1
-    for at, link in enumerate(cluster.links):
+    for level, link in enumerate(cluster.links):
         if link.joins % joined or link.joins <= joined:
             raise ClusterError(
-                f"$.links[{at}].joins: expected a multiple of the {joined} devices that the level "
-                f"below joins, and more of them, got {link.joins}: write joins = {2 * joined}"
+                f"$.links[{level}].joins: expected a multiple of the {joined} devices that the "
+                f"level below joins, and more of them, got {link.joins}: write joins = {2 * joined}"
             )
         joined = link.joins
     if joined != cluster.devices:

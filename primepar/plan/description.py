@@ -1,7 +1,7 @@
-"""A plan in words: what every operator takes and leaves, and what moves between them.
+"""A plan as text: the layouts that every operator takes and leaves, and what moves between them.
 
-Layouts that are the same go by one letter, and each letter has a picture: its blocks, rows downward
-and columns to the right, with the devices that hold them.
+Equal layouts have one letter. Each letter has a picture: its blocks, rows downward and columns to
+the right, with the devices that hold them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 
 MOST_CELLS = 16
-"""A layout with more slices of a dim is told, but not drawn."""
+"""A layout with more slices of a dim is described in words and not drawn."""
 
 
 @dataclass(frozen=True)
 class OperatorRow:
     """One operator, or the same one of several layers: letters of its layouts, elements moved.
 
-    `before` moves in forward to bring its inputs, `back` in backward to take their gradients back.
+    `before` is sent in forward to redistribute its inputs, `back` in backward for their gradients.
     The embedding takes no layout, as every device has the tokens; the loss leaves none.
     """
 
@@ -39,7 +39,7 @@ class OperatorRow:
 
 @dataclass
 class Description:
-    """A plan for people, and for `--json`."""
+    """What `show` prints of a plan, as text, a picture or JSON."""
 
     title: str
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -60,17 +60,17 @@ class Description:
 
 
 def describe(plan: Plan) -> Description:
-    """Tell a plan; elements are for its batch, or for the smallest that it can take."""
+    """Describe a plan; elements are for its batch, or for the smallest batch that fits."""
     batch = plan.batch or plan.row_cuts.smallest_batch(plan.model.context)
-    found = Description(_title(plan), tokens=batch * plan.model.context)
-    moved: dict[str, list[int]] = {each.name: [0, 0] for each in plan.operators}
+    description = Description(_title(plan), tokens=batch * plan.model.context)
+    moved: dict[str, list[int]] = {operator.name: [0, 0] for operator in plan.operators}
     for edge in edges(plan):
-        for way, elements in enumerate(edge.elements(found.tokens)):
+        for way, elements in enumerate(edge.elements(description.tokens)):
             moved[edge.consumer][way] += elements
-    rows = [_row(found, plan, name, *moved[name]) for name in moved]
-    found.rows, found.moved = _folded(rows), sum(map(sum, moved.values()))
-    found.notes = list(_notes(plan, batch, found))
-    return found
+    rows = [_row(description, plan, name, *moved[name]) for name in moved]
+    description.rows, description.moved = _folded(rows), sum(map(sum, moved.values()))
+    description.notes = list(_notes(plan, batch, description))
+    return description
 
 
 def _title(plan: Plan) -> str:
@@ -83,23 +83,23 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _row(found: Description, plan: Plan, name: str, before: int, back: int) -> OperatorRow:
-    own, kind = ends(plan, name), plan.operator(name).kind
+def _row(description: Description, plan: Plan, name: str, before: int, back: int) -> OperatorRow:
+    layouts, kind = ends(plan, name), plan.operator(name).kind
     takes, leaves, gradient = (
-        "-" if kind == without else found.letter(each)
-        for each, without in (
-            (own.input, "embedding"),
-            (own.output, "loss"),
-            (own.input_gradient, "embedding"),
+        "-" if kind == without else description.letter(layout)
+        for layout, without in (
+            (layouts.input, "embedding"),
+            (layouts.output, "loss"),
+            (layouts.input_gradient, "embedding"),
         )
     )
     return OperatorRow(name, str(plan.sequence(name)), takes, leaves, gradient, before, back)
 
 
 def _folded(rows: Sequence[OperatorRow]) -> list[OperatorRow]:
-    """Rows of consecutive layers that say the same, as one: `blocks.0-11.qkv`."""
+    """Rows of consecutive layers that are equal, as one: `blocks.0-11.qkv`."""
     folded: list[OperatorRow] = []
-    blocks = [(key, list(own)) for key, own in groupby(rows, key=_layer)]
+    blocks = [(key, list(of_layer)) for key, of_layer in groupby(rows, key=_layer)]
     for same, several in groupby(blocks, key=lambda block: [_without_layer(r) for r in block[1]]):
         layers = [layer for layer, _ in several]
         name = f"blocks.{layers[0]}-{layers[-1]}" if len(layers) > 1 else f"blocks.{layers[0]}"
@@ -110,7 +110,7 @@ def _folded(rows: Sequence[OperatorRow]) -> list[OperatorRow]:
 
 
 def _layer(row: OperatorRow) -> str:
-    """Number of the layer that a row is of; empty for one of none."""
+    """Number of the layer of a row; empty outside the layers."""
     parts = row.name.split(".")
     return parts[1] if parts[0] == "blocks" else ""
 
@@ -119,12 +119,12 @@ def _without_layer(row: OperatorRow) -> OperatorRow:
     return replace(row, name=row.name.split(".", 2)[2]) if _layer(row) else row
 
 
-def _notes(plan: Plan, batch: int, found: Description) -> Iterator[str]:
+def _notes(plan: Plan, batch: int, description: Description) -> Iterator[str]:
     whose = "the plan's batch" if plan.batch else "the smallest batch that the plan takes"
     yield (
         "moved: elements that all devices together send between the operators of one layer, for "
         f"{whose}, {_count(batch, 'sequence')} of {plan.model.context} tokens; "
-        f"of all layers {found.moved:,}"
+        f"of all layers {description.moved:,}"
     )
     padded = padded_vocabulary(plan)
     if padded != plan.model.vocabulary:
@@ -145,27 +145,27 @@ def words(description: Description, width: int = 100) -> str:
         lines.append("  ".join((*padded, *numbers)).rstrip())
     pictures = [picture(letter, layout) for letter, layout in description.layouts.items()]
     notes = [fill(note, width, subsequent_indent="  ") for note in description.notes]
-    return "\n".join((*lines, "", *_beside(pictures, width), *notes)) + "\n"
+    return "\n".join((*lines, "", *_side_by_side(pictures, width), *notes)) + "\n"
 
 
 def _cells(row: OperatorRow) -> tuple[str, ...]:
-    numbers = [f"{each:,}" if each else "0" for each in (row.before, row.back)]
+    numbers = [f"{elements:,}" if elements else "0" for elements in (row.before, row.back)]
     return (row.name, row.sequence, row.takes, row.leaves, row.gradient, *numbers)
 
 
 def picture(letter: str, layout: Layout) -> list[str]:
-    """Lines of one layout: how it is cut, and which devices hold each block."""
+    """Lines that draw a layout: how it is cut, and which devices hold each block."""
     rows, columns = layout.grid
-    lines = [f"{letter}  {told(layout)}"]
+    lines = [f"{letter}  {cut_text(layout)}"]
     if max(layout.grid) > MOST_CELLS:
         return lines
     cells = [[holders(layout, row, column) for column in range(columns)] for row in range(rows)]
-    wide = max(len(cell) for line in cells for cell in line)
-    return [*lines, *("   " + "  ".join(cell.ljust(wide) for cell in line) for line in cells)]
+    width = max(len(cell) for line in cells for cell in line)
+    return [*lines, *("   " + "  ".join(cell.ljust(width) for cell in line) for line in cells)]
 
 
-def told(layout: Layout) -> str:
-    """How a layout is cut, in words."""
+def cut_text(layout: Layout) -> str:
+    """How a layout is cut: `rows in 2, columns in 4`."""
     cuts = [
         f"{name} in {slices}"
         for name, slices in zip(("rows", "columns"), layout.grid, strict=True)
@@ -182,19 +182,19 @@ def holders(layout: Layout, row: int, column: int) -> str:
     return ",".join(map(str, ranks))
 
 
-def _beside(pictures: list[list[str]], width: int) -> Iterator[str]:
+def _side_by_side(pictures: list[list[str]], width: int) -> Iterator[str]:
     """Pictures side by side, as many as fit into `width` columns, an empty line after each row."""
     while pictures:
-        taken, used = 0, 0
-        for each in pictures:
-            used += max(map(len, each)) + 4
-            if taken and used - 4 > width:
+        count, columns = 0, 0
+        for drawing in pictures:
+            columns += max(map(len, drawing)) + 4
+            if count and columns - 4 > width:
                 break
-            taken += 1
-        now, pictures = pictures[:taken], pictures[taken:]
-        sizes = [max(map(len, each)) + 4 for each in now]
-        for line in range(max(map(len, now))):
-            parts = [each[line] if line < len(each) else "" for each in now]
+            count += 1
+        row, pictures = pictures[:count], pictures[count:]
+        sizes = [max(map(len, drawing)) + 4 for drawing in row]
+        for line in range(max(map(len, row))):
+            parts = [drawing[line] if line < len(drawing) else "" for drawing in row]
             cells = zip(parts, sizes, strict=True)
             yield "".join(part.ljust(size) for part, size in cells).rstrip()
         yield ""

@@ -1,15 +1,16 @@
-"""Where the operators of a plan take their inputs and leave their outputs, and what moves between.
+"""Layouts of a plan: of the inputs and outputs of its operators and of its parameters.
 
-A linear operator fetches I where its forward starts and leaves O where it ends; dO comes where O
-was left, and dI stays where backward ends. Any other operator works where a linear operator of its
-sequence would leave its output, forward and backward alike: `M4` cuts its rows, `K4` its features,
-`R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
-the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
+A linear operator reads I in the layout of its first forward step and leaves O in that of the last
+one. dO arrives in the layout of O, and dI stays in the layout of the last backward step. Any other
+operator works, forward and backward, in the layout of O of a linear operator with its sequence:
+`M4` shards its rows, `K4` its features, `R4` replicates it, and `S2x2` has the blocks of SUMMA. The
+embedding also takes `N` or `Ns`, which shard the vocabulary: its partial sums are reduced, with
+`Ns` by a reduce-scatter along the rows.
 
-Rows are the tokens of a step, sequence after sequence; `primepar.plan.row_cuts` has how many of
-them a plan's cuts divide. All layouts here are the coarsest. A device holds one block of each,
-but for those of a linear operator, of which it may hold several: some slices of the rows by some of
-the columns. Its tensor is then these, put together in their order.
+Rows are the tokens of a step, sequence after sequence; `primepar.plan.row_cuts` states which
+numbers of rows a plan can cut. All layouts here are the coarsest. A device holds one block of each.
+Of a linear operator it may hold several: some slices of the rows by some slices of the columns. Its
+local tensor is these blocks, put together in their order.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from primepar.schedule.redistribute import moved
 
 @dataclass(frozen=True)
 class Way:
-    """From one layout to another: `redistribution(source, target)` is its program."""
+    """A redistribution from one layout to another: `redistribution(source, target)` lowers it."""
 
     source: Layout
     target: Layout
 
     @property
     def moved(self) -> Fraction:
-        """What is sent by all devices together, as a part of the tensor."""
+        """Elements that all devices together send, over the elements of the tensor."""
         return moved(self.source, self.target)
 
 
@@ -51,9 +52,9 @@ class Way:
 class Edge:
     """A tensor between two operators: the producer's output, of `features` columns.
 
-    The gradient that the consumer leaves is taken back to where the producer wants it. `rows` are
-    the tokens of a step where it is None; where a head shares the embedding's table, the tensor of
-    that edge is the table, of `rows` padded vocabulary entries.
+    `forward` redistributes it to the consumer, `backward` its gradient to the producer. `rows` is
+    None for the tokens of a step. Where the head shares the embedding's table, the tensor of that
+    edge is the table, of `rows` padded vocabulary entries.
     """
 
     producer: str
@@ -64,19 +65,19 @@ class Edge:
     rows: int | None = None
 
     def elements(self, tokens: int) -> tuple[int, int]:
-        """Elements sent by all devices together, forward and backward, in a step of so many."""
+        """Elements that all devices send, forward and backward, in a step of `tokens` tokens."""
         rows = tokens if self.rows is None else self.rows
-        ways = self.forward.moved, self.backward.moved
-        forth, back = (round(moved * rows * self.features) for moved in ways)
-        return forth, back
+        parts = self.forward.moved, self.backward.moved
+        forward, backward = (round(moved * rows * self.features) for moved in parts)
+        return forward, backward
 
 
 @dataclass(frozen=True)
 class ParameterPlace:
-    """Where a parameter rests, and the groups of ranks whose gradients of it are to be summed.
+    """Resident layout of a parameter, and the groups of ranks that all-reduce its gradient.
 
-    A rank in no group of two or more has the whole gradient of its block already; linear weights
-    come summed out of their programs.
+    A rank in no group has the whole gradient of its block already; the programs of linear operators
+    reduce the gradients of their weights themselves.
     """
 
     layout: Layout
@@ -84,69 +85,70 @@ class ParameterPlace:
 
 
 def ends(plan: Plan, name: str) -> Ends:
-    """Layouts of one operator. Raises `PlanError` for a name that the plan does not know."""
+    """Layouts of one operator. Raises `PlanError` for a name that the model has not."""
     return ends_of(plan.operator(name).kind, str(plan.sequence(name)))
 
 
 def lookup(plan: Plan) -> Layout:
     """What each rank looks up: its block of (rows, vocabulary, hidden) of the embedding.
 
-    `part(lookup(plan), (1, 2))` is where the table rests, `part(lookup(plan), (0, 2))` how partial
-    rows lie. These are summed over `peers_along(1)`, at first into `summed_rows`; gradients of the
-    table are summed over `peers_along(0)`.
+    `part(lookup(plan), (1, 2))` is the layout of the table, `part(lookup(plan), (0, 2))` that of
+    the partial rows. Partial rows are reduced over `peers_along(1)`, first into `summed_rows`;
+    gradients of the table are reduced over `peers_along(0)`.
     """
     return lookup_of(str(plan.sequence("embedding")))
 
 
 def summed_rows(plan: Plan) -> Layout:
-    """Where the sums of partial rows are made, in as many blocks as the embedding's output has.
+    """Layout in which partial rows are reduced; it has the grid of the embedding's output.
 
-    Each rank keeps a part of the rows that it has looked up: that of its output where this is
-    among them, so that the fewest sums go on to where the output lies.
+    Each rank keeps a part of the rows that it has looked up. It keeps its own block of the output
+    where that is among them, so that as few sums as possible move to the layout of the output.
     """
     return summed_rows_of(str(plan.sequence("embedding")))
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """Every tensor between two operators, in the order of execution, and what moves for it."""
-    found = []
+    tensors = []
     for consumer in plan.operators:
         for producer in consumer.inputs:
-            left, taken = ends(plan, producer).output, ends(plan, consumer.name)
+            output, consumer_layouts = ends(plan, producer).output, ends(plan, consumer.name)
             features = plan.operator(producer).K
             if producer == "head":
                 features = padded_vocabulary(plan)
-            forth, back = Way(left, taken.input), Way(taken.input_gradient, left)
-            found.append(Edge(producer, consumer.name, features, forth, back))
+            forward = Way(output, consumer_layouts.input)
+            backward = Way(consumer_layouts.input_gradient, output)
+            tensors.append(Edge(producer, consumer.name, features, forward, backward))
     table = table_edge(plan)
-    return tuple(found) if table is None else (*found, table)
+    return tuple(tensors) if table is None else (*tensors, table)
 
 
 def table_edge(plan: Plan) -> Edge | None:
-    """The way of the token table to the head that shares it, and of its gradient back.
+    """The redistribution of the token table to the head that shares it, and of its gradient back.
 
     None where the head has a weight of its own.
     """
     if not plan.model.tied:
         return None
     table, weight = part(lookup(plan), (1, 2)), part(weight_layout(plan, "head"), (1, 0))
-    forth, back = Way(table, weight), Way(weight, table)
+    forward, backward = Way(table, weight), Way(weight, table)
     rows = padded_vocabulary(plan)
-    return Edge("embedding", "head", plan.model.hidden, forth, back, rows)
+    return Edge("embedding", "head", plan.model.hidden, forward, backward, rows)
 
 
 def weight_layout(plan: Plan, name: str) -> Layout:
-    """Where the weight of a linear operator rests before forward and after gradient, (N, K)."""
+    """Resident layout, over (N, K), of a linear operator's weight, as before forward."""
     return resident(str(plan.sequence(name)), "W")
 
 
 def parameter_places(plan: Plan) -> dict[str, ParameterPlace]:
-    """Place of every parameter of the model, over the parameter's own dims."""
+    """Layout and sums of every parameter of the model, over the parameter's own dims."""
     return {name: parameter_place(plan, name) for name in plan.model.parameter_shapes}
 
 
 def padded_vocabulary(plan: Plan) -> int:
-    """The vocabulary with padding to a multiple of every cut of it."""
+    """The vocabulary, padded to a multiple of every number of slices of it."""
     cuts = lcm(
         lookup(plan).grid[1],
         plan.sequence("head").grid["K"],
@@ -156,38 +158,39 @@ def padded_vocabulary(plan: Plan) -> int:
 
 
 def parameter_place(plan: Plan, parameter: str) -> ParameterPlace:
-    """Place of one parameter of the model."""
-    name, _, own = parameter.rpartition(".")
+    """Layout and sums of one parameter of the model, over the parameter's own dims."""
+    name, _, role = parameter.rpartition(".")
     if parameter == "embedding.token":
         whole = lookup(plan)
-        return ParameterPlace(part(whole, (1, 2)), _several(whole.peers_along(0)))
-    if plan.operator(name).kind == "linear" and own == "weight":
+        return ParameterPlace(part(whole, (1, 2)), _of_two_or_more(whole.peers_along(0)))
+    if plan.operator(name).kind == "linear" and role == "weight":
         return ParameterPlace(weight_layout(plan, name), ())
     output = ends(plan, name).output
     columns = part(output, (1,))
     if parameter == "embedding.position":
         columns = Layout((1, *columns.grid), tuple(tuple((0, *i) for i in b) for b in columns.held))
-    return ParameterPlace(columns, _several(output.peers_along(0)))
+    return ParameterPlace(columns, _of_two_or_more(output.peers_along(0)))
 
 
 def parameter_blocks(plan: Plan, parameter: str) -> Layout:
-    """The blocks in which a program holds a parameter, and its gradient, where these rest.
+    """The blocks in which a program holds a parameter and its gradient between phases.
 
-    Those of its place, but for a weight, whose blocks are those that its sequence multiplies.
+    They are those of `parameter_place`, except for a linear weight, which is held in the finer
+    blocks that its sequence multiplies.
     """
-    name, _, own = parameter.rpartition(".")
-    if own == "weight" and plan.operator(name).kind == "linear":
+    name, _, role = parameter.rpartition(".")
+    if role == "weight" and plan.operator(name).kind == "linear":
         return layout(movement_of(str(plan.sequence(name)), True), "forward", "W", last=False)
     return parameter_place(plan, parameter).layout
 
 
-def gradients_alike(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """Parameters in groups whose gradients lie alike: their squares are summed together."""
-    found: dict[Layout, list[str]] = {}
+def gradient_groups(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Parameters grouped by the layout of their gradients, whose squares are summed together."""
+    groups: dict[Layout, list[str]] = {}
     for name in plan.model.parameter_shapes:
-        found.setdefault(parameter_blocks(plan, name), []).append(name)
-    return tuple(map(tuple, found.values()))
+        groups.setdefault(parameter_blocks(plan, name), []).append(name)
+    return tuple(map(tuple, groups.values()))
 
 
-def _several(groups: Groups) -> Groups:
+def _of_two_or_more(groups: Groups) -> Groups:
     return tuple(group for group in groups if len(group) > 1)

@@ -1,6 +1,6 @@
-"""Layouts of one operator under a sequence: what it takes, what it leaves, what it looks up.
+"""Layouts of one operator under a sequence: of its inputs, of its output, of what it looks up.
 
-All of them are functions of the operator's kind and the text of its sequence, derived once.
+All of them are functions of the operator's kind and the text of its sequence, and are cached.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Groups = tuple[tuple[int, ...], ...]
 class Ends:
     """Layouts over (rows, features) of what an operator takes and leaves.
 
-    `input` is where each of its inputs must lie before forward, `output` where forward leaves its
-    output and where dO must lie before backward, `input_gradient` where backward leaves the
-    gradient of each input. All three are one, but for a linear operator.
+    `input` is the layout of each input before forward. `output` is that of the output after forward
+    and of dO before backward. `input_gradient` is that in which backward leaves the gradient of
+    each input. All three are equal except for a linear operator.
     """
 
     input: Layout
@@ -40,10 +40,10 @@ class Ends:
 
 @lru_cache(maxsize=1024)
 def sequence_lines(layout: Layout, batch: int) -> Groups:
-    """Ranks that hold the parts of one sequence in the same columns, in the order of the parts.
+    """Groups of ranks that hold the parts of one sequence in the same columns, in that order.
 
-    Every rank is in one line, copies of a block in different ones; it is there alone where the
-    rows are cut by whole sequences. `batch` is the number of sequences of a step that fits.
+    Every rank is in one group, replicas of a block in different groups. Groups have one rank where
+    every block holds whole sequences. `batch` is the number of sequences of a step; it must fit.
     """
     parts = max(1, layout.grid[0] // batch)
     return tuple(
@@ -54,7 +54,7 @@ def sequence_lines(layout: Layout, batch: int) -> Groups:
 
 
 def part(whole: Layout, dims: tuple[int, ...]) -> Layout:
-    """What a layout says of some of its dims, in that order."""
+    """The layout over some of its dims, in the order of `dims`."""
     held = tuple(
         tuple(sorted({tuple(index[dim] for dim in dims) for index in blocks}))
         for blocks in whole.held
@@ -73,25 +73,25 @@ def ends_of(kind: Kind, text: str) -> Ends:
 
 @lru_cache(maxsize=1024)
 def resident(text: str, tensor: str, linear: bool = True) -> Layout:
-    """Where a tensor stays between phases.
+    """The resident layout of a tensor: the coarsest one that it has between phases.
 
     Raises `SequenceError` where a device holds several blocks and the operator is not `linear`.
     """
     phase: Phase = "backward" if tensor == "dI" else "forward"
     last = tensor in ("O", "dI")
-    found = layout(movement_of(text, linear), phase, tensor, last=last).coarsest()
-    most = max(map(len, found.held))
+    resident_layout = layout(movement_of(text, linear), phase, tensor, last=last).coarsest()
+    most = max(map(len, resident_layout.held))
     if most > 1 and not linear:
         raise SequenceError(
-            f"expected one block of {tensor} on every device at rest, as only a linear operator "
-            f"may leave several, got {most} in {text!r}: put Ks, Ns, C, Cr or D last"
+            f"expected one block of {tensor} on every device between phases, as only a linear "
+            f"operator may leave several, got {most} in {text!r}: put Ks, Ns, C, Cr or D last"
         )
-    return found
+    return resident_layout
 
 
 @lru_cache(maxsize=256)
 def movement_of(text: str, linear: bool) -> Movement:
-    """The movement of a sequence, derived once."""
+    """The movement of a sequence, cached."""
     return Movement(parse_sequence(text, linear=linear))
 
 
@@ -100,8 +100,8 @@ def lookup_of(text: str) -> Layout:
     """What each rank looks up under a sequence of the embedding: (rows, vocabulary, hidden)."""
     cut = (ByInput, SequenceRow)
     elements = [
-        Element(ByInput(), each.sides) if isinstance(each.primitive, cut) else each
-        for each in parse_sequence(text, linear=False).elements
+        Element(ByInput(), element.sides) if isinstance(element.primitive, cut) else element
+        for element in parse_sequence(text, linear=False).elements
     ]
     lines = resident(str(Sequence(tuple(elements))), "O", linear=False)
     vocabulary = Sequence(tuple(map(_without_other_cuts, elements)))
@@ -118,7 +118,13 @@ def lookup_of(text: str) -> Layout:
 
 @lru_cache(maxsize=256)
 def summed_rows_of(text: str) -> Layout:
-    """Where partial rows of the embedding are summed; see `layouts.summed_rows`."""
+    """Layout in which partial rows of the embedding are reduced; see `layouts.summed_rows`.
+
+    The ranks of a group looked up the same rows in different parts of the vocabulary. Each keeps
+    its own block of the output where that is one of the group's and still free. The others take
+    what is left. Example: a group of ranks 0 and 1 shares the rows 0 and 1; rank 1 holds row 0 of
+    the output and keeps it, so rank 0 keeps row 1.
+    """
     whole, output = lookup_of(text), resident(text, "O", linear=False)
     parts = output.grid[0] // whole.grid[0]
     kept: dict[int, int] = {}
@@ -136,7 +142,7 @@ def summed_rows_of(text: str) -> Layout:
 
 
 def _without_other_cuts(element: Element) -> Element:
-    """The element where it cuts N, else as many devices that cut nothing."""
+    """The element where it cuts N, else the same number of devices, replicated."""
     if isinstance(element.primitive, ByInput):
         return element
     return Element(Replicated(), (prod(element.axis_lengths),))

@@ -24,7 +24,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     """A sequence for every operator of `model` on `ranks` devices.
 
     `batch` is the number of sequences of a training step, each of the model's context; None leaves
-    it open. Raises `PlanError` for what does not fit the model, the mesh or one another.
+    it open. Raises `PlanError` where the sequences or the batch do not fit the model or the mesh.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -64,13 +64,13 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
         return row_cuts(self.operators, self.sequences)
 
     def check_batch(self, batch: int, positions: int) -> None:
-        """Raise `PlanError` unless it is the planned batch and its rows can be cut.
+        """Raise `PlanError` unless `batch` is the planned one and its rows can be cut.
 
         A step has `batch` sequences of `positions` tokens each.
         """
         if self.batch not in (None, batch):
             raise PlanError(
-                f"batch: expected {self.batch}, as the plan says, got {batch}: "
+                f"batch: expected {self.batch}, as the plan states, got {batch}: "
                 "take that, or a plan for this one"
             )
         refusal = self.row_cuts.refusal(batch, positions)
@@ -78,7 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
             raise PlanError(f"batch: {refusal}")
 
     def check_ranks(self, ranks: int) -> None:
-        """Raise `PlanError` unless the plan is for a mesh of so many devices."""
+        """Raise `PlanError` unless the plan is for a mesh of this many devices."""
         if ranks != self.ranks:
             raise PlanError(
                 f"plan: expected {self.ranks} devices, as it was made for, got {ranks}: "

@@ -1,4 +1,4 @@
-"""Plans as files: versioned JSON, read strictly and replaced whole."""
+"""Plans as files: versioned JSON, read strictly and replaced atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Headed(Struct):
 
 
 class _File(Struct):
-    """What a plan file must say of itself, and the keys of its model."""
+    """The head of a plan file: format, version, and the keys of its model."""
 
     format: Literal["primepar-plan"]
     version: Literal[1]
@@ -31,19 +31,19 @@ class _File(Struct):
 
 
 def is_plan(path: Path) -> bool:
-    """Whether a file says that it is a plan, or says not what it is but has the sequences of one.
+    """Whether a file declares the format of plans, or declares no format and has `sequences`.
 
-    One that cannot be read says nothing.
+    False for a file that cannot be read.
     """
     try:
-        found = msgspec.json.decode(read_bytes(path), type=_Headed)
+        header = msgspec.json.decode(read_bytes(path), type=_Headed)
     except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
         return False
-    return found.format == "primepar-plan" or (not found.format and bool(bytes(found.sequences)))
+    return header.format == "primepar-plan" or (not header.format and bool(bytes(header.sequences)))
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
+    """Read a plan file. Raises `PlanError` naming the JSON path and the fix."""
     try:
         content = read_bytes(path)
         _check_model_keys(msgspec.json.decode(content, type=_File).model)
@@ -56,7 +56,7 @@ def load_plan(path: Path) -> Plan:
         place = "$.model: " if isinstance(error, ConfigError) else ""
         raise PlanError(f"{path}: {place}{error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: {_mend(str(error))}") from None
+        raise PlanError(f"{path}: {_advice(str(error))}") from None
 
 
 def _check_model_keys(model: Mapping[str, object]) -> None:
@@ -68,7 +68,7 @@ def _check_model_keys(model: Mapping[str, object]) -> None:
             raise PlanError(f"$.model: expected one of {', '.join(known)}, got {key!r}: {write}")
 
 
-def _mend(message: str) -> str:
+def _advice(message: str) -> str:
     message = " ".join(message.split())
     if "truncated" in message or "malformed" in message or "utf-8" in message:
         return f"expected JSON, got broken text: {message}"
@@ -81,19 +81,19 @@ def _mend(message: str) -> str:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file, replacing an old one in one go. Raises `PlanError` if it cannot."""
+    """Write a plan file, replacing an old one atomically. Raises `PlanError` if it cannot."""
     write_text(path, plan_json(plan), PlanError)
 
 
 def plan_json(plan: Plan) -> str:
-    """JSON text of a plan, keys in fixed order, one operator per line so that diffs read."""
+    """JSON text of a plan, keys in fixed order, one operator per line for readable diffs."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
 
 
 def schema() -> dict[str, object]:
-    """JSON Schema of the plan format; shipped as `plan.schema.json` beside this file."""
-    found: dict[str, Any] = msgspec.json.schema(Plan)
-    plan, model = found["$defs"]["Plan"], found["$defs"]["ModelConfig"]
+    """JSON Schema of the plan format, shipped as `plan.schema.json` in this folder."""
+    document: dict[str, Any] = msgspec.json.schema(Plan)
+    plan, model = document["$defs"]["Plan"], document["$defs"]["ModelConfig"]
     plan["required"] = ["format", "version", *plan["required"]]
     model["additionalProperties"] = False
-    return found
+    return document

@@ -1,10 +1,11 @@
-"""Ready plans by name: one method for a whole model, on any model and mesh that it fits.
+"""Presets by name: one method for a whole model, on any model and mesh that it fits.
 
-Consecutive operators lie so that a method moves nothing between them where it can: the column
-operators (qkv, fc1, head) leave their output where attention, activation and loss work and where
-the row operators (proj, fc2) take it; the stream (embedding, norms, additions) lies between. The
-3D method exchanges its axes from one linear operator to the next, the stationary one keeps O in
-the column operators and I in the row operators.
+The layouts of consecutive operators match where the method allows it, so that nothing moves between
+them. The column operators (qkv, fc1, head) leave their output in the layout in which attention,
+activation and loss work and in which the row operators (proj, fc2) take it. The residual stream
+(embedding, norms, additions) has the layout between a row and a column operator. The 3D method
+exchanges its axes from one linear operator to the next. The stationary method keeps O in the column
+operators and I in the row operators.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from primepar.plan.plan import MOST_RANKS, Plan
 
 @dataclass(frozen=True)
 class RoleSequences:
-    """Sequences of one method by the part that an operator plays."""
+    """Sequences of one method by the role of an operator."""
 
     column: str
     row: str
@@ -73,7 +74,7 @@ def _cube(ranks: int) -> tuple[int, ...] | None:
 
 
 def _deep(ranks: int) -> tuple[int, ...] | None:
-    """q x q x d: the deepest mesh with d <= q, as published; else the shallowest."""
+    """q x q x d: the deepest mesh with d <= q, as published, or else the shallowest."""
     fits = [
         (q, q, ranks // (q * q)) for q in range(1, isqrt(ranks) + 1) if ranks % (q * q) == 0
     ]  # fmt: skip
@@ -83,7 +84,7 @@ def _deep(ranks: int) -> tuple[int, ...] | None:
 
 
 def _everywhere(label: str) -> Callable[..., RoleSequences]:
-    """One sequence for every operator; one that is not linear lies as O does."""
+    """One sequence for every operator; one that is not linear has the layout of O."""
 
     def roles(*lengths: int) -> RoleSequences:
         return RoleSequences(*[_text(label, lengths)] * 6)
@@ -96,7 +97,7 @@ def _text(label: str, lengths: tuple[int, ...]) -> str:
 
 
 def _chained(first: str, second: str) -> Callable[..., RoleSequences]:
-    """Two primitives by turns: the O of one lies as the I of the other."""
+    """Two primitives alternating: the O of one has the layout of the I of the other."""
 
     def roles(*lengths: int) -> RoleSequences:
         column, row = _text(first, lengths), _text(second, lengths)
@@ -127,12 +128,12 @@ PRESETS = {
     "stationary": Method("s x s devices", _square, _chained("Os", "Is")),
     "data": Method("d devices", _line, _everywhere("M")),
 }
-"""Name -> method, in the order in which they are taught."""
+"""Name -> method, in the order of the tutorials."""
 
 _NAME = re.compile(r"(?:M(\d+),)?([^,:]*)(?::(\d+))?")
 
 
-def ready_plan(
+def preset_plan(
     name: str,
     model: ModelConfig,
     ranks: int,
@@ -148,7 +149,7 @@ def ready_plan(
     lengths = _lengths(method, name, copies, ranks, depth)
     roles = PRESETS[method].roles(*lengths)
     data = f"M{copies}," if copies > 1 else ""
-    sequences = {each.name: data + roles.of(each) for each in operators(model)}
+    sequences = {operator.name: data + roles.of(operator) for operator in operators(model)}
     try:
         return Plan(model=model, ranks=ranks, batch=batch, sequences=sequences)
     except PlanError as error:
@@ -175,7 +176,7 @@ def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
 
 
 def _lengths(method: str, name: str, copies: int, ranks: int, depth: int | None) -> tuple[int, ...]:
-    """Axes of one copy. Raises `PlanError` with meshes that would do."""
+    """Axis lengths of one copy. Raises `PlanError` with numbers of devices that fit."""
     if depth is not None:
         return _lengths_of_depth(method, name, copies, ranks, depth)
     lengths = PRESETS[method].mesh(ranks // copies)

@@ -1,10 +1,10 @@
-"""Which batches a plan takes: how its operators cut the rows, and what attention makes of a cut.
+"""The batches that fit a plan: how its operators cut the rows, and what attention needs of a cut.
 
-Rows are tokens, sequence after sequence. Most operators work row by row: a block of theirs may
-begin amid a sequence, and hold one and a half. A block of attention holds whole sequences, or one
-of equal parts of a single sequence; then the ranks that share the sequence gather its keys and
-values, and sum the gradients of these. That is all-gather context parallelism; to choose it by the
-batch alone is ours.
+Rows are tokens, sequence after sequence. Most operators work row by row: their blocks may begin
+inside a sequence and hold, for example, one and a half. A block of attention holds whole sequences,
+or one of several equal parts of a single sequence. In the second case the ranks that share the
+sequence all-gather its keys and values, and reduce the gradients of these. That is all-gather
+context parallelism; choosing it by the batch alone is ours.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from primepar.plan.operator_layouts import ends_of, sequence_of
 
 @dataclass(frozen=True)
 class RowCuts:
-    """Slices of the rows: `every` is a multiple of each operator's, `attention` has them by name.
+    """Slices of the rows: `every` is the least common multiple, `attention` has them by name.
 
-    A step fits where `every` divides its tokens, and each attention's slices divide the sequences,
-    or the sequences them.
+    A step fits where `every` divides its tokens, and the slices of each attention divide the number
+    of sequences or are a multiple of it.
     """
 
     every: int
     attention: Mapping[str, int]
 
     def refusal(self, batch: int, positions: int) -> str | None:
-        """Why a step of so many sequences of so many tokens does not fit; None where it does."""
+        """Why `batch` sequences of `positions` tokens do not fit; None where they do."""
         wrong = self._wrong(batch, positions)
         return wrong and f"{wrong}: take {self.smallest_batch(positions, batch)}"
 
@@ -59,14 +59,16 @@ class RowCuts:
 
 
 def row_cuts(operators: Iterable[Operator], sequences: Mapping[str, str]) -> RowCuts:
-    """How operators cut the rows under these sequences, by the names of the operators."""
+    """How operators cut the rows; `sequences` are by the names of the operators."""
     cuts, attention = [1], {}
     for operator in operators:
         sequence = sequence_of(operator, sequences[operator.name])
         if operator.kind == "linear":
             cuts.append(sequence.grid["M"])
         layouts = ends_of(operator.kind, str(sequence))
-        cuts += [each.grid[0] for each in (layouts.input, layouts.output, layouts.input_gradient)]
+        cuts += [
+            layout.grid[0] for layout in (layouts.input, layouts.output, layouts.input_gradient)
+        ]
         if operator.kind == "attention":
             attention[operator.name] = layouts.output.grid[0]
     return RowCuts(lcm(*cuts), attention)

@@ -19,7 +19,7 @@ from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import post
 from primepar.models import ModelConfig, Operator, operators
 from primepar.operators import Site, StepSettings, lower_step
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
 from primepar.schedule import Linear, Program, lower
@@ -97,7 +97,7 @@ class Works:
             model = self._model(self.scale * rows, self.scale * hidden)
             batch = self.scale * rows // model.context
             settings = StepSettings(model, batch, model.context)
-            one_device = ready_plan("data", model, 1)
+            one_device = preset_plan("data", model, 1)
             program = lower_step(one_device, batch, model.context, "gradients")
             first = {operator.kind: operator for operator in reversed(operators(model))}
             for kind, operator in first.items():

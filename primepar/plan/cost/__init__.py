@@ -1,1 +1,1 @@
-"""What operators, and what moves between them, cost on a cluster: derived from maps and layouts."""
+"""The cost model: time and memory of operators and redistributions, from maps and layouts."""

@@ -1,8 +1,8 @@
-"""Where the tensors of a sequence lie: for each device some slices of the rows by some of columns.
+"""Resident layouts of a sequence's tensors: some slices of rows by some of columns per device.
 
-Slices are told by their digits, major first: a device holds all slices that have some digits in
-common, as `1*0` for the slices 4 and 6 of 8. What a sequence leaves is the digits of its elements
-one after another, as each element cuts what the one before it left.
+Slices are numbered in binary, the most significant digit first. A device holds all slices whose
+fixed digits have its values: `1*0` are the slices 4 and 6 of 8. The digits of a sequence are those
+of its elements one after another, as each element cuts the slices of the one before it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ENDS: Final[dict[str, tuple[Phase, bool]]] = {
     "O": ("forward", True),
     "dI": ("backward", True),
 }
-"""Tensor -> the phase that says where it lies between phases, and whether at the phase's end."""
+"""Tensor -> the phase that defines its resident layout, and whether at the end of that phase."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices of a dim that every device holds: those whose `fixed` digits are the device's."""
+    """Slices of a dim that every device holds: those whose `fixed` digits have its values."""
 
     digits: int
     fixed: int
@@ -46,24 +46,24 @@ class Slices:
 
     @property
     def count(self) -> int:
-        """Slices of the dim."""
+        """Number of slices of the dim."""
         return 1 << self.digits
 
     @property
     def each(self) -> int:
-        """Slices of one device."""
+        """Number of slices of one device."""
         return 1 << self.digits - self.fixed.bit_count()
 
     def then(self, inner: Slices) -> Slices:
-        """Every slice cut again, on the devices of the next element."""
+        """Each slice cut again by the next element, on its devices."""
         values = (self.values_D[:, None] << np.uint32(inner.digits)) | inner.values_D
         fixed = self.fixed << inner.digits | inner.fixed
         return Slices(self.digits + inner.digits, fixed, values.ravel())
 
     def held(self, device: int) -> list[int]:
-        """Slices of one device."""
+        """The slices of one device."""
         value = int(self.values_D[device])
-        return [each for each in range(self.count) if each & self.fixed == value]
+        return [index for index in range(self.count) if index & self.fixed == value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +75,12 @@ class Spread:
 
     @classmethod
     def whole(cls, devices: int = 1) -> Spread:
-        """Everything on every device."""
+        """The whole tensor, replicated on every device."""
         return cls(Slices.whole(devices), Slices.whole(devices))
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Slices of the rows and of the columns."""
+        """Numbers of slices of the rows and of the columns."""
         return self.rows.count, self.columns.count
 
     def then(self, inner: Spread) -> Spread:
@@ -94,19 +94,22 @@ class Spread:
 
 @lru_cache(maxsize=4096)
 def element_spread(element: Element, tensor: str) -> Spread:
-    """Where an element leaves a tensor between phases, over its first and its last dim.
+    """The resident layout of a tensor under one element, over its first and its last dim.
 
-    Raises `SequenceError` where what a device holds is no product of slices with common digits.
+    Raises `SequenceError` where the blocks of a device are not a product of slices with common
+    digits.
     """
     phase, last = ENDS[tensor]
-    found = layout(moving(element).movement, phase, tensor, last=last)
+    blocks_held = layout(moving(element).movement, phase, tensor, last=last)
     named = [dim for dim in tensor_dims(tensor) if dim in moving(element).sequence.grid]
     first, second = tensor_dims(tensor)[-2:]
-    spread = Spread(*(_slices(found, named.index(dim)) if dim in named
-                      else Slices.whole(found.ranks) for dim in (first, second)))  # fmt: skip
+    spread = Spread(*(_slices(blocks_held, named.index(dim)) if dim in named
+                      else Slices.whole(blocks_held.ranks) for dim in (first, second)))  # fmt: skip
     blocks = spread.rows.each * spread.columns.each
     cut = [count for count in spread.grid if count > 1]
-    if {len(own) for own in found.held} != {blocks} or [c for c in found.grid if c > 1] != cut:
+    if {len(blocks_of_rank) for blocks_of_rank in blocks_held.held} != {blocks} or [
+        c for c in blocks_held.grid if c > 1
+    ] != cut:
         raise SequenceError(
             f"expected slices of {first} by slices of {second} of {tensor} on every device, got "
             f"other blocks for {element.primitive.text(element.sides)}: this is not planned"
@@ -114,13 +117,13 @@ def element_spread(element: Element, tensor: str) -> Spread:
     return spread
 
 
-def _slices(found: Layout, dim: int) -> Slices:
-    """What the devices hold of one dim; more than that where digits do not tell it."""
-    digits = (found.grid[dim] - 1).bit_length()
-    own = [found.slices(rank, dim) for rank in range(found.ranks)]
+def _slices(layout: Layout, dim: int) -> Slices:
+    """Slices of one dim on the devices; a superset of them where digits cannot describe them."""
+    digits = (layout.grid[dim] - 1).bit_length()
+    by_rank = [layout.slices(rank, dim) for rank in range(layout.ranks)]
     fixed = (1 << digits) - 1
-    for slices in own:
-        for each in slices:
-            fixed &= ~(each ^ slices[0])
-    values = np.array([slices[0] & fixed for slices in own], np.uint32)
+    for slices in by_rank:
+        for index in slices:
+            fixed &= ~(index ^ slices[0])
+    values = np.array([slices[0] & fixed for slices in by_rank], np.uint32)
     return Slices(digits, fixed, values)

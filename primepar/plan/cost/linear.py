@@ -1,8 +1,9 @@
 """Time and memory of a linear operator under a sequence (PrimePar, equation 7).
 
-Every step of a phase takes as long as the longer of its products and of what hops meanwhile; sums
-follow. What a primitive moves is read off its movement; a cut makes the rest's tensors smaller, and
-its own sums are all-reduced over the device bits of all cuts that sum: the paper's group indicator.
+A step of a phase takes the longer of its products and its P2P hops; reductions follow. The
+transfers of a primitive are derived from its movement. A cut makes the tensors of the other
+elements smaller. Partial sums are all-reduced over the device bits of all cuts that sum: the
+paper's group indicator.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from primepar.schedule.operators import PRODUCTS, Linear, Phase
 MOMENTS = 8
 """Bytes that AdamW keeps for each parameter: two moments in float32."""
 MASTER = 4
-"""Bytes of its float32 copy where parameters are of a shorter type."""
+"""Bytes of the float32 copy of a parameter of a shorter type."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a cluster trains: `batch` sequences of `positions` tokens a step, in one data type."""
+    """Training on a cluster: `batch` sequences of `positions` tokens a step, in one data type."""
 
-    wires: ClusterLinks
+    links: ClusterLinks
     dtype: str
     batch: int
     positions: int
@@ -35,7 +36,7 @@ class Training:
     @property
     def cluster(self) -> Cluster:
         """The cluster."""
-        return self.wires.cluster
+        return self.links.cluster
 
     @property
     def rows(self) -> int:
@@ -49,7 +50,7 @@ class Training:
 
     @cached_property
     def kept(self) -> int:
-        """Bytes at rest for each parameter: itself, its gradient and AdamW's state."""
+        """Bytes kept for each parameter: itself, its gradient and AdamW's state."""
         return 2 * self.item + MOMENTS + (MASTER if self.item < 4 else 0)
 
     @cached_property
@@ -61,13 +62,13 @@ class Training:
         return {kind: self.cluster.passing(kind) for kind in ("linear", *KINDS)}
 
     def seconds(self, operations: float, elements: float, kind: str = "linear") -> float:
-        """Time of one device: operations at the achieved rate, elements through its memory."""
-        own = self._passing[kind]
-        touched = elements * self.item / own.memory_bandwidth
-        return own.launch + operations / self._rate + touched
+        """Seconds of a kernel: its launch, operations at the achieved rate, and memory traffic."""
+        passing = self._passing[kind]
+        touched = elements * self.item / passing.memory_bandwidth
+        return passing.launch + operations / self._rate + touched
 
     def update(self, elements: float) -> float:
-        """Time of AdamW for a parameter of which a device has so much; 0 where it is not known."""
+        """Seconds of AdamW for `elements` of a parameter; 0 where the cluster has no such time."""
         if "update" not in self.cluster.operators or not elements:
             return 0.0
         return self.seconds(0, elements, "update")
@@ -75,10 +76,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a training step, and bytes of a device: kept through it, and while it runs.
+    """Seconds of a training step, and bytes of a device: kept through it, and transient.
 
-    `kept` is parameters with their gradients and optimizer state, and what forward stashes;
-    `running` is what is there besides, at most: other operands, double buffers, sums.
+    `kept` is parameters with their gradients and optimizer state, and what forward stashes.
+    `running` is the peak of the rest: other operands, double buffers, partial sums.
     """
 
     seconds: float
@@ -91,37 +92,37 @@ def linear_cost(
 ) -> Cost:
     """Cost of one linear operator under a sequence, over a training step.
 
-    The weight of one that is `tied` rests elsewhere; it has a copy, and the gradient of that.
+    A `tied` operator has no weight of its own: it holds a copy of the table, and its gradient.
     """
     return _Linear(training, operator, candidate, tied).cost
 
 
 def linear_working(training: Training, operator: Linear, candidate: Candidate) -> float:
-    """Bytes of a device that are there besides what is kept while the operator runs, at most.
+    """Peak of the transient bytes of a device while the operator runs.
 
-    Without those in flight for the next step, which the `running` of its cost has too.
+    Without blocks in flight for the next step, which `Cost.running` includes.
     """
     return _Linear(training, operator, candidate, tied=False).working
 
 
-def alike(wires: ClusterLinks, candidate: Candidate) -> tuple[object, ...]:
-    """What the cost of a sequence depends on: sequences that have it alike cost the same.
+def cost_key(links: ClusterLinks, candidate: Candidate) -> tuple[object, ...]:
+    """What the cost of a sequence depends on: sequences with equal keys cost the same.
 
-    The order of the cuts says which device bits they take, and only the levels of these matter.
+    The order of the cuts decides which device bits they take, and only their levels matter.
     """
     mover = candidate.mover
-    moved = mover and (mover[0], tuple(wires.levels[bit] for bit in mover[1]))
-    return (moved, *sorted((id(cut), wires.levels[bit]) for cut, bits in candidate.cuts
+    moved = mover and (mover[0], tuple(links.levels[bit] for bit in mover[1]))
+    return (moved, *sorted((id(cut), links.levels[bit]) for cut, bits in candidate.cuts
                          for bit in bits))  # fmt: skip
 
 
 class _Linear:
-    """One linear operator under one sequence, while it is costed."""
+    """Evaluation of the cost of one linear operator under one sequence."""
 
     def __init__(
         self, training: Training, operator: Linear, candidate: Candidate, tied: bool
     ) -> None:
-        self.training, self.wires, self.tied = training, training.wires, tied
+        self.training, self.links, self.tied = training, training.links, tied
         self.cuts = tuple(candidate.cuts)
         mover = candidate.mover
         self.moving, self.bits = mover if mover is not None else (moving(), ())
@@ -139,41 +140,41 @@ class _Linear:
         return share
 
     def _size(self, shares: Shares) -> float:
-        """Elements on a device of what the primitive has so large shares of."""
+        """Elements on a device, by the primitive's shares of the tensors."""
         return sum(share * self.elements[tensor.removeprefix("d")] for tensor, share in shares)
 
     @property
     def cost(self) -> Cost:
         """Time and memory."""
-        item, rest = self.training.item, self._resting
+        item, rest = self.training.item, self._kept
         weight = 2 * item if self.tied else self.training.kept
         kept = rest["W"] * weight + rest["I"] * item
         update = 0.0 if self.tied else self.training.update(rest["W"])
-        return Cost(self._seconds() + update, kept, self._besides(self.moving.alive))
+        return Cost(self._seconds() + update, kept, self._besides(self.moving.live))
 
     @property
     def working(self) -> float:
-        """Bytes besides those kept, at the busiest step, without those in flight."""
+        """Transient bytes at the busiest step, without those in flight."""
         return self._besides(self.moving.working)
 
     @cached_property
-    def _resting(self) -> dict[str, float]:
-        """Elements of a device that are kept through the step, its gradient with a weight."""
+    def _kept(self) -> dict[str, float]:
+        """Elements of a device that are kept through the step; a weight has its gradient."""
         weight = self.moving.share("forward", "W") * self.elements["W"]
         stash = self.moving.share("gradient", "I") * self.elements["I"]
         return {"W": weight, "dW": weight, "I": stash}
 
     def _besides(self, steps: Iterable[Shares]) -> float:
-        """Bytes of tensors beyond those kept, at the busiest of some steps."""
+        """Bytes of tensors in addition to those kept, at the busiest of some steps."""
         return self.training.item * max(
-            sum(max(0.0, self._size(((tensor, share),)) - self._resting.get(tensor, 0.0))
+            sum(max(0.0, self._size(((tensor, share),)) - self._kept.get(tensor, 0.0))
                 for tensor, share in shares)
             for shares in steps
         )  # fmt: skip
 
     def _seconds(self) -> float:
-        levels = tuple(self.wires.levels[bit] for bit in self.bits)
-        shared = tuple(link.shared for link in self.wires.links)
+        levels = tuple(self.links.levels[bit] for bit in self.bits)
+        shared = tuple(link.shared for link in self.links.by_level)
         total = 0.0
         for phases in self.moving.phases:
             for stage in self.moving.stages(phases, levels, shared):
@@ -187,18 +188,18 @@ class _Linear:
         return total
 
     def _transfer(self, loads: tuple[Load, ...]) -> float:
-        """Ports of a shared level carry what all devices behind them receive."""
+        """Seconds of hops; a port of a shared level carries what all devices behind it receive."""
         busiest = {}
         for load in loads:
             behind = 1
-            if self.wires.links[load.level].shared:
-                behind = 1 << sum(self.wires.levels[bit] < load.level for bit in self.cut_bits)
+            if self.links.by_level[load.level].shared:
+                behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
             size = max(map(self._size, load.ports))
             busiest[load.level] = behind * size * self.training.item
-        return self.wires.transfer(busiest)
+        return self.links.transfer(busiest)
 
     def _all_reduce(self, phase: Phase) -> float:
         tensor = PRODUCTS[phase].writes
         bits = [bit for cut, bits in self.cuts if phase in cut.summed for bit in bits]
         size = self.moving.share(phase, tensor, last=True) * self.elements[tensor.removeprefix("d")]
-        return self.wires.all_reduce(bits, size * self.training.item)
+        return self.links.all_reduce(bits, size * self.training.item)

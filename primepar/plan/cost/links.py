@@ -1,7 +1,7 @@
-"""How long transfers take on the links of a cluster, by the device bits that they cross.
+"""Seconds of transfers on the links of a cluster, by the device bits that they cross.
 
-2^n devices have n bits, the outermost first. Two devices that differ in a bit are joined by that
-bit's level of links; a ring is as slow as the slowest level that it crosses.
+The numbers of 2^n devices have n bits, the outermost first. Two devices that differ in a bit are
+joined by that bit's level of links. A ring is as slow as the slowest level that it crosses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class ClusterLinks:
     bits: int
 
     def __post_init__(self) -> None:
-        for at, link in enumerate(self.cluster.links[:-1]):
+        for level, link in enumerate(self.cluster.links[:-1]):
             if link.joins < self.devices and link.joins & (link.joins - 1):
                 raise ClusterError(
-                    f"$.links[{at}].joins: expected a power of two for a plan of {self.devices} "
+                    f"$.links[{level}].joins: expected a power of two for a plan of {self.devices} "
                     f"devices, got {link.joins}: plan {1 << link.joins.bit_length() - 1} devices"
                 )
 
@@ -35,8 +35,8 @@ class ClusterLinks:
         return 1 << self.bits
 
     @cached_property
-    def links(self) -> tuple[Link, ...]:
-        """Levels that two of the devices may be joined by."""
+    def by_level(self) -> tuple[Link, ...]:
+        """The levels of links that join two of the devices, innermost first."""
         inner = [link for link in self.cluster.links if link.joins < self.devices]
         return self.cluster.links[: len(inner) + 1]
 
@@ -45,38 +45,38 @@ class ClusterLinks:
         """Level of every device bit."""
         weights = [1 << place for place in reversed(range(self.bits))]
         return tuple(
-            next(at for at, link in enumerate(self.links) if weight < link.joins)
+            next(level for level, link in enumerate(self.by_level) if weight < link.joins)
             for weight in weights
         )
 
     def below(self, level: int) -> int:
-        """Bits, of the innermost, that the level below joins."""
-        return sum(each < level for each in self.levels)
+        """Number of the innermost bits, those joined by the levels below this one."""
+        return sum(bit_level < level for bit_level in self.levels)
 
     def transfer(self, loads: Mapping[int, float]) -> float:
         """Seconds until every level has carried the bytes that its busiest port receives."""
         return max((self._seconds(level, load) for level, load in loads.items()), default=0.0)
 
     def _seconds(self, level: int, load: float) -> float:
-        link = self.links[level]
+        link = self.by_level[level]
         return link.latency + load / link.bandwidth if load else 0.0
 
-    def ring(self, bits: Sequence[int], sent: float, turns: int, collective: Collective) -> float:
+    def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
-        Every device sends `sent` bytes in so many `turns`. Where the slowest link is shared, all
+        Every device sends `sent` bytes in `steps` steps. Where the slowest link is shared, all
         rings that leave a group of its devices share it.
         """
-        if not bits or turns < 1:
+        if not bits or steps < 1:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
-        latency, bandwidth, alone = self.links[level].ring(collective)
-        share = min(bandwidth / self.streams(bits, level), alone)
-        return turns * latency + sent / share
+        latency, bandwidth, one_ring = self.by_level[level].ring(collective)
+        share = min(bandwidth / self.streams(bits, level), one_ring)
+        return steps * latency + sent / share
 
     def streams(self, bits: Sequence[int], level: int) -> int:
-        """Rings over these bits that share a port of a level."""
-        if not self.links[level].shared:
+        """Number of rings over these bits that share a port of a level."""
+        if not self.by_level[level].shared:
             return 1
         inside = sum(self.levels[bit] < level for bit in bits)
         return 1 << self.below(level) - inside

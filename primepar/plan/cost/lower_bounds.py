@@ -1,9 +1,12 @@
-"""What redistribution takes at least, however the device bits of each link level change places.
+"""Lower bounds of redistribution, valid for every order of the device bits of each link level.
 
-Sequences whose cuts take other bits of the same levels are of one class. What is looked at here is
-the same for all layouts of a class: how many digits of rows and columns a group of devices has in
-common, on which levels their bits lie, and how much the group holds. So a bound of one layout to
-another is one of all layouts of their classes. This is ours.
+Sequences whose cuts take other bits of the same levels are one class. The bounds use only what all
+layouts of a class have in common: which digits of rows and columns are equal within a group of
+devices, the levels of their bits, and how much the group holds. So a bound for two layouts is one
+for all pairs of layouts of their classes. This is ours.
+
+Example: a device needs 1/4 of a tensor, and its node of 4 devices can hold at most 1/8 of it. Then
+at least 1/8 per device comes over the network.
 
 Legend: G groups of devices, P, Q layouts, T kinds of digits.
 """
@@ -23,12 +26,12 @@ from primepar.plan.cost.links import ClusterLinks
 
 @dataclass(frozen=True)
 class LevelHoldings:
-    """What each group of so many devices holds in each of some layouts.
+    """What each group of `count` devices holds in each of some layouts.
 
-    `hull_P` are the digits that are fixed for a group, which may hold less than all boxes with
-    these (`is_box_P`), and `kinds_TP` those of them that are single
-    device bits of each level, then those that are not. `most_P` is the share of the tensor that a
-    group has at most, `copies_P` how many of its devices have the same of it at most.
+    `hull_P` are the digits that are fixed for a group: its hull is the box of these digits.
+    `is_box_P` states whether the group holds its whole hull. `kinds_TP` are the fixed digits that
+    equal single device bits of each level, then all others. `most_P` is the largest share of the
+    tensor that a group holds, `copies_P` the largest number of its devices with equal boxes.
     """
 
     count: int
@@ -40,75 +43,82 @@ class LevelHoldings:
     copies_P: Floats
 
     @classmethod
-    def of(cls, boxes: Boxes, wires: ClusterLinks, count: int) -> LevelHoldings:
-        """What some layouts say of groups of `count` devices."""
+    def of(cls, boxes: Boxes, links: ClusterLinks, count: int) -> LevelHoldings:
+        """The holdings of groups of `count` devices in some layouts."""
         hull, is_box_P = boxes.joined(count)
         groups = boxes.groups(count)
         distinct = 1 + (np.diff(np.sort(groups, axis=1), axis=1) > 0).sum(axis=1)
-        copies = sum((groups == each[:, None]).astype(np.int32) for each in groups.swapaxes(0, 1))
+        copies = sum(
+            (groups == member[:, None]).astype(np.int32) for member in groups.swapaxes(0, 1)
+        )
         most_P = distinct.max(axis=0) * boxes.sizes_P
-        return cls(count, hull.fixed_P, is_box_P, _kinds(hull, wires), boxes.sizes_P, most_P,
+        return cls(count, hull.fixed_P, is_box_P, _kinds(hull, links), boxes.sizes_P, most_P,
                    np.max(copies, axis=(0, 1)))  # fmt: skip
 
     def common(self, other: LevelHoldings) -> Floats:
-        """The most of what a group has in one layout that its devices have in the other, (P, Q).
+        """Upper bound of what a group's devices hold in `other` and the group holds here, (P, Q).
 
-        What they have in common lies in the hulls of both, and no more devices share it there.
+        Summed over its devices, as shares of the tensor. What both have in common is in both hulls,
+        and each part of it is on at most `copies_P` devices.
         """
         both_PQ = sizes(self.hull_P[:, None] | other.hull_P)
         both_PQ = np.minimum(both_PQ, np.minimum(self.most_P[:, None], other.most_P))
-        found: Floats = np.minimum(other.copies_P * both_PQ, self.count * other.sizes_P)
-        return found
+        most: Floats = np.minimum(other.copies_P * both_PQ, self.count * other.sizes_P)
+        return most
 
     def near(self, single: LevelHoldings) -> Floats:
-        """What of the box of a single device a group has if it has some, (P, Q); 0 if unknown."""
-        found = sizes(self.hull_P[:, None] | single.hull_P)
-        return np.where(self.is_box_P[:, None], found, np.float32(0))
+        """The share of a device's box that a group holds if it holds any, (P, Q); 0 if unknown."""
+        share = sizes(self.hull_P[:, None] | single.hull_P)
+        return np.where(self.is_box_P[:, None], share, np.float32(0))
 
     def apart(self, other: LevelHoldings) -> Bools:
-        """Whether some group has nothing in common in both layouts, (P, Q).
+        """Whether the two hulls of some group have nothing in common, (P, Q).
 
-        A digit of both hulls that is a bit of one level here, and there a bit of another level or
-        no bit at all, is not the same for all groups.
+        That is so if a digit of both hulls is a device bit of one level here, and a bit of another
+        level or no single bit there: then it differs for some group.
         """
         apart_PQ = self.hull_P[:, None] & other.hull_P
-        for own_P, its_Q in zip(self.kinds_TP, other.kinds_TP, strict=True):
-            apart_PQ &= ~(own_P[:, None] & its_Q)
+        for kinds_P, kinds_Q in zip(self.kinds_TP, other.kinds_TP, strict=True):
+            apart_PQ &= ~(kinds_P[:, None] & kinds_Q)
         return apart_PQ > 0
 
 
-def _kinds(hull: Boxes, wires: ClusterLinks) -> Digits:
-    """The digits that are single device bits of each level, then those that are not, (T, P)."""
-    bits = wires.bits
+def _kinds(hull: Boxes, links: ClusterLinks) -> Digits:
+    """The digits that equal single device bits, by level, then all other fixed digits, (T, P).
+
+    `words` has the digits that each device bit sets. A digit is single if one bit alone sets it and
+    if it is linear in the bits: the exclusive or of the set bits' words gives its value everywhere.
+    """
+    bits = links.bits
     words = [hull.values_DP[1 << (bits - 1 - place)] for place in range(bits)]
     once, twice = np.zeros_like(hull.fixed_P), hull.values_DP[0].copy()
     for word in words:
         twice |= once & word
         once |= word
-    ranks = np.arange(wires.devices)
-    told = np.zeros_like(hull.values_DP)
+    ranks = np.arange(links.devices)
+    linear_DP = np.zeros_like(hull.values_DP)
     for place, word in enumerate(words):
         is_set = (ranks >> (bits - 1 - place) & 1).astype(bool)
-        told[is_set] ^= word
-    single = once & ~twice & ~np.bitwise_or.reduce(told ^ hull.values_DP, axis=0)
-    found = np.zeros((len(wires.links) + 1, len(single)), np.uint32)
+        linear_DP[is_set] ^= word
+    single = once & ~twice & ~np.bitwise_or.reduce(linear_DP ^ hull.values_DP, axis=0)
+    kinds = np.zeros((len(links.by_level) + 1, len(single)), np.uint32)
     for place, word in enumerate(words):
-        found[wires.levels[place]] |= word & single
-    found[-1] = hull.fixed_P & ~single
-    return found
+        kinds[links.levels[place]] |= word & single
+    kinds[-1] = hull.fixed_P & ~single
+    return kinds
 
 
 @dataclass(frozen=True)
 class LeastWays:
-    """From each class of P layouts to each of Q, for the groups below each level of links.
+    """Bounds from each class of P layouts to each of Q, for the groups below each level of links.
 
-    `mean` is the share of the tensor that a device gets from outside of its group, on average of
-    all devices at least; `whole` is what it gets where a group has nothing of what it needs. `near`
-    is what of a device's need the groups that a level joins have, where they have some of it; this
-    is known where they hold boxes, and 0 elsewhere.
+    `mean` is a lower bound of the share of the tensor that a device receives from outside its
+    group, on average over all devices. `whole` is what it receives where its group has nothing of
+    what it needs. `near` is the part of a device's need that the group joined by a level holds,
+    where it holds any; it is known where groups hold boxes, and 0 elsewhere.
     """
 
-    wires: ClusterLinks
+    links: ClusterLinks
     mean: tuple[Floats, ...]
     whole: tuple[Floats, ...]
     near: tuple[Floats, ...]
@@ -116,64 +126,73 @@ class LeastWays:
     @classmethod
     def of(cls, layouts: Layouts, sources: Several[int], targets: Several[int]) -> LeastWays:
         """Bounds for the classes of these layouts."""
-        wires = layouts.wires
-        counts = [1 << wires.below(level) for level in range(len(wires.links))]
-        here, there = ([_held(layouts, numbers, count) for count in counts]
+        links = layouts.links
+        counts = [1 << links.below(level) for level in range(len(links.by_level))]
+        source_holdings, target_holdings = ([_held(layouts, numbers, count) for count in counts]
                        for numbers in (sources, targets))  # fmt: skip
-        pairs, need_Q = list(zip(here, there, strict=True)), there[0].sizes_P
-        mean = ((need_Q - one.common(other) / one.count).astype(np.float32) for one, other in pairs)
-        whole = (np.where(one.apart(other), need_Q, np.float32(0)) for one, other in pairs)
-        near = [one.near(there[0]) for one in here[1:]]
-        every = np.broadcast_to(need_Q, (len(sources), len(targets)))
-        return cls(wires, tuple(mean), tuple(whole), (*near, every))
+        pairs, need_Q = (
+            list(zip(source_holdings, target_holdings, strict=True)),
+            target_holdings[0].sizes_P,
+        )
+        mean = (
+            (need_Q - source.common(target) / source.count).astype(np.float32)
+            for source, target in pairs
+        )
+        whole = (np.where(source.apart(target), need_Q, np.float32(0)) for source, target in pairs)
+        near = [source.near(target_holdings[0]) for source in source_holdings[1:]]
+        all_PQ = np.broadcast_to(need_Q, (len(sources), len(targets)))
+        return cls(links, tuple(mean), tuple(whole), (*near, all_PQ))
 
     def seconds(self, size: float) -> NDArray[np.float64]:
-        """Least time of each way for a tensor of so many bytes.
+        """Lower bound of the seconds of each redistribution for a tensor of `size` bytes.
 
-        In that time a level brings no more than its ports can. What comes from outside of a group
-        comes by its own level or those above: by all of their ports together, or by those of the
-        one group that has nothing.
+        In that time no level carries more than its ports can. What comes from outside a group
+        passes its own level or those above: through all of their ports together, or through those
+        of the one group that has nothing.
         """
-        wires = self.wires
-        found = np.where(self.whole[0] > 0, self._alone(size), 0)
+        links = self.links
+        bound = np.where(self.whole[0] > 0, self._alone(size), 0)
         for level, (mean, whole) in enumerate(zip(self.mean, self.whole, strict=True)):
-            latency = min(each.latency for each in wires.links[level:])
-            for share, devices in ((mean, wires.devices), (whole, 1 << wires.below(level))):
+            latency = min(link.latency for link in links.by_level[level:])
+            for share, devices in ((mean, links.devices), (whole, 1 << links.below(level))):
                 ports = self._bandwidth(level, devices)
                 least = latency + share * np.float64(devices * size / ports)
-                np.maximum(found, least, out=found, where=share > 0)
-        return found
+                np.maximum(bound, least, out=bound, where=share > 0)
+        return bound
 
     def _alone(self, size: float) -> NDArray[np.float64]:
-        """Least time of a device that has nothing of what it needs.
+        """Lower bound of the seconds of a device that has nothing of what it needs.
 
-        The groups around it have nothing either up to one level, and from there on what is near.
+        The groups around it have nothing up to some level, and `near` from that level on. The bound
+        is the least over all such levels.
         """
-        found = np.full(self.mean[0].shape, np.inf)
+        shortest = np.full(self.mean[0].shape, np.inf)
         for first in range(len(self.near)):
-            took, had = np.zeros_like(found), 0 * self.near[0]
-            for link, near in zip(self.wires.links[first:], self.near[first:], strict=True):
-                least = link.latency + (near - had) * np.float64(size / link.bandwidth)
-                np.maximum(took, least, out=took, where=near > had)
-                had = near
-            np.minimum(found, took, out=found)
+            longest, covered = np.zeros_like(shortest), 0 * self.near[0]
+            for link, near in zip(self.links.by_level[first:], self.near[first:], strict=True):
+                least = link.latency + (near - covered) * np.float64(size / link.bandwidth)
+                np.maximum(longest, least, out=longest, where=near > covered)
+                covered = near
+            np.minimum(shortest, longest, out=shortest)
         known = np.all([near > 0 for near in self.near], axis=0)
-        return np.where(known, found, 0)
+        return np.where(known, shortest, 0)
 
     def _bandwidth(self, level: int, devices: int) -> float:
-        """Of all ports that a group of so many devices has, of a level and those above."""
+        """Bytes per second of all ports of a group of `devices`, at a level and those above."""
         total = 0.0
-        for at, link in enumerate(self.wires.links[level:], level):
-            behind = 1 << self.wires.below(at) if link.shared else 1
+        for number, link in enumerate(self.links.by_level[level:], level):
+            behind = 1 << self.links.below(number) if link.shared else 1
             total += max(1, devices // behind) * link.bandwidth
         return total
 
 
 def _held(layouts: Layouts, numbers: Several[int], count: int) -> LevelHoldings:
     """What groups of `count` devices hold in some layouts."""
-    at_once = max(1, AT_ONCE // layouts.wires.devices)
-    parts = [LevelHoldings.of(layouts.boxes(numbers[at : at + at_once]), layouts.wires, count)
-             for at in range(0, len(numbers), at_once)]  # fmt: skip
-    own = [(each.hull_P, each.is_box_P, each.kinds_TP, each.sizes_P, each.most_P, each.copies_P)
-           for each in parts]  # fmt: skip
-    return LevelHoldings(count, *(np.concatenate(each, axis=-1) for each in zip(*own, strict=True)))
+    at_once = max(1, AT_ONCE // layouts.links.devices)
+    parts = [LevelHoldings.of(layouts.boxes(numbers[first : first + at_once]), layouts.links, count)
+             for first in range(0, len(numbers), at_once)]  # fmt: skip
+    fields = [(part.hull_P, part.is_box_P, part.kinds_TP, part.sizes_P, part.most_P, part.copies_P)
+           for part in parts]  # fmt: skip
+    return LevelHoldings(
+        count, *(np.concatenate(part, axis=-1) for part in zip(*fields, strict=True))
+    )

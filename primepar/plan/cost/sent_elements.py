@@ -1,8 +1,8 @@
-"""Elements that leave every device: of a primitive's movement, and of sums over groups.
+"""Elements that every device sends: in a primitive's movement, and in collectives.
 
 A ring all-reduce over n devices sends 2 (n - 1) / n of the sum, an all-gather and a reduce-scatter
-n - 1 parts. A block that goes to several devices passes along a chain of them, and so do the parts
-of a sum that goes to one; all but the last device of a chain send.
+n - 1 parts. A block for several devices is passed along a chain of them, and so are the partial
+sums for one device; all but the last device of a chain send.
 """
 
 from __future__ import annotations
@@ -17,48 +17,49 @@ from primepar.schedule.movement import Hop, Movement, Return
 from primepar.schedule.operators import Index, Linear, Phase
 
 Amounts = tuple[Fraction, ...]
-"""Elements of every rank."""
+"""Elements, by rank."""
 Groups = tuple[tuple[int, ...], ...]
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
-    """The sum for every rank."""
-    return tuple(sum(own, Fraction(0)) for own in zip(*amounts, strict=True))
+    """The sum, rank by rank."""
+    return tuple(sum(of_rank, Fraction(0)) for of_rank in zip(*amounts, strict=True))
 
 
 def shares(layout: Layout, elements: int) -> Amounts:
-    """What every rank has of a tensor of so many elements."""
+    """What every rank holds of a tensor of `elements` elements."""
     return tuple(Fraction(len(held) * elements, prod(layout.grid)) for held in layout.held)
 
 
 def rows(layout: Layout, elements: int) -> Amounts:
-    """What every rank has of a tensor of so many elements that is cut as the rows are."""
+    """What every rank holds of a tensor of `elements` elements that is cut as the rows are."""
     ranks = range(layout.ranks)
-    return tuple(Fraction(len(layout.slices(each, 0)) * elements, layout.grid[0]) for each in ranks)
+    return tuple(Fraction(len(layout.slices(rank, 0)) * elements, layout.grid[0]) for rank in ranks)
 
 
-def all_reduced(groups: Groups, own: Sequence[Fraction]) -> Amounts:
-    """Rings over groups of ranks that have so many elements each; a rank in no group is alone."""
-    found = [Fraction(0)] * len(own)
+def all_reduced(groups: Groups, elements: Sequence[Fraction]) -> Amounts:
+    """What ring all-reduces over groups send; `elements` are those of every rank."""
+    sent = [Fraction(0)] * len(elements)
     for group in groups:
         for rank in group:
-            found[rank] += own[rank] * 2 * (len(group) - 1) / len(group)
-    return tuple(found)
+            sent[rank] += elements[rank] * 2 * (len(group) - 1) / len(group)
+    return tuple(sent)
 
 
-def gathered(groups: Groups, own: Sequence[Fraction]) -> Amounts:
-    """All-gathers of what the ranks of each group have, or reduce-scatters into it."""
-    found = [Fraction(0)] * len(own)
+def gathered(groups: Groups, elements: Sequence[Fraction]) -> Amounts:
+    """What all-gathers of the ranks' elements send, or reduce-scatters into them."""
+    sent = [Fraction(0)] * len(elements)
     for group in groups:
         for rank in group:
-            found[rank] += own[rank] * (len(group) - 1)
-    return tuple(found)
+            sent[rank] += elements[rank] * (len(group) - 1)
+    return tuple(sent)
 
 
 def summed_in_parts(groups: Groups, kept: Layout, elements: int) -> Amounts:
-    """Sums over each group into the part of the rows that every rank keeps, one block each.
+    """What reductions over each group send, into the part of the rows that every rank keeps.
 
-    Ranks of a group that keep the same part sum into one copy of each, and then the copies.
+    Ranks of a group that keep the same part are replicas. The group is divided into lines with one
+    replica of each part: reduce-scatters along the lines, then all-reduces over the replicas.
     """
     lines, copies = list[tuple[int, ...]](), list[tuple[int, ...]]()
     for group in groups:
@@ -67,28 +68,32 @@ def summed_in_parts(groups: Groups, kept: Layout, elements: int) -> Amounts:
             owners.setdefault(kept.held[rank][0], []).append(rank)
         lines += zip(*owners.values(), strict=True)
         copies += map(tuple, owners.values())
-    own = shares(kept, elements)
-    return total([gathered(tuple(lines), own), all_reduced(tuple(copies), own)])
+    parts = shares(kept, elements)
+    return total([gathered(tuple(lines), parts), all_reduced(tuple(copies), parts)])
 
 
-def moved(movement: Movement, operator: Linear, phases: tuple[Phase, ...]) -> Amounts:
-    """What a sequence sends in some phases of a linear operator of that shape."""
+def sent_by_sequence(movement: Movement, operator: Linear, phases: tuple[Phase, ...]) -> Amounts:
+    """What a sequence sends in some phases of a linear operator."""
     sizes = _Blocks(movement, operator)
-    found = [Fraction(0)] * movement.sequence.ranks
+    sent = [Fraction(0)] * movement.sequence.ranks
     for sweep in sweeps(movement, phases):
-        own = [movement.moved(phase) for phase in sweep]
-        opening = dict.fromkeys(hop for phase in own for hop in phase.prologue)
-        sizes.add_hops(found, opening)
+        phases_moved = [movement.moved(phase) for phase in sweep]
+        opening = dict.fromkeys(hop for phase in phases_moved for hop in phase.prologue)
+        sizes.add_hops(sent, opening)
         for step in range(movement.sequence.steps):
-            here = (hop for phase in own for hop in (*phase.operands[step], *phase.partials[step]))
-            sizes.add_hops(found, dict.fromkeys(here))
-            for each in (each for phase in own for each in phase.returns[step]):
-                sizes.add_return(found, each)
-    return tuple(found)
+            hops = (
+                hop
+                for phase in phases_moved
+                for hop in (*phase.operands[step], *phase.partials[step])
+            )
+            sizes.add_hops(sent, dict.fromkeys(hops))
+            for sum_ in (sum_ for phase in phases_moved for sum_ in phase.returns[step]):
+                sizes.add_return(sent, sum_)
+    return tuple(sent)
 
 
 class _Blocks:
-    """Elements of the blocks of one operator under one sequence."""
+    """Elements per block of one operator under one sequence."""
 
     def __init__(self, movement: Movement, operator: Linear) -> None:
         grid = movement.sequence.grid
@@ -97,23 +102,23 @@ class _Blocks:
             for tensor in ("I", "W", "O", "dI", "dW", "dO")
         }
 
-    def add_hops(self, found: list[Fraction], hops: Iterable[Hop]) -> None:
-        """Blocks that go to one rank or several: all but the last of these send them."""
-        ways: dict[tuple[str, Index, int], list[int]] = {}
+    def add_hops(self, sent: list[Fraction], hops: Iterable[Hop]) -> None:
+        """Add blocks that pass along a chain of ranks: all but the last rank send them."""
+        messages: dict[tuple[str, Index, int], list[int]] = {}
         for hop in hops:
-            ways.setdefault((hop.tensor, hop.index, hop.source), []).append(hop.target)
-        for (tensor, _, source), targets in ways.items():
+            messages.setdefault((hop.tensor, hop.index, hop.source), []).append(hop.target)
+        for (tensor, _, source), targets in messages.items():
             chain = sorted({source, *targets})
-            at = chain.index(source)
-            for rank in (*chain[at:], *chain[:at])[:-1]:
-                found[rank] += self.of[tensor]
+            start = chain.index(source)
+            for rank in (*chain[start:], *chain[:start])[:-1]:
+                sent[rank] += self.of[tensor]
 
-    def add_return(self, found: list[Fraction], each: Return) -> None:
-        """Parts of a sum that go to their homes, and the sum over several homes."""
-        block, homes = self.of[each.tensor], each.homes
-        if each.ranks != homes:
-            for home, senders in each.parts:
+    def add_return(self, sent: list[Fraction], sum_: Return) -> None:
+        """Add partial sums that return to their homes, and the all-reduce over several homes."""
+        block, homes = self.of[sum_.tensor], sum_.homes
+        if sum_.ranks != homes:
+            for home, senders in sum_.parts:
                 for rank in senders:
-                    found[rank] += block * (rank != home)
+                    sent[rank] += block * (rank != home)
         for rank in homes:
-            found[rank] += block * 2 * (len(homes) - 1) / len(homes)
+            sent[rank] += block * 2 * (len(homes) - 1) / len(homes)

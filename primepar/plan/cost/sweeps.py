@@ -1,8 +1,8 @@
-"""What one primitive does on its devices, read off its movement once, for every model and mesh.
+"""What one primitive computes, holds and sends, derived from its movement once for all models.
 
-Amounts are shares of a tensor, of the busiest port: a device, or where a level of links is shared a
-group of devices of the level below. A primitive that only cuts, in one step, and sums at most over
-all of its devices is a *cut*; any other one moves.
+Amounts are shares of a tensor at the busiest port: that of a device, or, where a level of links is
+shared, of a group of devices of the level below. A primitive of one step that only shards tensors
+and all-reduces over all of its devices is a *cut*. All others have transfers of their own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Load(NamedTuple):
 
 
 class SweepStep(NamedTuple):
-    """One step of a sweep: products and what hops meanwhile, then the sums that go home.
+    """One step of a sweep: products together with P2P hops, then sums that return to their homes.
 
-    `work` has the share of the operator's multiplications and the blocks that they touch, phase by
-    phase. A stage without work is what a sweep begins with.
+    `work` has, for each phase, the share of the operator's multiplications and of the blocks that
+    they touch. The first step has no work: it is the prologue.
     """
 
     work: tuple[tuple[float, Shares], ...]
@@ -44,13 +44,13 @@ class SweepStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Moving:
-    """The movement of one element over its own 2^k devices, or of none over one."""
+    """The movement of one element on its own 2^k devices, or of no element on one device."""
 
     sequence: Sequence
 
     @cached_property
     def movement(self) -> Movement:
-        """Its movement as a sequence of its own."""
+        """The movement of the element alone."""
         return Movement(self.sequence)
 
     @cached_property
@@ -60,36 +60,38 @@ class Moving:
 
     @cached_property
     def is_cut(self) -> bool:
-        """Whether nothing of it moves but sums over all its devices, each in place."""
+        """Whether its only communication is all-reduces over all of its devices, in place."""
         everyone = tuple(range(self.devices))
         moved = [self.movement.moved(phase) for phase in PRODUCTS]
-        in_place = all((each.homes, each.ranks) == (everyone, everyone)
-                       for phase in moved for each in phase.reductions)  # fmt: skip
+        in_place = all((reduction.homes, reduction.ranks) == (everyone, everyone)
+                       for phase in moved for reduction in phase.reductions)  # fmt: skip
         return in_place and self.sequence.steps == 1 and not any(map(_hops, moved))
 
     @cached_property
     def behaviour(self) -> tuple[object, ...]:
-        """What it does and where its tensors rest: the same for primitives that do the same."""
+        """A key of its blocks and resident layouts: equal for primitives that do the same."""
         sequence, movement = self.sequence, self.movement
         steps = range(self.sequence.steps)
         held = [movement.held(phase, tensor, step) for phase, product in PRODUCTS.items()
                 for tensor in (*product.reads, product.writes) for step in steps]  # fmt: skip
-        rests = [sequence.home(tensor, rank) for tensor in HOMES for rank in range(self.devices)]
+        homes_of_ranks = [
+            sequence.home(tensor, rank) for tensor in HOMES for rank in range(self.devices)
+        ]
         grid = tuple(sequence.grid.items())
         homes = not self.is_cut and (sequence.has_homes, sequence.keeps)
-        return grid, tuple(map(tuple, held)), tuple(rests), homes
+        return grid, tuple(map(tuple, held)), tuple(homes_of_ranks), homes
 
     @cached_property
     def summed(self) -> frozenset[Phase]:
-        """Phases whose output a cut sums over its devices."""
-        return frozenset(each for each in PRODUCTS if self.movement.moved(each).reductions)
+        """Phases whose output a cut all-reduces over its devices."""
+        return frozenset(phase for phase in PRODUCTS if self.movement.moved(phase).reductions)
 
     def share(self, phase: Phase, tensor: str, *, last: bool = False) -> float:
         """The largest share of a tensor on a device at the start or (`last`) end of a phase."""
         return _share(self, phase, tensor, last)
 
     def most(self, tensor: str, held: Holdings) -> float:
-        """The largest share of a tensor on a device that holds so much."""
+        """The share of a tensor on the device that holds most of its blocks in `held`."""
         grid = self.sequence.grid
         return max(map(len, held)) / prod(grid[d] for d in tensor_dims(tensor) if d in grid)
 
@@ -100,65 +102,65 @@ class Moving:
 
     def stages(self, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
                ) -> tuple[SweepStep, ...]:  # fmt: skip
-        """Steps of a sweep, with loads on links: each bit's level, and which levels are shared."""
+        """Steps of a sweep with link loads, for the level of each bit and whether it is shared."""
         return _stages(self, phases, levels, shared)
 
     @cached_property
-    def alive(self) -> tuple[Shares, ...]:
-        """Shares of tensors that are on a device at each step of each phase, with what arrives."""
-        return tuple(shares for phase in PRODUCTS for shares in self._alive(phase))
+    def live(self) -> tuple[Shares, ...]:
+        """Live shares of tensors at each step of each phase, with blocks that arrive."""
+        return tuple(shares for phase in PRODUCTS for shares in self._live(phase))
 
-    def _alive(self, phase: Phase) -> Iterator[Shares]:
+    def _live(self, phase: Phase) -> Iterator[Shares]:
         movement, (reads, writes) = self.movement, PRODUCTS[phase]
-        made = self.most(writes, movement.end(phase, writes))
+        largest = self.most(writes, movement.end(phase, writes))
         for step in range(self.sequence.steps):
             arriving = movement.moved(phase).operands[step]
-            found = [(each, self.most(each, self._with(phase, each, step, arriving)))
-                     for each in reads]  # fmt: skip
+            operands = [(tensor, self.most(tensor, self._with(phase, tensor, step, arriving)))
+                     for tensor in reads]  # fmt: skip
             now = self.most(writes, movement.held(phase, writes, step))
-            coming = self._largest(movement.moved(phase).partials[step])
-            yield (*found, (writes, max(made, now) + coming))
+            incoming = self._largest(movement.moved(phase).partials[step])
+            yield (*operands, (writes, max(largest, now) + incoming))
 
     @cached_property
     def working(self) -> tuple[Shares, ...]:
-        """Shares of tensors that are on a device at each step of each phase, but none in flight."""
-        movement, found = self.movement, []
+        """Live shares of tensors at each step of each phase, without blocks in flight."""
+        movement, steps = self.movement, []
         for phase, (reads, writes) in PRODUCTS.items():
-            made = movement.end(phase, writes)
+            result = movement.end(phase, writes)
             for step in range(self.sequence.steps):
-                held = [(each, self._with(phase, each, step, ())) for each in reads]
-                held += [(writes, made), (writes, movement.held(phase, writes, step))]
+                held = [(tensor, self._with(phase, tensor, step, ())) for tensor in reads]
+                held += [(writes, result), (writes, movement.held(phase, writes, step))]
                 shares: dict[str, float] = {}
                 for tensor, blocks in held:
                     share = self.block(tensor) * max(map(len, blocks))
                     shares[tensor] = max(share, shares.get(tensor, 0.0))
-                found.append(tuple(shares.items()))
-        return tuple(found)
+                steps.append(tuple(shares.items()))
+        return tuple(steps)
 
     def _with(self, phase: Phase, tensor: str, step: int, arriving: Iterable[Hop]) -> Holdings:
         movement = self.movement
-        here = both(movement.held(phase, tensor, step), movement.resident(phase, tensor))
-        more: list[set[tuple[int, ...]]] = [set() for _ in here]
+        local = both(movement.held(phase, tensor, step), movement.resident(phase, tensor))
+        received: list[set[tuple[int, ...]]] = [set() for _ in local]
         for hop in arriving:
             if hop.tensor == tensor:
-                more[hop.target].add(hop.index)
-        return both(here, [frozenset(blocks) for blocks in more])
+                received[hop.target].add(hop.index)
+        return both(local, [frozenset(blocks) for blocks in received])
 
     def _largest(self, hops: tuple[Hop, ...]) -> float:
-        found = [0.0] * self.devices
+        received = [0.0] * self.devices
         for hop in hops:
-            found[hop.target] += self.block(hop.tensor)
-        return max(found)
+            received[hop.target] += self.block(hop.tensor)
+        return max(received)
 
     def block(self, tensor: str) -> float:
-        """The share that one block is."""
+        """The share of one block in its tensor."""
         grid = self.sequence.grid
         return 1 / prod(grid[dim] for dim in tensor_dims(tensor) if dim in grid)
 
 
 @lru_cache(maxsize=1024)
 def moving(*elements: Element) -> Moving:
-    """The movement of an element, or of none, derived once."""
+    """The movement of an element, or of none, cached."""
     return Moving(Sequence(elements))
 
 
@@ -167,89 +169,89 @@ def _hops(moved: PhaseMovement) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _share(own: Moving, phase: Phase, tensor: str, last: bool) -> float:
-    movement = own.movement
+def _share(moving: Moving, phase: Phase, tensor: str, last: bool) -> float:
+    movement = moving.movement
     held = movement.end(phase, tensor) if last else movement.start(phase, tensor)
-    return own.most(tensor, held)
+    return moving.most(tensor, held)
 
 
 @lru_cache(maxsize=4096)
 def _stages(
-    own: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
+    moving: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
 ) -> tuple[SweepStep, ...]:
-    moved = [own.movement.moved(phase) for phase in phases]
-    ports = _Ports(own, levels, shared)
+    moved = [moving.movement.moved(phase) for phase in phases]
+    ports = _Ports(moving, levels, shared)
     opening = dict.fromkeys(hop for phase in moved for hop in phase.prologue)
     stages = [SweepStep((), ports.hops(opening), ())]
-    for step in range(own.sequence.steps):
+    for step in range(moving.sequence.steps):
         hops = dict.fromkeys(hop for phase in moved
                              for hop in (*phase.operands[step], *phase.partials[step]))  # fmt: skip
-        returns = [each for phase in moved for each in phase.returns[step]]
-        work = tuple(_work(own, phase, step) for phase in phases)
+        returns = [sum_ for phase in moved for sum_ in phase.returns[step]]
+        work = tuple(_work(moving, phase, step) for phase in phases)
         stages.append(SweepStep(work, ports.hops(hops), ports.returns(returns)))
     return tuple(stages)
 
 
-def _work(own: Moving, phase: Phase, step: int) -> tuple[float, Shares]:
-    """The largest share of the multiplications of a device, and the blocks of its products."""
-    grid = own.sequence.grid
+def _work(moving: Moving, phase: Phase, step: int) -> tuple[float, Shares]:
+    """The largest share of the multiplications on a device, and the shares that they touch."""
+    grid = moving.sequence.grid
     named = [dim for dim in DIMS if dim in grid]
-    every = prod(grid[dim] for dim in named)
-    slices = own.movement.slices(phase, step)
-    share = max(prod(len(each[dim]) for dim in named) for each in slices) / every
+    blocks = prod(grid[dim] for dim in named)
+    slices = moving.movement.slices(phase, step)
+    share = max(prod(len(tensor[dim]) for dim in named) for tensor in slices) / blocks
     reads, writes = PRODUCTS[phase]
     return share, tuple(
-        (each, max(map(len, own.movement.held(phase, each, step))) * own.block(each))
-        for each in (*reads, writes)
+        (tensor, max(map(len, moving.movement.held(phase, tensor, step))) * moving.block(tensor))
+        for tensor in (*reads, writes)
     )
 
 
 @dataclass(frozen=True)
 class _Ports:
-    """Loads of hops and returns, port by port."""
+    """Loads of hops and returns, by port."""
 
-    own: Moving
+    moving: Moving
     levels: tuple[int, ...]
     shared: tuple[bool, ...]
 
-    def _level(self, one: int, other: int) -> int:
+    def _level(self, rank: int, other: int) -> int:
         """Level of the links between two devices."""
         bits = len(self.levels)
-        apart = (place for place in range(bits) if (one ^ other) >> (bits - 1 - place) & 1)
-        return max(self.levels[place] for place in apart)
+        different = (place for place in range(bits) if (rank ^ other) >> (bits - 1 - place) & 1)
+        return max(self.levels[place] for place in different)
 
     def _port(self, level: int, rank: int) -> int:
         """The device, or its group of the level below where the level is shared."""
-        inside = sum(each < level for each in self.levels) if self.shared[level] else 0
+        inside = sum(bit_level < level for bit_level in self.levels) if self.shared[level] else 0
         return rank >> inside
 
     def hops(self, hops: Iterable[Hop]) -> tuple[Load, ...]:
-        """A block that comes to several devices behind one port comes through it once."""
-        found = {
+        """Loads of hops: a block for several devices behind one port passes that port once."""
+        received = {
             (level, self._port(level, hop.target), hop.tensor, hop.index)
             for hop in hops
             for level in [self._level(hop.source, hop.target)]
         }
-        return _loads((level, port, tensor, self.own.block(tensor))
-                      for level, port, tensor, _ in found)  # fmt: skip
+        return _loads((level, port, tensor, self.moving.block(tensor))
+                      for level, port, tensor, _ in received)  # fmt: skip
 
     def returns(self, returns: Iterable[Return]) -> tuple[Load, ...]:
-        """Sums as rings: a reduction sends each block once per device, an all-reduce twice."""
-        return _loads(amount for each in returns for amount in self._return(each))
+        """Loads of sums as rings: a reduce sends a block once per device, an all-reduce twice."""
+        return _loads(amount for sum_ in returns for amount in self._return(sum_))
 
-    def _return(self, each: Return) -> Iterator[tuple[int, int, str, float]]:
-        block, homes = self.own.block(each.tensor), each.homes
-        everywhere = each.ranks == homes
-        for home, senders in () if everywhere else each.parts:
+    def _return(self, sum_: Return) -> Iterator[tuple[int, int, str, float]]:
+        block, homes = self.moving.block(sum_.tensor), sum_.homes
+        everywhere = sum_.ranks == homes
+        for home, senders in () if everywhere else sum_.parts:
             others = [rank for rank in senders if rank != home]
-            yield from self._through(each.tensor, (home, *others), block, home)
+            yield from self._through(sum_.tensor, (home, *others), block, home)
         if len(homes) > 1:
-            yield from self._through(each.tensor, homes, 2 * (len(homes) - 1) / len(homes) * block)
+            yield from self._through(sum_.tensor, homes, 2 * (len(homes) - 1) / len(homes) * block)
 
     def _through(
         self, tensor: str, group: tuple[int, ...], amount: float, home: int | None = None
     ) -> Iterator[tuple[int, int, str, float]]:
-        """What every port of a group but the home's gets of a ring."""
+        """What a ring sends through every port of a group but that of the home."""
         if len(group) < 2:
             return
         level = max(self._level(group[0], rank) for rank in group[1:])

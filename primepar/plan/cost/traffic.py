@@ -1,7 +1,7 @@
-"""What every device sends in a training step of a plan: predicted from movement and layouts.
+"""The elements that every device sends in a training step, predicted from movement and layouts.
 
-The time of a search looks at the busiest port of each level; here the same movement is read device
-by device, as emulator and executor count.
+The times of a search are those of the busiest port of each level. Here the same movement is counted
+device by device, as emulator and executor do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from primepar.plan.cost.sent_elements import (
     Amounts,
     all_reduced,
     gathered,
-    moved,
     rows,
+    sent_by_sequence,
     shares,
     summed_in_parts,
     total,
@@ -27,7 +27,7 @@ from primepar.plan.layouts import (
     Edge,
     edges,
     ends,
-    gradients_alike,
+    gradient_groups,
     lookup,
     padded_vocabulary,
     parameter_place,
@@ -40,49 +40,51 @@ from primepar.schedule.operators import Linear, Phase
 from primepar.schedule.redistribute import sent as redistributed
 
 SWEEPS: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "gradient"))
-"""Phases of a linear operator that a step runs on their own."""
+"""Phases of a linear operator that a training step runs as one sweep."""
 
 
 @dataclass(frozen=True)
 class PredictedTraffic:
-    """Elements that leave every rank in a step.
+    """Elements that every rank sends in a training step.
 
-    `operators` has what each one sends itself, with the sums of its gradients; `edges` what goes
-    from the first operator to the second, and the gradient back.
+    `operators` has what each operator sends itself, with the reductions of its gradients. `edges`
+    has the redistribution from the first operator to the second, and of the gradient back.
     """
 
     operators: Mapping[str, Amounts]
     edges: Mapping[tuple[str, str], Amounts]
 
     norm: Amounts
-    """For the norm of the gradient, a few numbers."""
+    """Sums of squares, for the norm of the gradient."""
 
     @cached_property
     def total(self) -> Amounts:
-        """Of all operators and edges together, and for the norm."""
+        """Elements of all operators and edges together, and of the norm."""
         return total([*self.operators.values(), *self.edges.values(), self.norm])
 
     def bytes(self, dtype: str) -> tuple[int, ...]:
-        """What leaves every rank in a data type, in whole bytes, a part of one being one."""
-        return tuple(-(-each.numerator * BYTES[dtype] // each.denominator) for each in self.total)
+        """Bytes that every rank sends in a data type, rounded up."""
+        return tuple(
+            -(-elements.numerator * BYTES[dtype] // elements.denominator) for elements in self.total
+        )
 
 
 def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
-    """What a step of `batch` sequences of `positions` tokens sends.
+    """What a training step of `batch` sequences of `positions` tokens sends.
 
-    Raises `PlanError` for a batch that the plan does not divide.
+    Raises `PlanError` for a batch that the plan cannot cut.
     """
     plan.check_batch(batch, positions)
     step = _Step(plan, batch, positions)
-    own = {each.name: step.operator(each) for each in plan.operators}
-    between = {(each.producer, each.consumer): step.edge(each) for each in edges(plan)}
-    numbers = [Fraction(len(gradients_alike(plan)))] * plan.ranks
-    return PredictedTraffic(own, between, all_reduced((tuple(range(plan.ranks)),), numbers))
+    by_operator = {item.name: step.operator(item) for item in plan.operators}
+    by_edge = {(item.producer, item.consumer): step.edge(item) for item in edges(plan)}
+    numbers = [Fraction(len(gradient_groups(plan)))] * plan.ranks
+    return PredictedTraffic(by_operator, by_edge, all_reduced((tuple(range(plan.ranks)),), numbers))
 
 
 @dataclass
 class _Step:
-    """One step while its traffic is counted; layers that are alike are counted once."""
+    """Traffic of one training step; equal layers are counted once."""
 
     plan: Plan
     batch: int
@@ -98,29 +100,33 @@ class _Step:
         return padded_vocabulary(self.plan)
 
     def edge(self, edge: Edge) -> Amounts:
-        """The tensor to the consumer, and the gradient back."""
+        """The redistribution of the tensor to the consumer, and of its gradient back."""
         size = (self.rows if edge.rows is None else edge.rows) * edge.features
         operators = (self.plan.operator(name) for name in (edge.producer, edge.consumer))
-        key = size, *((each.kind, self.plan.sequences[each.name]) for each in operators)
+        key = size, *((way.kind, self.plan.sequences[way.name]) for way in operators)
         if key not in self._known:
-            ways = edge.forward, edge.backward
-            self._known[key] = total(self._way(each.source, each.target, size) for each in ways)
+            redistributions = edge.forward, edge.backward
+            self._known[key] = total(
+                self._way(way.source, way.target, size) for way in redistributions
+            )
         return self._known[key]
 
     def _way(self, source: Layout, target: Layout, size: int) -> Amounts:
         return tuple(size * share for share in redistributed(source, target))
 
     def operator(self, operator: Operator) -> Amounts:
-        """What an operator sends in all phases, and to sum the gradients of its parameters."""
-        own = operator.name.split(".")[-1] if operator.name.startswith("blocks.") else operator.name
-        key = own, self.plan.sequences[operator.name]
+        """What an operator sends in all phases, and to reduce the gradients of its parameters."""
+        name = (
+            operator.name.split(".")[-1] if operator.name.startswith("blocks.") else operator.name
+        )
+        key = name, self.plan.sequences[operator.name]
         if key not in self._known:
             sent: Iterator[Amounts] = getattr(self, f"_{operator.kind}")(operator)
             self._known[key] = total([(Fraction(0),) * self.plan.ranks, *sent])
         return self._known[key]
 
     def _gradients(self, *parameters: tuple[str, int]) -> Iterator[Amounts]:
-        """Sums of gradients over the ranks that share a parameter of so many elements."""
+        """All-reduces of gradients over the ranks that replicate parameters: names and sizes."""
         for name, elements in parameters:
             if name in self.plan.model.parameter_shapes:
                 place = parameter_place(self.plan, name)
@@ -131,21 +137,21 @@ class _Step:
         shape = Linear(M=self.rows, N=operator.N, K=columns)
         movement = movement_of(str(self.plan.sequence(operator.name)), True)
         for phases in SWEEPS:
-            yield moved(movement, shape, phases)
+            yield sent_by_sequence(movement, shape, phases)
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 
     def _norm(self, operator: Operator) -> Iterator[Amounts]:
-        """Means and mean squares of the rows, and both sums of backward at once."""
+        """Means and mean squares of the rows in forward, and two sums in backward."""
         name, layout = operator.name, ends(self.plan, operator.name).output
         means = 1 + (f"{name}.bias" in self.plan.model.parameter_shapes)
         yield all_reduced(layout.peers_along(1), rows(layout, 2 * means * self.rows))
         yield from self._gradients((f"{name}.weight", operator.K), (f"{name}.bias", operator.K))
 
     def _attention(self, operator: Operator) -> Iterator[Amounts]:
-        """Keys and values of a sequence gathered, and their gradients scattered."""
+        """The all-gather of keys and values, and the reduce-scatter of their gradients."""
         model, layout = self.plan.model, ends(self.plan, operator.name).output
         keys = shares(layout, self.rows * 2 * model.kv_heads * model.head_dim)
-        yield gathered(sequence_lines(layout, self.batch), [2 * own for own in keys])
+        yield gathered(sequence_lines(layout, self.batch), [2 * elements for elements in keys])
 
     def _activation(self, _: Operator) -> Iterator[Amounts]:
         yield from ()
@@ -154,7 +160,7 @@ class _Step:
         yield from ()
 
     def _embedding(self, operator: Operator) -> Iterator[Amounts]:
-        """Partial rows summed in parts, which then go to the output; gradients go back whole."""
+        """Partial rows are reduced in parts and redistributed; gradients come back whole."""
         plan, columns, output = self.plan, operator.K, ends(self.plan, operator.name).output
         whole, kept = lookup(plan), summed_rows(plan)
         yield summed_in_parts(whole.peers_along(1), kept, self.rows * columns)
@@ -166,7 +172,7 @@ class _Step:
         )
 
     def _loss(self, operator: Operator) -> Iterator[Amounts]:
-        """The largest of each row, its sum and its target; and the mean, one number."""
+        """All-reduces of each row's maximum, sum and target, and of the mean."""
         layout = ends(self.plan, operator.name).input
         yield all_reduced(layout.peers_along(1), rows(layout, 3 * self.rows))
         yield all_reduced(layout.peers_along(0), [Fraction(1)] * self.plan.ranks)

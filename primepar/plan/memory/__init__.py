@@ -1,1 +1,1 @@
-"""The most that a device holds in a training step of a plan: derived from movement and layouts."""
+"""Peak memory of every device in a training step of a plan, from movement and layouts."""

@@ -1,7 +1,9 @@
-"""Tensors that come and go on the devices: when they are made, read for the last time, and moved.
+"""Liveness of tensors on the devices: when they are written, last read, and redistributed.
 
-A tensor lies in blocks. Work on it goes block by block, and what is read for the last time goes as
-its blocks are done with, so that a tensor that takes the place of another one needs one block more.
+A tensor is stored in blocks, and operators work block by block. At its last read, each block of a
+tensor is freed as soon as it has been read. So a tensor that replaces another of its size needs one
+additional block, not a second tensor. Example: y of 4 blocks is computed from x of 4 blocks, which
+is not read again; the peak is 5 blocks.
 
 Legend: R ranks.
 """
@@ -25,129 +27,141 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Lies:
-    """One tensor of `size` elements: between which cuts its blocks lie, and a rank's elements."""
+class PlacedTensor:
+    """One tensor of `size` elements: the cuts between its blocks, and the elements of each rank."""
 
     cells: Cells
     size: int
-    own_R: Ints
+    local_R: Ints
 
     @classmethod
-    def in_layout(cls, layout: Layout, size: int) -> Lies:
-        """In the blocks of a layout."""
+    def in_layout(cls, layout: Layout, size: int) -> PlacedTensor:
+        """A tensor in the blocks of a layout."""
         return cls(Cells.even(layout.grid), size, shares(layout, size))
 
     @property
     def block(self) -> int:
-        """Elements of its largest block."""
+        """Elements of the largest block."""
         return _block(self.cells, self.size)
 
 
 class _Event(NamedTuple):
-    """Something that is done, on blocks of so many elements, or else with `most_R` more."""
+    """One operation, on blocks of `block` elements, or else with `most_R` additional elements."""
 
-    reads: tuple[Lies, ...] = ()
-    writes: tuple[Lies, ...] = ()
+    reads: tuple[PlacedTensor, ...] = ()
+    writes: tuple[PlacedTensor, ...] = ()
     block: int = 0
     most_R: Ints | None = None
     times: int | None = None
-    """How often that which came and went since the last such event comes and goes again."""
+    """How often the events since the last repetition are repeated; None for an operation."""
 
 
 @dataclass
 class Lifetimes:
-    """Everything that happens on the devices of a program, in order."""
+    """Operations on the devices of a program, in order, and the peak that follows from them."""
 
     ranks: int
-    _there: list[Lies] = field(default_factory=list)
+    _initial: list[PlacedTensor] = field(default_factory=list)
     _events: list[_Event] = field(default_factory=list)
     _kept: set[int] = field(default_factory=set)
 
-    def begin(self, lies: Lies, times: int = 1) -> Lies:
-        """Have a tensor there from the start, and others like it, so many in all."""
-        self._there += [lies] * times
-        return lies
+    def begin(self, tensor: PlacedTensor, times: int = 1) -> PlacedTensor:
+        """Add `times` equal tensors that are live from the start."""
+        self._initial += [tensor] * times
+        return tensor
 
     def repeat(self, times: int = 0) -> None:
-        """Let what was done since the last call be done so many times more, with the same gain.
+        """Repeat what was done since the last call `times` more times, for equal layers.
 
-        Each time the most is as much more as the last: the first and the last time have the most,
-        of which the last is yet to come.
+        Each repetition adds the same number of live elements. So the peak is in the first or in the
+        last one. The last one is not skipped: it is recorded after this call.
         """
         self._events.append(_Event(times=times))
 
-    def keep(self, lies: Lies) -> None:
-        """Let a tensor stay to the end."""
-        self._kept.add(id(lies))
+    def keep(self, tensor: PlacedTensor) -> None:
+        """Keep a tensor live to the end."""
+        self._kept.add(id(tensor))
 
-    def make(self, lies: Lies, *reads: Lies) -> Lies:
-        """Make a tensor, block by block, of others."""
-        self._events.append(_Event(reads, (lies,), lies.block))
-        return lies
+    def make(self, tensor: PlacedTensor, *reads: PlacedTensor) -> PlacedTensor:
+        """Write a tensor, block by block, from others."""
+        self._events.append(_Event(reads, (tensor,), tensor.block))
+        return tensor
 
-    def run(self, most_R: Ints, reads: Sequence[Lies], writes: Sequence[Lies]) -> None:
-        """Do what needs so much beside all that is there before."""
+    def run(
+        self, most_R: Ints, reads: Sequence[PlacedTensor], writes: Sequence[PlacedTensor]
+    ) -> None:
+        """Record an operation that needs `most_R` elements in addition to all live ones."""
         self._events.append(_Event(tuple(reads), tuple(writes), most_R=most_R))
 
-    def reblocked(self, lies: Lies, cells: Cells, copy: bool = False) -> Lies:
-        """The same data in other blocks: cut where either is cut, then joined.
+    def reblocked(self, tensor: PlacedTensor, cells: Cells, copy: bool = False) -> PlacedTensor:
+        """The same data in other blocks: cut wherever either is cut, then joined.
 
-        With `copy` it gets blocks of its own always.
+        With `copy` the result always has blocks of its own.
         """
-        pairs = zip(lies.cells.cuts, cells.cuts, strict=True)
-        fine = Cells(tuple(tuple(sorted({*one, *other})) for one, other in pairs))
-        if fine != lies.cells or copy:
-            lies = self._anew(lies, fine, lies.block)
-        return lies if fine == cells else self._anew(lies, cells, _block(cells, lies.size))
+        pairs = zip(tensor.cells.cuts, cells.cuts, strict=True)
+        fine = Cells(tuple(tuple(sorted({*before, *after})) for before, after in pairs))
+        if fine != tensor.cells or copy:
+            tensor = self._anew(tensor, fine, tensor.block)
+        return tensor if fine == cells else self._anew(tensor, cells, _block(cells, tensor.size))
 
-    def _anew(self, lies: Lies, cells: Cells, block: int) -> Lies:
-        found = Lies(cells, lies.size, lies.own_R)
-        self._events.append(_Event((lies,), (found,), block))
-        return found
+    def _anew(self, tensor: PlacedTensor, cells: Cells, block: int) -> PlacedTensor:
+        result = PlacedTensor(cells, tensor.size, tensor.local_R)
+        self._events.append(_Event((tensor,), (result,), block))
+        return result
 
-    def moved(self, lies: Lies, way: Way, cells: Cells, shared: bool = False) -> Lies:
-        """A tensor in another layout and in other blocks; a copy where it is `shared`."""
+    def moved(
+        self, tensor: PlacedTensor, way: Way, cells: Cells, shared: bool = False
+    ) -> PlacedTensor:
+        """A tensor redistributed to another layout and other blocks; a copy where `shared`."""
         if way.source == way.target:
-            return self.reblocked(lies, cells)
-        lies = self.reblocked(lies, Cells.of(way.source, way.target), copy=shared)
-        there, both = (_elements(share, lies.size) for share in _meeting(way))
-        found = Lies(lies.cells, lies.size, there)
-        self.run(both - lies.own_R, [lies], [found])
-        return self.reblocked(found, cells)
+            return self.reblocked(tensor, cells)
+        tensor = self.reblocked(tensor, Cells.of(way.source, way.target), copy=shared)
+        in_target, in_either = (_elements(share, tensor.size) for share in _meeting(way))
+        result = PlacedTensor(tensor.cells, tensor.size, in_target)
+        self.run(in_either - tensor.local_R, [tensor], [result])
+        return self.reblocked(result, cells)
 
     @property
     def peak_R(self) -> Ints:
-        """The most elements that are there at once."""
-        ends = {id(each): at for at, event in enumerate(self._events) for each in event.reads}
-        now_R = sum((each.own_R for each in self._there), np.zeros(self.ranks, np.int64))
-        peak_R, last_R = now_R.copy(), now_R
-        for at, event in enumerate(self._events):
+        """The peak of live elements."""
+        last_reads = {
+            id(tensor): index for index, event in enumerate(self._events) for tensor in event.reads
+        }
+        live_R = sum((tensor.local_R for tensor in self._initial), np.zeros(self.ranks, np.int64))
+        peak_R, last_R = live_R.copy(), live_R
+        for index, event in enumerate(self._events):
             if event.times is not None:
-                last_R = now_R = now_R + event.times * (now_R - last_R)
+                last_R = live_R = live_R + event.times * (live_R - last_R)
                 continue
-            gone = {id(each): each.own_R for each in event.reads
-                    if ends[id(each)] == at and id(each) not in self._kept}  # fmt: skip
-            gone_R = sum(gone.values(), np.zeros_like(now_R))
-            np.maximum(peak_R, now_R + self._more(event, gone_R), out=peak_R)
-            now_R = now_R - gone_R
-            now_R = sum((each.own_R for each in event.writes), now_R)
+            gone = {
+                id(tensor): tensor.local_R
+                for tensor in event.reads
+                if last_reads[id(tensor)] == index and id(tensor) not in self._kept
+            }
+            gone_R = sum(gone.values(), np.zeros_like(live_R))
+            np.maximum(peak_R, live_R + self._more(event, gone_R), out=peak_R)
+            live_R = live_R - gone_R
+            live_R = sum((tensor.local_R for tensor in event.writes), live_R)
         return peak_R
 
     @staticmethod
     def _more(event: _Event, gone_R: Ints) -> Ints:
-        """What an event needs beside all that is there before it."""
+        """Elements that an event needs in addition to all that are live before it.
+
+        Of the n blocks written, n - 1 come while blocks of the freed tensors go.
+        """
         if event.most_R is not None:
             return event.most_R
-        made_R = sum((each.own_R for each in event.writes), np.zeros_like(gone_R))
+        made_R = sum((tensor.local_R for tensor in event.writes), np.zeros_like(gone_R))
         blocks_R = np.maximum(1, made_R // max(1, event.block))
         more: Ints = made_R + (blocks_R - 1) * np.maximum(0, made_R - gone_R)
         return -(-more // blocks_R)
 
 
 def shares(layout: Layout, size: int) -> Ints:
-    """Elements of every rank of a tensor of that size."""
+    """Elements of every rank, of a tensor of `size` elements."""
     parts = prod(layout.grid)
-    return np.array([len(own) * size // parts for own in layout.held], np.int64)
+    return np.array([len(blocks) * size // parts for blocks in layout.held], np.int64)
 
 
 @lru_cache(maxsize=4096)
@@ -158,14 +172,14 @@ def _block(cells: Cells, size: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _meeting(way: Way) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Shares of a tensor that every rank has in the target, and in either layout."""
+    """Shares of a tensor that every rank holds in the target, and in either layout."""
     cells = Cells.of(way.source, way.target)
-    found = np.zeros((2, way.source.ranks))
+    shares = np.zeros((2, way.source.ranks))
     for rank in range(way.source.ranks):
-        here, there = set(cells.held(way.source, rank)), set(cells.held(way.target, rank))
-        for at, own in enumerate((there, here | there)):
-            found[at, rank] = sum(map(cells.count, own)) / cells.parts
-    return found[0], found[1]
+        source, target = set(cells.held(way.source, rank)), set(cells.held(way.target, rank))
+        for number, blocks in enumerate((target, source | target)):
+            shares[number, rank] = sum(map(cells.count, blocks)) / cells.parts
+    return shares[0], shares[1]
 
 
 def _elements(share_R: NDArray[np.float64], size: int) -> Ints:

@@ -1,8 +1,8 @@
-"""The most that every device of a plan holds in a training step: predicted, operator by operator.
+"""Peak memory of every device of a plan in a training step, predicted operator by operator.
 
-Parameters and AdamW's moments are there from the start. What forward stashes stays until backward
-has read it; gradients come one by one, and stay until their update. Every tensor lies where the
-plan's layouts say, in the blocks in which it is worked on.
+Parameters and AdamW's moments are live from the start. A stash is live until backward has read it,
+a gradient from backward to its update. Every tensor has the layout that the plan defines, in the
+blocks in which operators work on it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
 from primepar.plan.cost.linear import MASTER, MOMENTS
-from primepar.plan.layouts import Edge, edges, gradients_alike
-from primepar.plan.memory.lifetimes import Ints, Lies
+from primepar.plan.layouts import Edge, edges, gradient_groups
+from primepar.plan.memory.lifetimes import Ints, PlacedTensor
 from primepar.plan.memory.operators import (
     Activation,
     Add,
@@ -44,22 +44,22 @@ FOLLOWED: Mapping[str, Callable[[StepMemory, Operator], Followed]] = {
     "add": Add,
     "loss": Loss,
 }
-"""`Operator.kind` -> what it makes and reads."""
+"""`Operator.kind` -> the tensors that it reads and writes."""
 
 
 LIKE = 4
-"""Layers that are followed of several that are alike: the first two and the last two."""
+"""Layers that are followed of a run of equal ones: the first two and the last two."""
 
 
 def peak_bytes(plan: Plan, batch: int, positions: int, dtype: str) -> tuple[int, ...]:
-    """The most bytes on every rank, with moments of AdamW, and a copy of short types, in float32.
+    """Peak bytes of every rank, with AdamW's moments and copies of short types in float32.
 
-    Raises `PlanError` for a batch that the plan does not divide.
+    Raises `PlanError` for a batch that the plan cannot cut.
     """
     item = BYTES[dtype]
     copy = Fraction(MASTER if item < MASTER else 0, item)
-    found = peak(plan, batch, positions, Fraction(MOMENTS, 2 * item), copy)
-    return tuple(item * int(each) for each in found)
+    elements = peak(plan, batch, positions, Fraction(MOMENTS, 2 * item), copy)
+    return tuple(item * int(of_rank) for of_rank in elements)
 
 
 def peak(
@@ -69,18 +69,20 @@ def peak(
     moment: Fraction = Fraction(1),
     copy: Fraction = Fraction(0),
 ) -> Ints:
-    """The most elements on every rank in a step of `batch` sequences of `positions` tokens.
+    """Peak elements of every rank in a step of `batch` sequences of `positions` tokens.
 
-    A moment of AdamW is `moment` elements for each of a parameter's, a further copy of it `copy`.
-    Raises `PlanError` for a batch that the plan does not divide.
+    Per element of a parameter, each of AdamW's two moments takes `moment` elements, and the copy of
+    the parameter `copy`. Raises `PlanError` for a batch that the plan cannot cut.
     """
     plan.check_batch(batch, positions)
     plan, times = folded(plan)
     step = StepMemory(plan, batch, positions, times, moment, copy)
-    parts = {each.name: FOLLOWED[each.kind](step, each) for each in plan.operators}
-    ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
-    _forward(step, parts, ways)
-    _backward(step, parts, ways)
+    parts = {item.name: FOLLOWED[item.kind](step, item) for item in plan.operators}
+    redistributions = {
+        (item.producer, item.consumer): item for item in edges(plan) if item.rows is None
+    }
+    _forward(step, parts, redistributions)
+    _backward(step, parts, redistributions)
     _gradient_norm(step)
     for layer, names in groupby(plan.model.parameter_shapes, key=layer_of):
         for name in names:
@@ -90,71 +92,79 @@ def peak(
 
 
 def _gradient_norm(step: StepMemory) -> None:
-    """A sum of squares for the gradients that lie alike, and the norm: one number each."""
-    one = Lies(Cells.even((1,)), 1, np.ones(step.plan.ranks, np.int64))
+    """A sum of squares for the gradients of each layout, and the norm: one number each."""
+    number = PlacedTensor(Cells.even((1,)), 1, np.ones(step.plan.ranks, np.int64))
     gradients = list(step.gradients.values())
-    squares = [step.events.make(replace(one), *gradients) for _ in gradients_alike(step.plan)]
-    step.events.keep(step.events.make(one, *squares))
+    squares = [step.events.make(replace(number), *gradients) for _ in gradient_groups(step.plan)]
+    step.events.keep(step.events.make(number, *squares))
 
 
 def folded(plan: Plan) -> tuple[Plan, dict[int, int]]:
-    """The plan with fewer layers, and for which layer of it how many like it were left out.
+    """The plan with fewer layers, and how many equal ones each remaining layer stands for.
 
-    In a run of layers that are alike, what they hold grows or falls evenly from the second to the
-    last but one, so that the most is there in one of these if it is among them.
+    In a run of equal layers, live memory grows or falls evenly from the second layer to the last
+    but one. So if the peak is among these, it is in the first or the last of them.
     """
-    own: dict[int, dict[str, str]] = {}
+    layers: dict[int, dict[str, str]] = {}
     for name, text in plan.sequences.items():
         if layer_of(name) >= 0:
-            own.setdefault(layer_of(name), {})[name.split(".", 2)[2]] = text
+            layers.setdefault(layer_of(name), {})[name.split(".", 2)[2]] = text
     stays: list[dict[str, str]] = []
     times = {}
-    for _, run in groupby((own[layer] for layer in sorted(own)), key=dict.items):
-        alike = list(run)
-        if len(alike) > LIKE:
-            times[len(stays) + 1] = len(alike) - LIKE
-        stays += alike[:LIKE]
+    for _, run in groupby((layers[layer] for layer in sorted(layers)), key=dict.items):
+        equal = list(run)
+        if len(equal) > LIKE:
+            times[len(stays) + 1] = len(equal) - LIKE
+        stays += equal[:LIKE]
     if not times:
         return plan, times
     sequences = {name: text for name, text in plan.sequences.items() if layer_of(name) < 0}
     for layer, texts in enumerate(stays):
-        sequences |= {f"blocks.{layer}.{each}": text for each, text in texts.items()}
-    own_fields = {each.name: getattr(plan.model, each.name) for each in fields(ModelConfig)}
-    model = ModelConfig(**own_fields | {"layers": len(stays)})
+        sequences |= {f"blocks.{layer}.{name}": text for name, text in texts.items()}
+    settings = {name.name: getattr(plan.model, name.name) for name in fields(ModelConfig)}
+    model = ModelConfig(**settings | {"layers": len(stays)})
     return Plan(model=model, ranks=plan.ranks, sequences=sequences), times
 
 
 Ways = Mapping[tuple[str, str], Edge]
 
 
-def _forward(step: StepMemory, parts: Mapping[str, Followed], ways: Ways) -> None:
-    made: dict[str, Lies] = {}
-    consumers = Counter(source for each in step.plan.operators for source in each.inputs)
-    for layer, operators in groupby(step.plan.operators, key=lambda each: layer_of(each.name)):
+def _forward(step: StepMemory, parts: Mapping[str, Followed], redistributions: Ways) -> None:
+    outputs: dict[str, PlacedTensor] = {}
+    consumers = Counter(source for operator in step.plan.operators for source in operator.inputs)
+    for layer, operators in groupby(
+        step.plan.operators, key=lambda operator: layer_of(operator.name)
+    ):
         for operator in operators:
             name, part = operator.name, parts[operator.name]
             inputs = [
-                step.events.moved(made[source], ways[source, name].forward, part.takes,
-                                  shared=consumers[source] > 1)
+                step.events.moved(
+                    outputs[source],
+                    redistributions[source, name].forward,
+                    part.takes,
+                    shared=consumers[source] > 1,
+                )
                 for source in operator.inputs
-            ]  # fmt: skip
-            made[name] = part.forward(*inputs)
+            ]
+            outputs[name] = part.forward(*inputs)
         step.events.repeat(step.times.get(layer, 0))
-    step.events.keep(made["loss"])
+    step.events.keep(outputs["loss"])
 
 
-def _backward(step: StepMemory, parts: Mapping[str, Followed], ways: Ways) -> None:
-    """In reverse; gradients of a tensor that went to several operators are added."""
-    found: dict[str, list[Lies]] = {each.name: [] for each in step.plan.operators}
+def _backward(step: StepMemory, parts: Mapping[str, Followed], redistributions: Ways) -> None:
+    """Backward, in reverse order; gradients from several consumers of a tensor are added."""
+    gradients: dict[str, list[PlacedTensor]] = {
+        operator.name: [] for operator in step.plan.operators
+    }
     in_reverse = reversed(step.plan.operators)
-    for layer, operators in groupby(in_reverse, key=lambda each: layer_of(each.name)):
+    for layer, operators in groupby(in_reverse, key=lambda operator: layer_of(operator.name)):
         for operator in operators:
-            own = found[operator.name]
-            dy = own[0] if own else None
-            if len(own) > 1:
-                dy = step.events.make(replace(own[0]), *own)
+            incoming = gradients[operator.name]
+            dy = incoming[0] if incoming else None
+            if len(incoming) > 1:
+                dy = step.events.make(replace(incoming[0]), *incoming)
             for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):
-                way = ways[source, operator.name].backward
+                way = redistributions[source, operator.name].backward
                 gradient = step.events.moved(dx, way, Cells.even(way.target.grid))
-                found[source].append(gradient)
+                gradients[source].append(gradient)
         step.events.repeat(step.times.get(layer - 1, 0))

@@ -1,1 +1,1 @@
-"""Pipeline stages by data-parallel replicas by tensor parallelism: the paper's (p, d, m)."""
+"""Pipeline, data and tensor parallelism combined: the paper's (p, d, m)."""

@@ -1,7 +1,8 @@
-"""1F1B: every stage begins with some forwards, then takes one forward and one backward by turns.
+"""The 1F1B schedule: some forwards per stage, then one forward and one backward alternating.
 
-Stage i of p keeps the stashes of p - i microbatches at most (Narayanan et al., SC 2021, section
-2.2), so that memory does not grow with their number, and the bubble is (p - 1) / k of the work.
+Stage i of p keeps the stashes of at most p - i microbatches (Narayanan et al., SC 2021, section
+2.2). So memory does not grow with the number k of microbatches. The bubble is (p - 1) / k of the
+work.
 """
 
 from __future__ import annotations
@@ -10,30 +11,31 @@ from collections.abc import Sequence
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """Idle time of a stage over its work, where all stages take the same."""
+    """Idle time of a stage over its work, where all stages take equal time."""
     return (stages - 1) / microbatches
 
 
 def in_flight(stage: int, stages: int, microbatches: int) -> int:
-    """Microbatches of which a stage keeps the stash at most."""
+    """Maximum number of microbatches whose stash a stage keeps."""
     return min(stages - stage, microbatches)
 
 
 def step_seconds(stages: Sequence[float], microbatches: int) -> float:
-    """Time of a step by the time that each stage takes for forward and backward of a microbatch.
+    """Seconds of a training step, by the seconds of each stage for one microbatch.
 
-    The first microbatch goes through all stages, and the slowest takes the others one by one. That
-    is exact where all take the same: (p - 1 + k) times it.
+    The first microbatch passes through all stages; the slowest stage then takes the others one by
+    one. That is exact where all stages take equal time: p - 1 + k times that.
     """
     return sum(stages) + (microbatches - 1) * max(stages)
 
 
-def dealt(layers: int, stages: int) -> list[int]:
-    """Layers of every stage: as many each, or one more, those last, but for the very last stage.
+def layers_by_stage(layers: int, stages: int) -> list[int]:
+    """Layers of every stage, as even as possible.
 
-    The embedding and the head come on top of those of the first and the last.
+    Additional layers go to the inner stages first, from the back, since the first and the last
+    stage also have the embedding and the head. Example: 70 layers on 4 stages are 17, 18, 18, 17.
     """
-    own, more = divmod(layers, stages)
-    inner = [at for at in range(stages) if 0 < at < stages - 1][::-1]
-    places = set([*inner, 0, stages - 1][:more])
-    return [own + (at in places) for at in range(stages)]
+    even, rest = divmod(layers, stages)
+    inner = [stage for stage in range(stages) if 0 < stage < stages - 1][::-1]
+    longer = set([*inner, 0, stages - 1][:rest])
+    return [even + (stage in longer) for stage in range(stages)]

@@ -19,7 +19,7 @@ from primepar.plan.search.sequence_space import SpaceName
 
 
 class StagePart(NamedTuple):
-    """What a stage has of a model: so many layers, and whether it is the first and the last one."""
+    """The part of a model in a stage: its number of layers, and whether it is first or last."""
 
     layers: int
     first: bool
@@ -28,14 +28,14 @@ class StagePart(NamedTuple):
 
 @dataclass(frozen=True)
 class _Stashing(Training):
-    """Training in which parameters take no memory, to tell what is stashed alone."""
+    """Training in which parameters take no memory: what is kept is the stash alone."""
 
     kept: ClassVar[int] = 0
 
 
 @dataclass
 class StageDevices:
-    """The devices of one replica of one stage, and the stages that may be planned for them.
+    """The devices of one replica of one stage, and the stages planned for them.
 
     A step of `training` is one microbatch.
     """
@@ -53,32 +53,32 @@ class StageDevices:
 
     @cached_property
     def stashes(self) -> Catalogue:
-        """The same where parameters take no memory."""
-        own = self.training
-        training = _Stashing(own.wires, own.dtype, own.batch, own.positions)
+        """Options of the operators where parameters take no memory."""
+        whole = self.training
+        training = _Stashing(whole.links, whole.dtype, whole.batch, whole.positions)
         return Catalogue.whole(self.model, training, self.space)
 
     def planner(self, place: StagePart, summing: float = 0.0) -> Planner:
-        """The planner of a stage; a parameter on a device costs `summing` seconds on top."""
+        """The planner of a stage; each parameter of a device adds `summing` seconds."""
         model = replace(self.model, layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
                        summing=summing)  # fmt: skip
 
     def searched(self, place: StagePart, summing: float = 0.0) -> Stage:
-        """The best plan of a stage, by its time with `summing` and told without."""
+        """The best plan of a stage; `summing` counts in the search, not in the result."""
         if (place, summing) not in self._stages:
-            found = search(self.planner(place, summing))
-            self._stages[place, summing] = self.given(place, found.sequences)
+            result = search(self.planner(place, summing))
+            self._stages[place, summing] = self.given(place, result.sequences)
         return self._stages[place, summing]
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
-        """The plan with these sequences. Raises `PlanError` for one that the space has not."""
-        return Stage(self, Given.beside(self.planner(place), sequences).found)
+        """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
+        return Stage(self, Given.with_sequences(self.planner(place), sequences).result)
 
 
 @dataclass
 class _Layers(Planner):
-    """Plans of some layers, the embedding before the first of them, the head after the last."""
+    """Plans of the layers of a stage, with the embedding in the first, the head in the last."""
 
     group: StageDevices = field(kw_only=True)
     place: StagePart = field(kw_only=True)
@@ -91,14 +91,14 @@ class _Layers(Planner):
         self.named = {operator.name: operator for operator in self.operators}
 
     def options(self, name: str) -> Options:
-        """Options of an operator, with the time that summing its parameters takes."""
+        """Options of an operator, with the time to all-reduce its gradients."""
         key = self.key(name)
         if self.summing and key not in self.known:
-            every, bare = (each.options(self.named[name])
-                           for each in (self.catalogue, self.group.stashes))  # fmt: skip
-            parameters = (every.kept - bare.kept) / self.training.kept
-            seconds = every.seconds + self.summing * parameters
-            self.known[key] = replace(every, seconds=seconds).cheapest(seconds)
+            whole, bare = (catalogue.options(self.named[name])
+                           for catalogue in (self.catalogue, self.group.stashes))  # fmt: skip
+            parameters = (whole.kept - bare.kept) / self.training.kept
+            seconds = whole.seconds + self.summing * parameters
+            self.known[key] = replace(whole, seconds=seconds).cheapest(seconds)
         return super().options(name)
 
 
@@ -112,26 +112,29 @@ def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operat
 
 @dataclass(frozen=True)
 class Stage:
-    """A plan of one stage, with what a pipeline needs to know of it."""
+    """A plan of one stage, with its time, memory and layouts at both ends."""
 
     group: StageDevices
-    found: SearchResult
+    result: SearchResult
 
     @property
     def seconds(self) -> float:
-        """Forward and backward of a microbatch."""
-        return self.found.seconds
+        """Seconds of forward and backward of a microbatch."""
+        return self.result.seconds
 
     @cached_property
     def kept(self) -> float:
-        """Bytes of a device at rest, and one stash."""
-        planner = self.found.planner
-        return sum(float(planner.options(name).kept[at]) for name, at in self.found.choices.items())
+        """Bytes that a device keeps between microbatches, plus one stash."""
+        planner = self.result.planner
+        return sum(
+            float(planner.options(name).kept[number])
+            for name, number in self.result.choices.items()
+        )
 
     @cached_property
     def stash(self) -> float:
-        """Bytes of a device that one microbatch leaves from forward to backward."""
-        given = Given.beside(self.found.planner, self.found.sequences)
+        """Bytes of a device that one microbatch stashes from forward to backward."""
+        given = Given.with_sequences(self.result.planner, self.result.sequences)
         given.catalogue = self.group.stashes
         return sum(float(given.options(name).kept[0]) for name in given.named)
 
@@ -142,19 +145,19 @@ class Stage:
 
     @property
     def running(self) -> float:
-        """Bytes of a device that are there while the operator runs that needs most."""
-        return self.found.memory - self.kept
+        """Transient bytes of a device at its largest operator."""
+        return self.result.memory - self.kept
 
     @property
     def takes(self) -> int:
-        """Number of the layout in which it receives."""
-        return self._layout(next(iter(self.found.choices)))
+        """Number of the layout in which the stage receives."""
+        return self._layout(next(iter(self.result.choices)))
 
     @property
     def leaves(self) -> int:
-        """Number of the layout in which it sends."""
-        return self._layout([*self.found.choices][-1])
+        """Number of the layout in which the stage sends."""
+        return self._layout([*self.result.choices][-1])
 
     def _layout(self, name: str) -> int:
-        options: Options = self.found.planner.options(name)
-        return int(options.leaves[self.found.choices[name]])
+        options: Options = self.result.planner.options(name)
+        return int(options.leaves[self.result.choices[name]])

@@ -1,1 +1,1 @@
-"""A cluster file out of measured times: what the cost model counts, fitted by linear regression."""
+"""Cluster files from measured times, by linear regression on the counts of the cost model."""

@@ -1,4 +1,4 @@
-"""The cluster file of measured times, whose comments say what was measured and how well it fits."""
+"""The cluster file of measured times; its comments state what was measured and how well it fits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from primepar.plan.cluster import KINDS
 from primepar.plan.profile.fit import Fit, Sample, fit
 
 RINGS = {"all_reduce": ("all-reduce",), "all_gather": ("all-gather", "reduce-scatter")}
-"""Collectives with numbers of their own -> what tells them."""
+"""Collectives with numbers of their own -> the samples that they are fitted to."""
 HALF = 0.5
 """Transfers overlap products where at least this part of the shorter time is hidden."""
 
 UNSEEN = 1e-6
-"""What takes less of every time than this part is rounding."""
+"""A count that takes a smaller part of every time than this is rounding."""
 
 
 @dataclass(frozen=True)
 class MeasuredMachine:
-    """What was measured: so many processes at once, each with `memory` bytes, in one data type."""
+    """What was measured: `ranks` processes at once, each with `memory` bytes, in one data type."""
 
     name: str
     where: str
@@ -39,7 +39,7 @@ def cluster_text(machine: MeasuredMachine, samples: Sequence[Sample], hidden: fl
     lines = [
         f"# Measured by `primepar profile` on {machine.date}:",
         f"# {machine.where}.",
-        "# All processes work at once: a rate is what each one has beside the others.",
+        "# All processes work at once: a rate is what each one has while the others work.",
         "# Every number is fitted by linear regression to medians of several runs.",
         "# Units: bytes, seconds, operations per second, bytes per second.",
         "",
@@ -56,28 +56,28 @@ def cluster_text(machine: MeasuredMachine, samples: Sequence[Sample], hidden: fl
         *_links(machine, samples),
     ]
     for kind in KINDS:
-        own = _of(samples, (kind,))
-        if own:
-            lines += ["", *_operator(kind, own, products, samples)]
+        of_kind = _of(samples, (kind,))
+        if of_kind:
+            lines += ["", *_operator(kind, of_kind, products, samples)]
     return "\n".join(lines) + "\n"
 
 
 def _of(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
-    return [each for each in samples if each.what in names]
+    return [sample for sample in samples if sample.what in names]
 
 
 def _device(samples: Sequence[Sample], passes: Fit, products: Fit) -> Iterator[str]:
-    own = _of(samples, ("pass",))
-    yield f"# measured: copies of {_told(own, passes)}"
-    yield f"memory_bandwidth = {_rate(passes, 'bytes', own)}    # measured: the slope"
+    copies = _of(samples, ("pass",))
+    yield f"# measured: copies of {_range_and_errors(copies, passes)}"
+    yield f"memory_bandwidth = {_rate(passes, 'bytes', copies)}    # measured: the slope"
     yield f"launch = {products.seconds['starts']:.4g}    # measured: the intercept of products"
 
 
-def _rates(machine: MeasuredMachine, samples: Sequence[Sample], found: Fit) -> Iterator[str]:
+def _rates(machine: MeasuredMachine, samples: Sequence[Sample], fitted: Fit) -> Iterator[str]:
     products = _of(samples, ("product",))
-    yield f"# measured: products of {_told(products, found)}"
-    achieved = _rate(found, "operations", products)
-    best = max(each.counts["operations"] / each.seconds for each in products)
+    yield f"# measured: products of {_range_and_errors(products, fitted)}"
+    achieved = _rate(fitted, "operations", products)
+    best = max(sample.counts["operations"] / sample.seconds for sample in products)
     yield f"[rates.{machine.dtype}]"
     yield f"peak = {max(float(achieved), best):.4g}    # measured: the best of all products"
     yield f"achieved = {achieved}    # measured: the slope"
@@ -85,31 +85,31 @@ def _rates(machine: MeasuredMachine, samples: Sequence[Sample], found: Fit) -> I
 
 def _links(machine: MeasuredMachine, samples: Sequence[Sample]) -> Iterator[str]:
     hops = _of(samples, ("hop", "hop to all"))
-    found = fit(hops)
-    yield from _by_group(hops, found)
+    fitted = fit(hops)
+    yield from _by_group(hops, fitted)
     yield "[[links]]"
     yield f"joins = {machine.ranks}"
-    yield from _line(hops, found)
+    yield from _line(hops, fitted)
     yield "shared = false"
-    for name, sorts in RINGS.items():
-        own = _of(samples, sorts)
-        found = fit(own)
+    for name, kinds in RINGS.items():
+        collectives = _of(samples, kinds)
+        fitted = fit(collectives)
         yield ""
-        yield from _by_group(own, found)
+        yield from _by_group(collectives, fitted)
         yield f"[links.{name}]"
-        yield from _line(own, found)
+        yield from _line(collectives, fitted)
 
 
-def _line(samples: Sequence[Sample], found: Fit) -> Iterator[str]:
-    yield f"latency = {found.seconds['messages']:.4g}    # measured: the intercept"
-    yield f"bandwidth = {_rate(found, 'bytes', samples)}    # measured: the slope"
+def _line(samples: Sequence[Sample], fitted: Fit) -> Iterator[str]:
+    yield f"latency = {fitted.seconds['messages']:.4g}    # measured: the intercept"
+    yield f"bandwidth = {_rate(fitted, 'bytes', samples)}    # measured: the slope"
 
 
-def _by_group(samples: Sequence[Sample], found: Fit) -> Iterator[str]:
-    """How far the times of each group of devices are off."""
-    yield f"# measured: {_told(samples, found)}"
-    for name, own in groupby(zip(samples, found.errors, strict=True), key=_group):
-        yield f"#   {name}: off by {median(error for _, error in own):+.0%}"
+def _by_group(samples: Sequence[Sample], fitted: Fit) -> Iterator[str]:
+    """Median relative error of the times of each group of devices."""
+    yield f"# measured: {_range_and_errors(samples, fitted)}"
+    for name, group in groupby(zip(samples, fitted.errors, strict=True), key=_group):
+        yield f"#   {name}: off by {median(error for _, error in group):+.0%}"
 
 
 def _group(measured: tuple[Sample, float]) -> str:
@@ -118,30 +118,30 @@ def _group(measured: tuple[Sample, float]) -> str:
 
 
 def _operator(
-    kind: str, own: Sequence[Sample], products: Fit, samples: Sequence[Sample]
+    kind: str, of_kind: Sequence[Sample], products: Fit, samples: Sequence[Sample]
 ) -> Iterator[str]:
-    """Its starts and bytes; products of attention take what products take."""
-    found = fit(own, {"operations": products.seconds["operations"]})
+    """The table of a kind of operators; products of attention take the times of products."""
+    fitted = fit(of_kind, {"operations": products.seconds["operations"]})
     passes = _of(samples, ("pass",))
-    yield f"# measured: {_told(own, found)}"
+    yield f"# measured: {_range_and_errors(of_kind, fitted)}"
     yield f"[operators.{kind}]"
-    yield f"launch = {found.seconds['starts']:.4g}    # measured: the intercept"
-    yield f"memory_bandwidth = {_rate(found, 'bytes', passes)}    # measured: the slope"
+    yield f"launch = {fitted.seconds['starts']:.4g}    # measured: the intercept"
+    yield f"memory_bandwidth = {_rate(fitted, 'bytes', passes)}    # measured: the slope"
 
 
-def _rate(found: Fit, name: str, samples: Sequence[Sample]) -> str:
-    """How many a second; where they were not seen to take time, the most of a sample."""
-    done = [each.counts[name] / each.seconds for each in samples]
-    if found.seconds[name] * max(done) > UNSEEN:
-        return f"{1 / found.seconds[name]:.4g}"
-    return f"{max(done):.4g}"
+def _rate(fitted: Fit, name: str, samples: Sequence[Sample]) -> str:
+    """The fitted rate per second; the fastest sample's where the fitted time is 0."""
+    rates = [sample.counts[name] / sample.seconds for sample in samples]
+    if fitted.seconds[name] * max(rates) > UNSEEN:
+        return f"{1 / fitted.seconds[name]:.4g}"
+    return f"{max(rates):.4g}"
 
 
-def _told(samples: Sequence[Sample], found: Fit) -> str:
-    kinds = [f"{len(list(own))} of {what}" for what, own in groupby(samples, key=_what)]
+def _range_and_errors(samples: Sequence[Sample], fitted: Fit) -> str:
+    kinds = [f"{len(list(group))} of {what}" for what, group in groupby(samples, key=_what)]
     sizes = f"{samples[0].size} to {samples[-1].size}" if len(kinds) == 1 else ", ".join(kinds)
-    worst = max(found.errors, key=abs)
-    return f"{sizes}; off by {found.error:.0%} in the median, {worst:+.0%} at worst"
+    worst = max(fitted.errors, key=abs)
+    return f"{sizes}; off by {fitted.error:.0%} in the median, {worst:+.0%} at worst"
 
 
 def _what(sample: Sample) -> str:

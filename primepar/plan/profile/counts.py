@@ -1,7 +1,7 @@
-"""What the cost model counts of an operator on one device: starts, operations and bytes.
+"""What the cost model counts for an operator on one device: launches, operations and bytes.
 
-Nothing is written twice: the cost model is asked on clusters where one of these costs a second and
-all else nothing.
+No formula is duplicated: the cost model is evaluated on clusters where one of the three takes a
+second each and the others take no time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost
 
 @dataclass(frozen=True)
 class Counts:
-    """Starts of an operation, operations of products, and bytes through a device's memory."""
+    """Launches, operations of products, and bytes through a device's memory."""
 
     starts: float = 0.0
     operations: float = 0.0
@@ -29,7 +29,7 @@ class Counts:
 
 
 def counts(model: ModelConfig, operator: Operator, batch: int, dtype: str) -> Counts:
-    """Counts of one training step of an operator that is not linear, all of it on one device."""
+    """Counts of one training step of an operator that is not linear, on one device."""
     starts, operations, bytes_ = (
         _seconds(model, operator, batch, dtype, cluster)
         for cluster in (_cluster(launch=1), _cluster(rate=1), _cluster(bandwidth=1))
@@ -55,7 +55,7 @@ def _seconds(
     model: ModelConfig, operator: Operator, batch: int, dtype: str, cluster: Cluster
 ) -> float:
     training = Training(ClusterLinks(cluster, 0), dtype, batch, model.context)
-    layouts = Layouts(training.wires)
+    layouts = Layouts(training.links)
     whole = layouts.number(Spread.whole())
     assert whole is not None, "one device holds everything"
     if operator.kind == "embedding":

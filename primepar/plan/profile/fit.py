@@ -1,6 +1,6 @@
-"""Linear regression of measured times: how long each thing takes of which so many were done.
+"""Linear regression of measured times on counts: the seconds of each counted thing.
 
-Every time counts alike, the short ones as much as the long ones: errors are relative.
+Errors are relative, so that short times weigh as much as long ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sample:
-    """Median seconds of something that was measured, and how many of what it takes.
+    """Median seconds of one measurement, and its counts: launches, operations, bytes, messages.
 
-    `what` says which things were measured alike, `size` which of them this is.
+    `what` names the series of measurements, `size` the one of them.
     """
 
     what: str
@@ -26,9 +26,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Fit:
-    """Seconds of each thing, 0 where it was not seen to take any; and how far the times are off.
+    """Seconds of each counted thing, 0 where its fitted time would be negative; and the errors.
 
-    `errors` has for every sample its predicted time over the measured one, less 1.
+    `errors` has for every sample its predicted time over the measured one, minus 1.
     """
 
     seconds: Mapping[str, float]
@@ -36,41 +36,44 @@ class Fit:
 
     @property
     def error(self) -> float:
-        """Median of the errors, without their signs."""
+        """Median of the absolute errors."""
         return float(np.median(np.abs(self.errors)))
 
 
 def fit(samples: Sequence[Sample], known: Mapping[str, float] | None = None) -> Fit:
-    """Seconds of all things counted in some samples, none below 0; those `known` are kept.
+    """Seconds of everything that the samples count, none below 0; `known` ones stay as given.
 
-    A thing that would take less than nothing is left out, and the others are fitted again.
+    While a fitted time is negative, the most negative one is set to 0 and the others are fitted
+    again.
     """
     known = known or {}
-    free = sorted({name for each in samples for name in each.counts} - known.keys())
-    found = dict(known)
+    free = sorted({name for sample in samples for name in sample.counts} - known.keys())
+    seconds = dict(known)
     while free:
         values = _solved(samples, free, known)
         least = int(np.argmin(values))
         if values[least] >= 0:
-            found |= dict(zip(free, values.tolist(), strict=True))
+            seconds |= dict(zip(free, values.tolist(), strict=True))
             break
-        found[free.pop(least)] = 0.0
-    return Fit(found, tuple(_predicted(each, found) / each.seconds - 1 for each in samples))
+        seconds[free.pop(least)] = 0.0
+    return Fit(
+        seconds, tuple(_predicted(sample, seconds) / sample.seconds - 1 for sample in samples)
+    )
 
 
 def _solved(
     samples: Sequence[Sample], free: Sequence[str], known: Mapping[str, float]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Least squares of the relative errors; columns are scaled alike."""
-    rows = np.array([[each.counts.get(name, 0.0) for name in free] for each in samples])
-    took = np.array([each.seconds for each in samples])
-    rest = np.array([1 - _predicted(each, known) / each.seconds for each in samples])
-    rows = rows / took[:, None]
+    """Least squares of the relative errors; columns are scaled to equal maxima."""
+    rows = np.array([[sample.counts.get(name, 0.0) for name in free] for sample in samples])
+    measured = np.array([sample.seconds for sample in samples])
+    rest = np.array([1 - _predicted(sample, known) / sample.seconds for sample in samples])
+    rows = rows / measured[:, None]
     scale = np.abs(rows).max(axis=0)
     scale[scale == 0] = 1.0
     values, *_ = np.linalg.lstsq(rows / scale, rest, rcond=None)
-    found: np.ndarray[tuple[int], np.dtype[np.float64]] = values / scale
-    return found
+    solution: np.ndarray[tuple[int], np.dtype[np.float64]] = values / scale
+    return solution
 
 
 def _predicted(sample: Sample, seconds: Mapping[str, float]) -> float:

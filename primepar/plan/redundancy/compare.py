@@ -1,4 +1,4 @@
-"""The redundant memory of a plan beside that of others for the same model: tables for people."""
+"""Tables that compare the redundant memory of plans for one model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from primepar.errors import PlanError
-from primepar.plan.presets import ready_plan
+from primepar.plan.presets import preset_plan
 from primepar.plan.redundancy.cost import Redundancy
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
@@ -18,9 +18,8 @@ from primepar.plan.search.result import SearchResult
 class Account:
     """Redundant memory of a plan, in bytes of each device.
 
-    `redundant` is beyond its share, of which `kept` is kept through a step; the rest is there for a
-    while each. `copies` is what all devices hold for each byte of one copy. `memory` is the most
-    that is there at once.
+    `redundant` is what exceeds its share; `kept` of that is kept through a step, the rest is
+    transient. `copies` is what all devices hold for each byte of one copy. `memory` is the peak.
     """
 
     plan: str
@@ -31,32 +30,32 @@ class Account:
     memory: float
 
     @classmethod
-    def of(cls, name: str, found: SearchResult) -> Self:
+    def of(cls, name: str, result: SearchResult) -> Self:
         """The account of a plan."""
-        redundancy = Redundancy(found.planner)
-        redundant = redundancy.by(found.choices)
-        return cls(name, redundant, redundancy.kept_by(found.choices),
-                   redundancy.copies(redundant), found.seconds, found.memory)  # fmt: skip
+        redundancy = Redundancy(result.planner)
+        redundant = redundancy.bytes_of(result.choices)
+        return cls(name, redundant, redundancy.kept_bytes_of(result.choices),
+                   redundancy.copies(redundant), result.seconds, result.memory)  # fmt: skip
 
 
 def megatron(planner: Planner) -> Account | None:
     """Megatron's plan, with the degree of data parallelism that has the least redundancy.
 
-    None where none of them suits the model and the batch. The planner is one of a whole model.
+    None where no degree fits the model and the batch. The planner must be of a whole model.
     """
-    known = [Account.of(name, found) for name, found in _degrees(planner)]
-    return min(known, key=lambda each: each.redundant, default=None)
+    known = [Account.of(name, result) for name, result in _degrees(planner)]
+    return min(known, key=lambda account: account.redundant, default=None)
 
 
 def _degrees(planner: Planner) -> Iterator[tuple[str, SearchResult]]:
-    devices, batch = planner.training.wires.devices, planner.training.batch
-    for bit in range(planner.training.wires.bits + 1):
+    devices, batch = planner.training.links.devices, planner.training.batch
+    for bit in range(planner.training.links.bits + 1):
         name = f"M{1 << bit},megatron" if bit else "megatron"
         if devices == 1 << bit:
             name = "data"
         try:
-            plan = ready_plan(name, planner.model, devices, batch)
-            yield name, Given.beside(planner, plan.sequences).found
+            plan = preset_plan(name, planner.model, devices, batch)
+            yield name, Given.with_sequences(planner, plan.sequences).result
         except PlanError:
             continue
 
@@ -74,6 +73,6 @@ def table(accounts: list[Account]) -> str:
 
 
 def _cells(account: Account) -> tuple[str, ...]:
-    sizes = (f"{each / 2**20:,.1f}" for each in (account.redundant, account.kept))
+    sizes = (f"{size / 2**20:,.1f}" for size in (account.redundant, account.kept))
     rest = f"{account.copies:.3f}", f"{1e3 * account.seconds:,.1f}"
     return (account.plan, *sizes, *rest, f"{account.memory / 2**20:,.1f}")

@@ -1,4 +1,4 @@
-"""The plan with the least redundant memory, by either solver; of several, the fastest."""
+"""The plan with the least redundant memory, by either solver; the fastest of equal ones."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 
 MOST_DEVICES = 64
-"""Most devices for which all sequences of the operators are looked at, pair by pair."""
+"""Maximum number of devices for which all pairs of sequences are compared."""
 
 
 @dataclass(frozen=True)
 class Least:
-    """What a solver found: a plan, and what none goes below.
+    """What a solver found: a plan, and a lower bound for all plans.
 
-    `redundant` is bytes of a device beyond its share, and no plan within the bounds has less than
-    `bound` of them. With `proved` the two are equal, or without a plan there is none. `columns` is
-    the number of variables of the integer program, 0 for the dynamic program.
+    `redundant` is bytes of a device beyond its share; no plan within the bounds has less than
+    `bound`. With `proved` the two are equal, or, where `result` is None, no plan is within the
+    bounds. `columns` is the number of variables of the integer program, 0 for the dynamic program.
     """
 
-    found: SearchResult | None
+    result: SearchResult | None
     redundant: float
     bound: float
     proved: bool
@@ -36,13 +36,13 @@ class Least:
 
     @property
     def gap(self) -> float:
-        """How much of the redundant bytes may be saved at most, as a share of them."""
+        """The largest part of the redundant bytes that a better plan could save."""
         return max(0.0, 1 - self.bound / self.redundant) if self.redundant else 0.0
 
 
 @dataclass(frozen=True)
 class Within:
-    """Bounds: the longest step in seconds, and the most bytes of a device."""
+    """Bounds: the longest step in seconds, and the bytes of a device."""
 
     seconds: float = inf
     memory: float = inf
@@ -51,8 +51,8 @@ class Within:
 def least(planner: Planner, within: Within | None = None, timeout: float = inf) -> Least:
     """The least redundancy within the bounds by the integer program, in `timeout` seconds at most.
 
-    The planner is made with `tradeoffs`. Options that others make needless are left out first.
-    Raises `PlanError` for too many devices.
+    The planner must be made with `tradeoffs`. Dominated options are left out first. Raises
+    `PlanError` for too many devices.
     """
     redundancy, within = _of(planner), within or Within()
     graph, unit = _with_time(redundancy)
@@ -62,14 +62,14 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
     if within.memory < inf:
         peaks = redundancy.running
         bounds.append(CostBound(redundancy.kept, within.memory, peaks))
-    planner.tick("options that others make needless")
-    kept = undominated([*graphs, *(each.graph for each in bounds)], peaks)
-    few = [each.only(kept) for each in bounds]
+    planner.tick("dominated options")
+    kept = undominated([*graphs, *(bound.graph for bound in bounds)], peaks)
+    few = [bound.only(kept) for bound in bounds]
     planner.tick("integer program")
     answer = solve(graph.only(kept), few, timeout, unit)
     if answer.choices is None:
         return Least(None, inf, max(0.0, answer.bound), answer.proved, answer.columns)
-    choices = {name: int(kept[name][at]) for name, at in answer.choices.items()}
+    choices = {name: int(kept[name][number]) for name, number in answer.choices.items()}
     redundant = redundancy.bytes.cost(choices)
     bound = max(0.0, unit * ceil(answer.bound / unit - 0.5)) if answer.bound > -inf else 0.0
     proved = answer.proved and bound >= redundant
@@ -79,7 +79,7 @@ def least(planner: Planner, within: Within | None = None, timeout: float = inf) 
 
 
 def least_by_search(planner: Planner) -> Least:
-    """The least redundancy by the segmented dynamic program; the planner is made so too."""
+    """The least redundancy by the segmented dynamic program; needs `tradeoffs` too."""
     redundancy = _of(planner)
     graph, _ = _with_time(redundancy)
     choices = cheapest_choices(graph, redundancy.tied)
@@ -90,7 +90,7 @@ def least_by_search(planner: Planner) -> Least:
 def least_of_block(
     model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None = None
 ) -> Least:
-    """The least redundancy of one block of a model, out of the paper's space, from nothing."""
+    """The least redundancy of one block of a model in the paper's space."""
     block = replace(model, layers=1)
     planner = Planner.of(block, cluster, devices, batch, dtype, "paper", tradeoffs=True,
                          part="blocks")  # fmt: skip
@@ -98,7 +98,7 @@ def least_of_block(
 
 
 def _of(planner: Planner) -> Redundancy:
-    devices = planner.training.wires.devices
+    devices = planner.training.links.devices
     if devices > MOST_DEVICES:
         raise PlanError(
             f"expected at most {MOST_DEVICES} devices for a plan with the least redundancy, got "
@@ -110,7 +110,7 @@ def _of(planner: Planner) -> Redundancy:
 def _with_time(redundancy: Redundancy) -> tuple[Graph, float]:
     """Redundant bytes with time as a tie-break, and the unit of bytes.
 
-    The longest step there could be weighs half a unit, so that it never counts for a byte.
+    The longest possible step weighs half a unit, so that time never outweighs bytes.
     """
     unit, seconds = tick(redundancy.bytes), redundancy.seconds
     slowest = sum(float(costs.max()) for costs in (*seconds.nodes.values(),

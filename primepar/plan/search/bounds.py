@@ -1,8 +1,8 @@
-"""What every choice of a chain costs at least: edges that pass over nodes are left out.
+"""Lower bounds of the cost of plans with each choice: edges that skip nodes are left out.
 
-No edge costs less than nothing, so that the cheapest way through a choice along the chain alone
-costs no more than any plan with it. A choice whose bound is above the cost of a plan that is known
-is part of no better one. This is ours.
+No edge has a negative cost. So the cheapest path through a choice, along the chain alone, costs no
+more than any plan with that choice. A choice whose bound is above the cost of a known plan is in no
+better plan. This is ours.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from primepar.plan.search.segments import Choices, Matrix, Vector
 
 TICK = 1e-12
-"""Seconds to which sums are rounded down on their way, so that like layers come to cost alike."""
+"""Seconds to which partial sums are rounded down, so that equal layers have equal costs."""
 
 
 class ChainLink(NamedTuple):
-    """The next node of a chain: its cost, and the edge from the node before.
+    """The next node of a chain: its cost, and the edge from the previous node.
 
-    Links with one key are the same.
+    Links with equal keys are equal.
     """
 
     key: Hashable
@@ -31,15 +31,17 @@ class ChainLink(NamedTuple):
 
 
 def bounds(start: Vector, chain: Several[ChainLink]) -> list[Vector]:
-    """For each node a cost that no way through each of its choices goes below."""
+    """For each node, a lower bound of the cost of all paths through each of its choices."""
     before = _along(start, chain, _reached)
     after = _along(0 * before[-1][1], chain[::-1], _ahead)
-    return [one + other + (low + high)
-            for (low, one), (high, other) in zip(before, reversed(after), strict=True)]  # fmt: skip
+    return [
+        reached + ahead + (low + high)
+        for (low, reached), (high, ahead) in zip(before, reversed(after), strict=True)
+    ]
 
 
 def cheapest_way(start: Vector, chain: Several[ChainLink]) -> Choices:
-    """The choices of the cheapest way along the chain."""
+    """The choices of the cheapest path along the chain."""
     *before, (_, last) = _along(start, chain, _reached)
     choices = [int(last.argmin())]
     for (_, cost), link in zip(reversed(before), reversed(chain), strict=True):
@@ -50,29 +52,29 @@ def cheapest_way(start: Vector, chain: Several[ChainLink]) -> Choices:
 def _along(
     cost: Vector, chain: Iterable[ChainLink], step: Callable[[Vector, ChainLink], Vector]
 ) -> list[tuple[float, Vector]]:
-    """After each link, what all of its choices cost, and each beyond that.
+    """After each link, the least cost of all its choices, and what each choice costs above that.
 
-    Layers soon add the same to all choices, and are then taken from what is known.
+    After a few layers the differences repeat from layer to layer; repeated steps are looked up.
     """
-    known: dict[object, Vector] = {}
-    common, found = 0.0, [(0.0, cost)]
+    stepped: dict[object, Vector] = {}
+    common, costs = 0.0, [(0.0, cost)]
     for link in chain:
         least = float(cost.min())
         common += least
-        beyond = np.floor((cost - least) / TICK) * TICK
-        key = link.key, beyond.tobytes()
-        if key not in known:
-            known[key] = step(beyond, link)
-        cost = known[key]
-        found.append((common, cost))
-    return found
+        excess = np.floor((cost - least) / TICK) * TICK
+        key = link.key, excess.tobytes()
+        if key not in stepped:
+            stepped[key] = step(excess, link)
+        cost = stepped[key]
+        costs.append((common, cost))
+    return costs
 
 
 def _reached(cost: Vector, link: ChainLink) -> Vector:
-    found: Vector = (cost[:, None] + link.edge).min(axis=0) + link.node
-    return found
+    reached: Vector = (cost[:, None] + link.edge).min(axis=0) + link.node
+    return reached
 
 
 def _ahead(cost: Vector, link: ChainLink) -> Vector:
-    found: Vector = (link.edge + (link.node + cost)).min(axis=1)
-    return found
+    ahead: Vector = (link.edge + (link.node + cost)).min(axis=1)
+    return ahead

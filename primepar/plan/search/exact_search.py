@@ -1,7 +1,7 @@
-"""The exact search: segments of a planner's graph put together, over options that may be the best.
+"""The exact search: segmented dynamic programming over the options that can be in a best plan.
 
-Options that a bound shows to be part of no better plan than one that is known are left out first:
-few are left, and the tables are small.
+Options are pruned first: those whose lower bound is above the cost of a known plan are in no better
+plan. Few options remain, and the tables are small.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from primepar.plan.search.segments import (
 )
 
 STREAM = "blocks.0.add2"
-"""The operator whose options stand for those of any that leaves the stream."""
+"""The operator whose layouts index the tables of segments that start in the residual stream."""
 SLACK = 1e-9
-"""Share of a cost by which sums in another order may differ."""
+"""Relative difference that sums in another order may have."""
 
 
 class Exact:
-    """The plan of the least cost out of a planner's options, or out of some of them by kind."""
+    """The plan of least cost out of the options `among`, given by kind of operator."""
 
     def __init__(self, planner: Planner, among: Mapping[object, Numbers]) -> None:
         self.planner, self.among = planner, among
@@ -44,41 +44,46 @@ class Exact:
 
     @classmethod
     def of(cls, planner: Planner) -> Exact:
-        """The search among the options that may be part of a plan as good as one that is known."""
+        """The search among the options that can be in a plan as cheap as a known one."""
         known = cheapest_way(*_chain(planner))
         most = planner.cost(dict(zip(planner.named, known, strict=True))) * (1 + SLACK)
         least = least_with(planner).items()
         return cls(planner, {kind: np.flatnonzero(bound <= most) for kind, bound in least})
 
     def search(self) -> tuple[float, dict[str, int]]:
-        """The least cost, and an option of the planner for every operator that has it."""
+        """The least cost, and the planner's option of every operator in that plan."""
         segments = self.planner.segments()
-        tables = [self._segment(each) for each in segments]
+        tables = [self._segment(segment) for segment in segments]
         first = self.planner.first
-        start, own = self._objective(first), self._own(first)
+        start, first_options = self._objective(first), self._kept(first)
         if self.planner.tied:
-            head = next(at for at, each in enumerate(segments) if each[-1].name == "head") + 1
-            start, own, tables = self._tied(start, tables, head)
+            head = (
+                next(index for index, segment in enumerate(segments) if segment[-1].name == "head")
+                + 1
+            )
+            start, first_options, tables = self._tied(start, tables, head)
         cost, choices = cheapest(start, tables)
-        return cost, self._named(own, choices)
+        return cost, self._named(first_options, choices)
 
     def _named(self, first: Numbers, choices: Choices) -> dict[str, int]:
-        """Numbers of the planner for choices among those that are kept here."""
-        owns = [first, *(self._own(name) for name in list(self.planner.named)[1:])]
-        return {name: int(own[at]) for name, own, at in zip(self.planner.named, owns, choices,
-                                                            strict=True)}  # fmt: skip
+        """The planner's option numbers for choices among the kept options."""
+        options = [first, *(self._kept(name) for name in list(self.planner.named)[1:])]
+        return {
+            name: int(numbers[choice])
+            for name, numbers, choice in zip(self.planner.named, options, choices, strict=True)
+        }
 
-    def _own(self, name: str) -> Numbers:
+    def _kept(self, name: str) -> Numbers:
         return self.among[kind_of(self.planner.named[name])]
 
     def _objective(self, name: str) -> Vector:
-        return self.planner.objective(name)[self._own(name)]
+        return self.planner.objective(name)[self._kept(name)]
 
     def _edge(self, producer: str, consumer: str) -> Matrix:
         key = kind_of(self.planner.named[producer]), kind_of(self.planner.named[consumer])
         if key not in self._edges:
-            at = np.ix_(self._own(producer), self._own(consumer))
-            self._edges[key] = self.planner.edge(producer, consumer)[at]
+            index = np.ix_(self._kept(producer), self._kept(consumer))
+            self._edges[key] = self.planner.edge(producer, consumer)[index]
         return self._edges[key]
 
     def _step(self, operator: Operator, before: str, first: str) -> ChainStep:
@@ -91,8 +96,8 @@ class Exact:
     def _segment(self, operators: Several[Operator]) -> Table:
         """The table of one segment.
 
-        A segment of a block begins with the stream, which an addition, the embedding or a norm
-        leaves: what follows depends on the layout alone, so that one table serves them all.
+        A segment of a block starts in the residual stream, after an addition, the embedding or a
+        norm. Its table depends on the layout of the stream alone, so that one table serves all.
         """
         names = [operator.name for operator in operators]
         begin = STREAM if len(names) > 2 and self._in_stream(names[0]) is not None else names[0]
@@ -101,33 +106,34 @@ class Exact:
             pairs = zip(operators[1:], (begin, *names[1:]), strict=False)
             self._tables[key] = stretch(self._step(operator, before, begin)
                                         for operator, before in pairs)  # fmt: skip
-        found, at = self._tables[key], self._in_stream(names[0])
-        return found if begin == names[0] or at is None else found.at(at)
+        table, choices = self._tables[key], self._in_stream(names[0])
+        return table if begin == names[0] or choices is None else table.at(choices)
 
     def _in_stream(self, name: str) -> Numbers | None:
         """Option of the stream with the layout that each option of an operator leaves, if all."""
         if STREAM not in self.planner.named:
             return None
-        at = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
-        found = [at.get(layout) for layout in self._leaves(name)]
-        return None if None in found else np.array(found)
+        option_of = {layout: place for place, layout in enumerate(self._leaves(STREAM))}
+        options = [option_of.get(layout) for layout in self._leaves(name)]
+        return None if None in options else np.array(options)
 
     def _leaves(self, name: str) -> list[int]:
-        found: list[int] = self.planner.options(name).leaves[self._own(name)].tolist()
-        return found
+        layouts: list[int] = self.planner.options(name).leaves[self._kept(name)].tolist()
+        return layouts
 
     def _tied(
         self, start: Vector, tables: list[Table], head: int
     ) -> tuple[Vector, Numbers, list[Table]]:  # fmt: skip
-        """The best embedding alone at the start, and the table's way from there to the head.
+        """Fix the best embedding of a tied model, with the table's redistribution to the head.
 
-        With that way, a plan costs at least as much more as without it the best plan does with its
-        embedding, and the best with its head. Options of the embedding are tried in the order of
-        this bound, until it is no better than the best that was found.
+        The redistribution is an edge over the whole chain. A lower bound of each pair (embedding,
+        head) is its cost plus the larger of two costs: the best plan with this embedding, and the
+        best with this head, both without that edge. Embeddings are tried in the order of their
+        bounds, until a bound is no lower than the best cost so far.
         """
-        own = self._own("embedding")
-        after = ahead(tables[head:], np.zeros(len(self._own("loss"))))
-        tie = self.planner.tie()[np.ix_(own, self._own("head"))]
+        embeddings = self._kept("embedding")
+        after = ahead(tables[head:], np.zeros(len(self._kept("loss"))))
+        tie = self.planner.tie()[np.ix_(embeddings, self._kept("head"))]
         with_embedding = start + ahead(tables[:head], after)
         with_head = along(start, tables[:head])[-1] + after
         bounds = (np.maximum(with_embedding[:, None], with_head) + tie).min(axis=1)
@@ -139,26 +145,26 @@ class Exact:
             cost = float((reached[-1] + tie[option] + after).min())
             if cost < best:
                 best, chosen = cost, option
-        one = np.array([chosen])
-        first = tables[0].at(one)
+        index = np.array([chosen])
+        first = tables[0].at(index)
         tables = [first, *tables[1 : head - 1], tables[head - 1].plus(tie[chosen]), *tables[head:]]
-        return start[one], own[one], tables
+        return start[index], embeddings[index], tables
 
 
 def least_with(planner: Planner) -> dict[object, Vector]:
-    """What a plan with each option costs at least, by kind of operator."""
-    found: dict[object, Vector] = {}
+    """A lower bound of the cost of a plan with each option, by kind of operator."""
+    least: dict[object, Vector] = {}
     for operator, bound in zip(planner.operators, bounds(*_chain(planner)), strict=True):
         kind = kind_of(operator)
-        found[kind] = np.minimum(found.get(kind, bound), bound)
-    return found
+        least[kind] = np.minimum(least.get(kind, bound), bound)
+    return least
 
 
 def _chain(planner: Planner) -> tuple[Vector, list[ChainLink]]:
-    """The cost of the first operator, and all others one after another."""
+    """Costs of the first operator, and the links of the chain to all later ones."""
     links = [
-        ChainLink((kind_of(one), kind_of(other)), planner.edge(one.name, other.name),
-             planner.objective(other.name))
-        for one, other in pairwise(planner.operators)
+        ChainLink((kind_of(before), kind_of(operator)), planner.edge(before.name, operator.name),
+             planner.objective(operator.name))
+        for before, operator in pairwise(planner.operators)
     ]  # fmt: skip
     return planner.objective(planner.first), links

@@ -1,4 +1,4 @@
-"""What a search chose, in words: a table of the sequences, and what their neighbours would cost."""
+"""The result of a search as text: a table of its sequences, and the cost of alternatives."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.result import SearchResult
 
 NEIGHBOURS = 3
-"""Other sequences that are priced for each operator."""
+"""Number of alternatives that are priced for each operator."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another sequence of an operator, and by how much a step would be longer with it alone."""
+    """Another sequence of one operator, and the additional seconds and bytes with it alone."""
 
     sequence: str
     more_seconds: float
@@ -29,8 +29,8 @@ class Neighbour:
 class ChosenSequence:
     """The sequence of one operator, or of the same one of several layers.
 
-    `seconds` and `moving` are of a training step of one layer: of the operator, and of what brings
-    its inputs and takes their gradients back. `kept` is bytes of a device.
+    `seconds` and `moving` are of a training step of one layer: of the operator, and of the
+    redistribution of its inputs and of their gradients. `kept` is bytes of a device.
     """
 
     operator: str
@@ -45,8 +45,8 @@ class ChosenSequence:
 class Explanation:
     """A plan with its predicted time, memory and traffic, operator by operator.
 
-    `memory` is what the search adds up; `held` the most bytes that are on every device at once, and
-    `sent` the bytes that leave it.
+    `memory` is the bytes that the search adds up. `held` is the peak bytes of every device, and
+    `sent` the bytes that it sends.
     """
 
     model: str
@@ -61,71 +61,73 @@ class Explanation:
     fits: bool
     held: tuple[int, ...]
     gap: float
-    """By how much the plan may be above the best at most, as a share of that."""
+    """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
     choices: tuple[ChosenSequence, ...]
 
 
-def explain(found: SearchResult, neighbours: bool = False) -> Explanation:
-    """Tell what was chosen, and where asked what else was near."""
-    planner = found.planner
+def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
+    """Explain a result, with `neighbours` also the cheapest alternatives of every operator."""
+    planner = result.planner
     training = planner.training
-    choices = [_choice(found, name, neighbours) for name in found.choices]
-    plan, batch, positions = found.plan, training.batch, training.positions
-    held = found.held
+    choices = [_choice(result, name, neighbours) for name in result.choices]
+    plan, batch, positions = result.plan, training.batch, training.positions
+    held = result.held
     return Explanation(
         model=planner.model.family,
         cluster=training.cluster.name,
-        devices=training.wires.devices,
+        devices=training.links.devices,
         batch=training.batch,
         positions=training.positions,
         dtype=training.dtype,
         space=planner.space,
-        seconds=found.seconds,
-        memory=found.memory,
+        seconds=result.seconds,
+        memory=result.memory,
         fits=max(held) <= training.cluster.memory,
         held=held,
-        gap=found.gap,
+        gap=result.gap,
         sent=traffic(plan, batch, positions).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
 
 
-def _choice(found: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
-    planner, at = found.planner, found.choices[name]
+def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
+    planner, number = result.planner, result.choices[name]
     options = planner.options(name)
     return ChosenSequence(
         operator=name,
-        sequence=options.candidates[at].text,
-        seconds=float(options.seconds[at]),
-        moving=planner.between(name, found.choices),
-        kept=float(options.kept[at]),
-        neighbours=tuple(_neighbours(found, name)) if neighbours else (),
+        sequence=options.candidates[number].text,
+        seconds=float(options.seconds[number]),
+        moving=planner.redistribution_seconds(name, result.choices),
+        kept=float(options.kept[number]),
+        neighbours=tuple(_neighbours(result, name)) if neighbours else (),
     )
 
 
-def _neighbours(found: SearchResult, name: str) -> Iterator[Neighbour]:
-    """The nearest other options, all other operators keeping theirs."""
-    planner, at = found.planner, found.choices[name]
+def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
+    """The cheapest alternatives of an operator, with all other choices fixed."""
+    planner, number = result.planner, result.choices[name]
     options = planner.options(name)
-    costs = planner.around(name, found.choices)
-    for other in np.argsort(costs, kind="stable")[: NEIGHBOURS + 1].tolist():
-        if other != at:
-            more = float(options.kept[other] - options.kept[at])
-            text = options.candidates[other].text
-            yield Neighbour(text, float(costs[other] - costs[at]), more)
+    costs = planner.costs_around(name, result.choices)
+    for neighbour in np.argsort(costs, kind="stable")[: NEIGHBOURS + 1].tolist():
+        if neighbour != number:
+            more_bytes = float(options.kept[neighbour] - options.kept[number])
+            text = options.candidates[neighbour].text
+            yield Neighbour(text, float(costs[neighbour] - costs[number]), more_bytes)
 
 
 def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
-    """Consecutive layers with the same sequences as one, told by the first: `blocks.1-11.qkv`."""
-    layers = [(key, list(own)) for key, own in groupby(choices, key=_layer)]
-    for _, group in groupby(layers, key=lambda each: [(_own(c), c.sequence) for c in each[1]]):
-        alike = list(group)
-        first, last = alike[0], alike[-1]
+    """Consecutive layers with equal sequences as one, with the numbers of the first of them."""
+    layers = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
+    for _, group in groupby(
+        layers, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
+    ):
+        equal = list(group)
+        first, last = equal[0], equal[-1]
         for choice in first[1]:
             name = choice.operator
-            if first[0] and len(alike) > 1:
-                name = f"blocks.{first[0]}-{last[0]}.{_own(choice)}"
+            if first[0] and len(equal) > 1:
+                name = f"blocks.{first[0]}-{last[0]}.{_name_in_layer(choice)}"
             yield ChosenSequence(name, choice.sequence, choice.seconds, choice.moving, choice.kept,
                          choice.neighbours)  # fmt: skip
 
@@ -135,33 +137,36 @@ def _layer(choice: ChosenSequence) -> str:
     return parts[1] if parts[0] == "blocks" else ""
 
 
-def _own(choice: ChosenSequence) -> str:
+def _name_in_layer(choice: ChosenSequence) -> str:
     return choice.operator.split(".", 2)[2] if _layer(choice) else choice.operator
 
 
-def words(told: Explanation) -> str:
+def words(explanation: Explanation) -> str:
     """The explanation as text."""
     lines = [
-        f"{told.model} on {told.devices} devices of {told.cluster}, {told.dtype}, "
-        f"{told.batch} x {told.positions} tokens a step, space {told.space}",
+        f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
+        f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
+        f"space {explanation.space}",
         "",
     ]
     heads = ("operator", "sequence", "ms", "ms moving", "MiB kept")
-    rows = [heads, *(_cells(choice) for choice in told.choices)]
+    rows = [heads, *(_cells(choice) for choice in explanation.choices)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, choice in zip(rows, [None, *told.choices], strict=True):
+    for row, choice in zip(rows, [None, *explanation.choices], strict=True):
         texts = [cell.ljust(size) for cell, size in zip(row[:2], widths, strict=False)]
         numbers = [cell.rjust(size) for cell, size in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join((*texts, *numbers)))
         lines += [] if choice is None else map(_priced, choice.neighbours)
     lines += [
         "",
-        f"a step of {1e3 * told.seconds:,.1f} ms; a device holds {_most(told.held)} "
-        f"({_size(told.memory)} as the search adds up) and sends {_most(told.sent)}",
+        f"a step of {1e3 * explanation.seconds:,.1f} ms; a device holds {_most(explanation.held)} "
+        f"({_size(explanation.memory)} as the search adds up) and sends {_most(explanation.sent)}",
     ]
-    if told.gap > 0:
-        lines.append(f"at most {ceil(1e4 * told.gap) / 100:.2f}% above the best plan, certified")
-    if not told.fits:
+    if explanation.gap > 0:
+        lines.append(
+            f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
+        )
+    if not explanation.fits:
         lines.append("that is more memory than a device has")
     return "\n".join(lines) + "\n"
 
@@ -180,5 +185,5 @@ def _priced(other: Neighbour) -> str:
 
 
 def _cells(choice: ChosenSequence) -> tuple[str, ...]:
-    times = (f"{1e3 * each:,.3f}" for each in (choice.seconds, choice.moving))
+    times = (f"{1e3 * seconds:,.3f}" for seconds in (choice.seconds, choice.moving))
     return (choice.operator, choice.sequence, *times, f"{choice.kept / 2**20:,.1f}")

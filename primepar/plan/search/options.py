@@ -1,7 +1,6 @@
-"""What a search chooses from: for each operator its sequences, with their costs and layouts.
+"""The options of a search: for each operator its sequences, with their costs and layouts.
 
-Operators of one kind and size share their options, so that a model of many layers costs no more
-than one of two.
+Operators of one kind and size share their options, so that many layers take no more work than two.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput, ByOutput
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
+from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost, padded
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
 from primepar.schedule.operators import Linear
@@ -29,14 +28,14 @@ from primepar.schedule.primitive import Primitive
 Numbers = NDArray[np.int64]
 Vector = NDArray[np.float64]
 Candidates: TypeAlias = Callable[[Operator], Several[Candidate]]
-"""Sequences to choose from, of each operator."""
+"""The sequences to choose from, for each operator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Sequences of an operator: cost of each, and the numbers of its layouts.
+    """Sequences of an operator: the cost of each, and the numbers of its layouts.
 
-    `seconds` is of a training step, `kept` and `running` are bytes of a device as in `Cost`.
+    `seconds` is of a training step; `kept` and `running` are bytes of a device as in `Cost`.
     """
 
     candidates: tuple[Candidate, ...]
@@ -47,57 +46,57 @@ class Options:
     leaves: Numbers
     leaves_gradient: Numbers
     weights: Numbers
-    """Where the weight of the head rests, or the table, as (vocabulary, hidden); 0 for others."""
+    """Layout of the head's weight, or of the table, as (vocabulary, hidden); 0 for others."""
 
     def __len__(self) -> int:
         return len(self.candidates)
 
     def only(self, numbers: Iterable[int]) -> Options:
         """Some of the options."""
-        at = np.fromiter(numbers, int)
+        kept = np.fromiter(numbers, int)
         return Options(
-            tuple(self.candidates[each] for each in at),
-            self.seconds[at],
-            self.kept[at],
-            self.running[at],
-            self.takes[at],
-            self.leaves[at],
-            self.leaves_gradient[at],
-            self.weights[at],
+            tuple(self.candidates[number] for number in kept),
+            self.seconds[kept],
+            self.kept[kept],
+            self.running[kept],
+            self.takes[kept],
+            self.leaves[kept],
+            self.leaves_gradient[kept],
+            self.weights[kept],
         )
 
     def cheapest(self, objective: Vector) -> Options:
-        """Of the options with the same layouts the one with the least `objective`.
+        """Of the options with equal layouts the one with the least `objective`.
 
-        No optimum is lost: options with the same layouts cost the same on every edge, so that one
-        may take the place of another in any plan.
+        No optimum is lost: options with equal layouts cost the same on every edge, so that one can
+        replace another in any plan.
         """
         least: dict[tuple[int, ...], int] = {}
-        for at, key in enumerate(self._ends):
-            if key not in least or objective[at] < objective[least[key]]:
-                least[key] = at
+        for number, key in enumerate(self._ends):
+            if key not in least or objective[number] < objective[least[key]]:
+                least[key] = number
         return self.only(least.values())
 
     def undominated(self, objective: Vector) -> Options:
-        """Of the options with the same layouts those that no other beats, in memory either."""
+        """Of the options with equal layouts those that no other dominates in cost and memory."""
         sums = np.stack([objective, self.kept, self.running], axis=1)
-        found: dict[tuple[int, ...], list[int]] = {}
-        for at in np.lexsort(sums.T[::-1]).tolist():
-            own = found.setdefault(self._ends[at], [])
-            if not (sums[own] <= sums[at]).all(axis=1).any():
-                own.append(at)
-        return self.only(at for own in found.values() for at in own)
+        by_layouts: dict[tuple[int, ...], list[int]] = {}
+        for number in np.lexsort(sums.T[::-1]).tolist():
+            kept = by_layouts.setdefault(self._ends[number], [])
+            if not (sums[kept] <= sums[number]).all(axis=1).any():
+                kept.append(number)
+        return self.only(number for kept in by_layouts.values() for number in kept)
 
     @cached_property
     def _ends(self) -> list[tuple[int, ...]]:
-        """The layouts of every option at all its ends."""
+        """The layouts of every option, of inputs, output, gradients and weights."""
         ends = self.takes, self.leaves, self.leaves_gradient, self.weights
-        return list(zip(*(each.tolist() for each in ends), strict=True))
+        return list(zip(*(layouts.tolist() for layouts in ends), strict=True))
 
 
 @dataclass
 class Catalogue:
-    """Options of the operators of a model, out of the sequences that `candidates` has of each."""
+    """Options of the operators of a model, out of the sequences of `candidates`."""
 
     model: ModelConfig
     training: Training
@@ -109,20 +108,20 @@ class Catalogue:
     @classmethod
     def whole(cls, model: ModelConfig, training: Training, space: SpaceName) -> Self:
         """The catalogue of all sequences of a space."""
-        wires = training.wires
-        return cls(model, training, SequenceSpace.whole(space, wires.bits).of, Layouts(wires))
+        links = training.links
+        return cls(model, training, SequenceSpace.whole(space, links.bits).of, Layouts(links))
 
     def options(self, operator: Operator) -> Options:
-        """Options of an operator: the sequences that its sizes and the batch allow."""
+        """Options of an operator: the sequences that divide its sizes and the batch."""
         key = kind_of(operator)
         if key not in self._known:
             make = {"linear": self._linear, "embedding": self._embedding}
-            found = make.get(operator.kind, self._local)(operator)
-            self._known[key] = _options(found)
+            options = make.get(operator.kind, self._local)(operator)
+            self._known[key] = _options(options)
         return self._known[key]
 
     def _places(self, operator: Operator) -> Iterator[_Placed]:
-        """Sequences of an operator with what does not depend on its sizes, found out once."""
+        """Sequences of an operator, with cached properties that do not depend on its sizes."""
         for candidate in self.candidates(operator):
             if candidate not in self._placed:
                 self._placed[candidate] = self._place(candidate)
@@ -130,10 +129,10 @@ class Catalogue:
 
     def _place(self, candidate: Candidate) -> _Placed:
         spread = candidate.spread
-        ends = [each for each in ("I", "O", "dI") if each in spread]
-        numbers = [self.layouts.number(spread[each]) for each in ends]
+        ends = [tensor for tensor in ("I", "O", "dI") if tensor in spread]
+        numbers = [self.layouts.number(spread[tensor]) for tensor in ends]
         rows, inputs = spread[ends[0]].grid
-        key = alike(self.training.wires, candidate)
+        key = cost_key(self.training.links, candidate)
         return _Placed(candidate, key, (rows, inputs, spread["O"].grid[1]), tuple(numbers))
 
     def _linear(self, operator: Operator) -> Iterator[_Option]:
@@ -152,15 +151,15 @@ class Catalogue:
             yield _Option(candidate, cost, (*numbers, weight))
 
     def _biased(self, features: int, cost: Cost, leaves: int | None) -> Cost:
-        """The cost with the sum of the gradient of the bias over the devices that share columns."""
+        """The cost with the all-reduce of the bias gradient over devices that share columns."""
         if leaves is None:
             return cost
         columns = features / self.layouts.slices(leaves, 1)
         bits = self.layouts.line(leaves, 0)
-        more = self.training.wires.all_reduce(bits, columns * self.training.item)
-        more += self.training.update(columns)
+        bias_seconds = self.training.links.all_reduce(bits, columns * self.training.item)
+        bias_seconds += self.training.update(columns)
         kept = cost.kept + columns * self.training.kept
-        return Cost(cost.seconds + more, kept, cost.running)
+        return Cost(cost.seconds + bias_seconds, kept, cost.running)
 
     def _local(self, operator: Operator) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}
@@ -168,8 +167,8 @@ class Catalogue:
             first.setdefault(number, candidate)
         for number, candidate in first.items():
             if number is not None and self._divides(operator, number):
-                own = LocalOperatorCost(self.training, self.model, self.layouts, operator, number)
-                yield _Option(candidate, own.cost, (number, number, number, 0))
+                cost = LocalOperatorCost(self.training, self.model, self.layouts, operator, number)
+                yield _Option(candidate, cost.cost, (number, number, number, 0))
 
     def _divides(self, operator: Operator, layout: int) -> bool:
         rows, columns = (self.layouts.slices(layout, dim) for dim in (0, 1))
@@ -194,10 +193,10 @@ class Catalogue:
 
 
 class _Placed(NamedTuple):
-    """A sequence with what of it costs alike, its slices of M, N and K, and its layouts."""
+    """A sequence with the key of its cost, its slices of M, N and K, and its layouts."""
 
     candidate: Candidate
-    alike: tuple[object, ...]
+    cost_key: tuple[object, ...]
     slices: tuple[int, int, int]
     layouts: tuple[int | None, ...]
 
@@ -211,25 +210,25 @@ class _Option:
 
 
 def kind_of(operator: Operator) -> tuple[object, ...]:
-    """What operators have in common that share their options: all but the layer."""
+    """The key under which operators share their options: all but the layer."""
     return operator.kind, operator.N, operator.K, operator.name.rpartition(".")[2]
 
 
-def _options(found: Iterable[_Option]) -> Options:
-    fitting = [each for each in found if None not in each.layouts]
-    costs = [(each.cost.seconds, each.cost.kept, each.cost.running) for each in fitting]
-    numbers = np.array([each.layouts for each in fitting], int).reshape(-1, 4)
+def _options(options: Iterable[_Option]) -> Options:
+    fitting = [option for option in options if None not in option.layouts]
+    costs = [(option.cost.seconds, option.cost.kept, option.cost.running) for option in fitting]
+    numbers = np.array([option.layouts for option in fitting], int).reshape(-1, 4)
     seconds, kept, running = np.array(costs).reshape(-1, 3).T
     takes, leaves, gradient, weights = numbers.T
-    candidates = tuple(each.candidate for each in fitting)
+    candidates = tuple(option.candidate for option in fitting)
     return Options(candidates, seconds, kept, running, takes, leaves, gradient, weights)
 
 
 def _table(candidate: Candidate) -> Spread:
-    """Where the embedding's table rests, over (vocabulary, hidden)."""
-    found = Spread.whole()
+    """Resident layout of the embedding's table, over (vocabulary, hidden)."""
+    table = Spread.whole()
     for element in candidate.elements:
         cut: Primitive = element.primitive
-        own = element_spread(element, "W") if isinstance(cut, ByInput | ByOutput) else None
-        found = found.then(own or Spread.whole(len(element.devices)))
-    return found
+        spread = element_spread(element, "W") if isinstance(cut, ByInput | ByOutput) else None
+        table = table.then(spread or Spread.whole(len(element.devices)))
+    return table

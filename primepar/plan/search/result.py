@@ -1,4 +1,4 @@
-"""What a search chose: one option for every operator, with its plan, time and memory."""
+"""The result of a search: one option for every operator, with its plan, time and memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from primepar.plan.search.planner import Planner
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A choice of one option for every operator, and its cost.
+    """A choice of one option for every operator, and its cost in seconds.
 
-    `gap` is by how much that may be above the least cost of all plans, as a share.
+    `gap` bounds how far the cost may be above the least cost of all plans, as a share of that.
     """
 
     planner: Planner
@@ -23,33 +23,37 @@ class SearchResult:
 
     @property
     def plan(self) -> Plan:
-        """The plan, as a file holds it."""
+        """The plan, as it is saved to a file."""
         model, training = self.planner.model, self.planner.training
-        return Plan(model=model, ranks=training.wires.devices, batch=training.batch,
+        return Plan(model=model, ranks=training.links.devices, batch=training.batch,
                     sequences=self.sequences)  # fmt: skip
 
     @property
     def sequences(self) -> dict[str, str]:
         """The sequence of every operator."""
         options = self.planner.options
-        return {name: options(name).candidates[at].text for name, at in self.choices.items()}
+        return {
+            name: options(name).candidates[number].text for name, number in self.choices.items()
+        }
 
     @property
     def seconds(self) -> float:
-        """Time of a training step: of all operators, and of what moves between them."""
+        """Seconds of a training step: of all operators and of the redistributions between them."""
         planner, choices = self.planner, self.choices
-        own = sum(float(planner.options(name).seconds[at]) for name, at in choices.items())
-        return own + sum(planner.between(name, choices) for name in choices)
+        operators = sum(
+            float(planner.options(name).seconds[number]) for name, number in choices.items()
+        )
+        return operators + sum(planner.redistribution_seconds(name, choices) for name in choices)
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The most bytes on every device at once, as emulated devices count them."""
+        """Peak bytes of every device, as emulated devices count them."""
         training = self.planner.training
         return peak_bytes(self.plan, training.batch, training.positions, training.dtype)
 
     @property
     def memory(self) -> float:
-        """Bytes of a device: what all operators keep, and the most that runs besides."""
-        own = [(self.planner.options(name), at) for name, at in self.choices.items()]
-        kept = sum(float(options.kept[at]) for options, at in own)
-        return kept + max(float(options.running[at]) for options, at in own)
+        """Bytes of a device: the sum that operators keep, plus the largest transient part."""
+        chosen = [(self.planner.options(name), number) for name, number in self.choices.items()]
+        kept = sum(float(options.kept[number]) for options, number in chosen)
+        return kept + max(float(options.running[number]) for options, number in chosen)

@@ -1,11 +1,12 @@
 """Segmented dynamic programming (PrimePar, section 5): the cheapest choice for every node.
 
-A table has the least cost of a stretch of a chain for each choice at its two ends; joining two
-tables at the node between them minimises over that node (equation 11). An edge from the first to
-the last node of a stretch is added to its table (equation 12). The node at the start of a table is
-not counted in it, so that stretches join without counting a node twice.
+A table has the least cost of a segment of a chain for each pair of choices at its two ends. Joining
+two tables at the node between them minimises over that node (equation 11). An edge from the first
+to the last node of a segment is added to its table (equation 12). The node at the start of a table
+is not counted in it, so that joined segments count no node twice. Example: nodes a-b-c with an edge
+a-c: join the tables of a-b and b-c over b, then add the matrix of a-c.
 
-Choices within a stretch are found again along the one best way, where they are asked for.
+Tables keep no choices. The choices inside a segment are recomputed along the best plan only.
 
 Legend: P, Q, R choices of the first, the middle and the last node.
 """
@@ -29,47 +30,47 @@ Choices = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Least cost of a stretch by the choices at its ends; `parts` are what it was joined of."""
+    """Least cost of a segment by the choices at its ends; `parts` are the two joined tables."""
 
     costs: Matrix
     parts: tuple[Table, Table] | None = None
 
     def then(self, other: Table) -> Table:
-        """This stretch and the one that starts where it ends (equations 11, 13 and 14)."""
+        """This segment joined with the one that starts where it ends (equations 11, 13, 14)."""
         return Table(cheapest_sums(self.costs, other.costs), (self, other))
 
     def plus(self, extra: Matrix) -> Table:
-        """The same stretch with an edge, or anything else, between its ends (equation 12)."""
+        """The same segment with an additional cost by the choices at its ends (equation 12)."""
         return Table(self.costs + extra, self.parts)
 
     def within(self, first: int, last: int) -> Choices:
-        """Choices of the nodes between the ends of the cheapest way."""
+        """Choices of the nodes between the ends on the cheapest path."""
         if self.parts is None:
             return ()
-        one, other = self.parts
-        middle = int((one.costs[first] + other.costs[:, last]).argmin())
-        return (*one.within(first, middle), middle, *other.within(middle, last))
+        first_part, second_part = self.parts
+        middle = int((first_part.costs[first] + second_part.costs[:, last]).argmin())
+        return (*first_part.within(first, middle), middle, *second_part.within(middle, last))
 
     def at(self, choices: Choice) -> Table:
-        """The stretch from some of the choices of its first node, in that order."""
+        """The segment from some of the choices of its first node, in that order."""
         parts = self.parts and (self.parts[0].at(choices), self.parts[1])
         return Table(self.costs[choices], parts)
 
 
-def cheapest_sums(one: Matrix, other: Matrix) -> Matrix:
-    """The least of one_PQ + other_QR over Q, the product of the (min, +) algebra."""
-    found = np.full((one.shape[0], other.shape[1]), np.inf)
-    sums = np.empty_like(found)
-    for column, row in zip(one.T, other, strict=True):
+def cheapest_sums(left: Matrix, right: Matrix) -> Matrix:
+    """The least of left_PQ + right_QR over Q, the product of the (min, +) algebra."""
+    least = np.full((left.shape[0], right.shape[1]), np.inf)
+    sums = np.empty_like(least)
+    for column, row in zip(left.T, right, strict=True):
         np.add(column[:, None], row, out=sums)
-        np.minimum(found, sums, out=found)
-    return found
+        np.minimum(least, sums, out=least)
+    return least
 
 
 class ChainStep(NamedTuple):
-    """The next node of a chain: the costs of its edge, of it, and of an edge from the first node.
+    """The next node of a chain: the costs of its edge, of the node, and of an edge from the first.
 
-    `edge` is from the node before, by the choices of both.
+    `edge` is from the previous node, by the choices of both.
     """
 
     edge: Matrix
@@ -77,14 +78,14 @@ class ChainStep(NamedTuple):
     first: Matrix | None = None
 
     def after(self, table: Table | None) -> Table:
-        """The stretch with this node at its end."""
-        own = Table(self.edge + self.node)
-        found = own if table is None else table.then(own)
-        return found if self.first is None else found.plus(self.first)
+        """The segment extended by this node."""
+        step = Table(self.edge + self.node)
+        joined = step if table is None else table.then(step)
+        return joined if self.first is None else joined.plus(self.first)
 
 
 def stretch(steps: Iterable[ChainStep]) -> Table:
-    """A segment of the graph: nodes in a chain, of which some take from the first one too.
+    """A segment of the graph: nodes in a chain, some of which also read from the first one.
 
     Raises `ValueError` for no steps.
     """
@@ -93,31 +94,31 @@ def stretch(steps: Iterable[ChainStep]) -> Table:
 
 
 def cheapest(start: Vector, tables: Several[Table]) -> tuple[float, Choices]:
-    """The least cost along stretches that follow one another, and the choice of every node.
+    """The least cost along consecutive segments, and the choice of every node.
 
-    `start` is the cost of the first node. With one end left open a stretch takes P^2 sums, where
-    joining two takes P^3. The cost is infinite where no choice is possible.
+    `start` is the cost of the first node. Propagating one vector takes P^2 sums per segment, where
+    joining two tables takes P^3. The cost is infinite where no choice is possible.
     """
     reached = along(start, tables)
     last = int(reached[-1].argmin())
     cost, choices = float(reached[-1][last]), [last]
-    for found, table in zip(reached[-2::-1], reversed(tables), strict=True):
-        first = int((found + table.costs[:, last]).argmin())
+    for costs, table in zip(reached[-2::-1], reversed(tables), strict=True):
+        first = int((costs + table.costs[:, last]).argmin())
         choices[:0] = (first, *table.within(first, last))
         last = first
     return cost, tuple(choices)
 
 
 def along(start: Vector, tables: Iterable[Table]) -> list[Vector]:
-    """The least cost of reaching every choice of each node at which stretches meet."""
-    found = [start]
+    """The least cost from the start to every choice of each node at which segments meet."""
+    reached = [start]
     for table in tables:
-        found.append((found[-1][:, None] + table.costs).min(axis=0))
-    return found
+        reached.append((reached[-1][:, None] + table.costs).min(axis=0))
+    return reached
 
 
 def ahead(tables: Several[Table], end: Vector) -> Vector:
-    """The least cost of what lies ahead of every choice of the first node, `end` at the last."""
+    """The least cost from every choice of the first node to the last, whose cost is `end`."""
     for table in reversed(tables):
         end = (table.costs + end).min(axis=1)
     return end

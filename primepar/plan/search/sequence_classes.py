@@ -1,9 +1,9 @@
-"""The search for many devices: classes of sequences first, then some sequences of the best classes.
+"""The search for many devices: classes of sequences first, then sequences of the best classes.
 
-Sequences whose cuts take other device bits of the same levels of links are of one class: operators
-cost the same under all of them. Each class stands for its sequences, and an edge between two costs
-the least that it may between any of theirs. So no plan costs less than the cheapest choice of
-classes; how far above that a plan is bounds how far it is from the best. This is ours.
+Sequences that differ only in which device bits of the same levels of links their cuts take are one
+class: operators cost the same under all of them. The edge between two classes costs the least of
+any edge between their sequences. So the cheapest choice of classes is a lower bound of all plans.
+The gap of a plan is its distance from that bound. This is ours.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from primepar.plan.search.segments import Vector
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, orders
 
 GOAL = 0.01
-"""The share above the bound at which a plan will do."""
+"""The gap, as a share of the lower bound, at which the search ends."""
 FEW = 16
-"""Classes of an operator whose sequences are looked at first; twice as many if that won't do."""
+"""Classes of an operator whose sequences are searched first; doubled until the goal is met."""
 
 
 class Classes(Planner):
-    """Plans of classes: each costs no more than any plan of sequences of these classes."""
+    """Plans of classes: each costs no more than any plan of sequences in its classes."""
 
     def ways(self, sources: list[int], targets: list[int]) -> LeastWays:
-        """The least that moves between two sequences of each pair of classes."""
+        """The least that moves between any sequences of two classes, for each pair of classes."""
         return LeastWays.of(self.catalogue.layouts, sources, targets)
 
 
 def near_best(planner: Planner) -> SearchResult:
-    """A plan that costs at most a certified share more than the best."""
-    space = SequenceSpace(planner.space, planner.training.wires.levels)
+    """A plan with a certified gap: its cost is at most `1 + gap` times the least cost."""
+    space = SequenceSpace(planner.space, planner.training.links.levels)
     classes = Classes.like(planner, space.of)
     least, _ = Exact.of(classes).search()
     bounds, count = least_with(classes), FEW
@@ -61,6 +61,10 @@ def _choice(chosen: Mapping[object, Several[Candidate]]) -> Candidates:
 def _sequences(
     classes: Several[Candidate], bound: Vector, most: float, count: int, levels: Several[int]
 ) -> list[Candidate]:
-    """Sequences of the first classes, at most so many, by what a plan with each costs at least."""
-    first = [at for at in np.argsort(bound, kind="stable")[:count].tolist() if bound[at] <= most]
-    return [each for at in first for each in orders(classes[at], levels)]
+    """Sequences of the `count` classes with the lowest bounds, those above `most` left out."""
+    cheapest = [
+        number
+        for number in np.argsort(bound, kind="stable")[:count].tolist()
+        if bound[number] <= most
+    ]
+    return [candidate for number in cheapest for candidate in orders(classes[number], levels)]

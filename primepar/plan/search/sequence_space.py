@@ -1,10 +1,10 @@
 """The sequences that a search chooses from, over 2^n devices.
 
-A sequence is any number of cuts, each along one device bit, around at most one primitive that
-moves, on any of the bits. The paper's own space has cuts of M, N and K and P on 2^k x 2^k devices;
-`all` has every registered primitive on every mesh that it fits. Rows are one dim here, so the
-paper's B is M. Operators that are not linear take a cut of rows or columns or a replica for every
-bit; in `all` they may also lie as a moving primitive leaves O.
+A sequence is any number of cuts, each along one device bit, and at most one primitive with several
+steps or gathers, on any of the bits. The space `paper` has cuts of M, N and K, and P on 2^k x 2^k
+devices. `all` has every registered primitive on every mesh that it fits. Rows are one dim here, so
+the paper's B is M. Operators that are not linear shard rows, shard columns or replicate along each
+bit; in `all` they may also have the layout in which such a primitive leaves O.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ PAPER: Final[tuple[type[Primitive], ...]] = (BySequence, ByInput, ByOutput, Prim
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One sequence over 2^n devices: its elements, each with the device bits that it takes."""
+    """One sequence over 2^n devices: its elements, and the blocks of its tensors by device."""
 
     elements: tuple[Element, ...]
     spreads: tuple[tuple[str, Spread], ...]
 
     @cached_property
     def places(self) -> tuple[tuple[Element, tuple[int, ...]], ...]:
-        """Elements with their device bits, the outermost bit being 0."""
-        found, at = [], 0
+        """Elements with their device bits; bit 0 is the outermost."""
+        places, first = [], 0
         for element in self.elements:
             bits = _bits(element)
-            found.append((element, tuple(range(at, at + bits))))
-            at += bits
-        return tuple(found)
+            places.append((element, tuple(range(first, first + bits))))
+            first += bits
+        return tuple(places)
 
     @property
     def cuts(self) -> Iterator[tuple[Moving, tuple[int, ...]]]:
@@ -60,23 +60,26 @@ class Candidate:
 
     @property
     def mover(self) -> tuple[Moving, tuple[int, ...]] | None:
-        """The primitive that moves, with its device bits."""
-        found = ((moving(e), bits) for e, bits in self.places if not moving(e).is_cut)
-        return next(found, None)
+        """The primitive that is no cut, with its device bits; None where all are cuts."""
+        movers = ((moving(e), bits) for e, bits in self.places if not moving(e).is_cut)
+        return next(movers, None)
 
     @property
     def spread(self) -> dict[str, Spread]:
-        """Tensor -> where it lies between phases."""
+        """Tensor -> its resident layout between phases."""
         return dict(self.spreads)
 
     def then(self, element: Element) -> Candidate:
-        """The sequence with one more element, inside."""
-        spreads = ((each, own.then(element_spread(element, each))) for each, own in self.spreads)
+        """The sequence with one more element, on the next inner device bits."""
+        spreads = (
+            (tensor, spread.then(element_spread(element, tensor)))
+            for tensor, spread in self.spreads
+        )
         return Candidate((*self.elements, element), tuple(spreads))
 
     @cached_property
     def text(self) -> str:
-        """Spelling with cuts of one dim side by side as one, `K2,K2` being `K4`."""
+        """Spelling with adjacent cuts of one dim merged: `K4` for `K2,K2`."""
         tokens: list[tuple[str, int]] = []
         for element in self.elements:
             label, cut = element.primitive.label, moving(element).is_cut
@@ -93,16 +96,16 @@ def _bits(element: Element) -> int:
 
 
 def whole(*tensors: str) -> Candidate:
-    """The sequence of one device, of a linear operator unless other tensors are named."""
-    return Candidate((), tuple((each, Spread.whole()) for each in tensors or LINEAR))
+    """The empty sequence, for one device; for a linear operator unless tensors are named."""
+    return Candidate((), tuple((tensor, Spread.whole()) for tensor in tensors or LINEAR))
 
 
 @dataclass(frozen=True)
 class SequenceSpace:
-    """Sequences over 2^n devices, of which bits of one of the `levels` may change places.
+    """Sequences over 2^n devices, up to permutations of the device bits of one level of links.
 
-    Of sequences whose cuts differ in that alone there is one. Where all levels are different, these
-    are all sequences.
+    `levels` has the level of every device bit. Of sequences that differ only by such a permutation
+    of their cuts there is one. Where all levels are different, these are all sequences.
     """
 
     name: SpaceName
@@ -121,9 +124,11 @@ class SequenceSpace:
     def linear(self) -> tuple[Candidate, ...]:
         """Sequences of a linear operator."""
         kinds = PAPER if self.name == "paper" else tuple(PRIMITIVES.values())
-        elements = [each for k in range(1, len(self.levels) + 1) for each in _elements(kinds, k)]
-        cuts = [each for each in elements if moving(each).is_cut and _bits(each) == 1]
-        movers = [each for each in elements if not moving(each).is_cut]
+        elements = [
+            element for k in range(1, len(self.levels) + 1) for element in _elements(kinds, k)
+        ]
+        cuts = [element for element in elements if moving(element).is_cut and _bits(element) == 1]
+        movers = [element for element in elements if not moving(element).is_cut]
         return tuple(_grown(self.levels, cuts, movers, whole()))
 
     @cached_property
@@ -132,9 +137,13 @@ class SequenceSpace:
         movers = []
         if self.name == "all":
             known = tuple(PRIMITIVES.values())
-            elements = (each for k in range(1, len(self.levels) + 1)
-                        for each in _elements(known, k))  # fmt: skip
-            movers = [each for each in elements if not moving(each).is_cut and _lies(each)]
+            elements = (element for k in range(1, len(self.levels) + 1)
+                        for element in _elements(known, k))  # fmt: skip
+            movers = [
+                element
+                for element in elements
+                if not moving(element).is_cut and _has_one_block_of_o(element)
+            ]
         return tuple(_grown(self.levels, _plain(), movers, whole("O")))
 
     @cached_property
@@ -149,8 +158,8 @@ def _plain(*others: type[Primitive]) -> tuple[Element, ...]:
     return tuple(Element(kind(), (2,)) for kind in kinds)
 
 
-def _lies(element: Element) -> bool:
-    """Whether O lies in one block on every device."""
+def _has_one_block_of_o(element: Element) -> bool:
+    """Whether every device holds one block of O after forward."""
     return all(len(held) == 1 for held in moving(element).movement.end("forward", "O"))
 
 
@@ -158,16 +167,16 @@ def _grown(
     levels: tuple[int, ...], cuts: Several[Element], movers: Iterable[Element], start: Candidate,
     first: int = 0,
 ) -> Iterator[Candidate]:  # fmt: skip
-    """Every sequence of cuts with at most one mover, by their prefixes.
+    """Every sequence of cuts with at most one of `movers`, grown from the prefix `start`.
 
-    Cuts side by side that take bits of one level are in the order of `cuts`.
+    Adjacent cuts on bits of one level are in the order of `cuts`.
     """
     if not levels:
         yield start
         return
     alike = levels[:1] == levels[1:2]
-    for at, element in enumerate(cuts[first:], first):
-        after = at if alike else 0
+    for number, element in enumerate(cuts[first:], first):
+        after = number if alike else 0
         yield from _grown(levels[1:], cuts, movers, start.then(element), after)
     for element in movers:
         if _bits(element) <= len(levels):
@@ -175,26 +184,33 @@ def _grown(
 
 
 def orders(candidate: Candidate, levels: Several[int]) -> Iterator[Candidate]:
-    """The sequence with cuts that take bits of one level in one order of cuts, for every order."""
+    """The sequences of a class: the cuts on bits of each level sorted by one order of cuts.
+
+    There is one sequence for each order of all distinct cuts.
+    """
 
     def level(place: tuple[Element, tuple[int, ...]]) -> int | None:
         element, bits = place
         return levels[bits[0]] if moving(element).is_cut else None
 
-    runs = [[each for each, _ in run] for _, run in groupby(candidate.places, key=level)]
-    cuts = dict.fromkeys(each for run in runs for each in run if moving(each).is_cut)
-    found = dict.fromkeys(
-        tuple(each for run in runs for each in (sorted(run, key=order.index) if run[1:] else run))
+    runs = [[element for element, _ in run] for _, run in groupby(candidate.places, key=level)]
+    cuts = dict.fromkeys(element for run in runs for element in run if moving(element).is_cut)
+    distinct = dict.fromkeys(
+        tuple(
+            element
+            for run in runs
+            for element in (sorted(run, key=order.index) if run[1:] else run)
+        )
         for order in permutations(cuts)
     )
-    for elements in found:
+    for elements in distinct:
         yield reduce(Candidate.then, elements, whole(*candidate.spread))
 
 
 @lru_cache(maxsize=64)
 def _elements(kinds: tuple[type[Primitive], ...], bits: int) -> tuple[Element, ...]:
-    """Elements of these primitives on 2^`bits` devices, one of those that do the same."""
-    found: dict[object, Element] = {}
+    """Elements of these primitives on 2^`bits` devices; one of those with equal behaviour."""
+    elements: dict[object, Element] = {}
     for kind in kinds:
         if kind is ByBatch:
             continue
@@ -203,12 +219,12 @@ def _elements(kinds: tuple[type[Primitive], ...], bits: int) -> tuple[Element, .
         for sides in product(powers, repeat=len(primitive.side_names)):
             element = Element(primitive, sides)
             if prod(element.axis_lengths) == 1 << bits and _known(element):
-                found.setdefault(moving(element).behaviour, element)
-    return tuple(found.values())
+                elements.setdefault(moving(element).behaviour, element)
+    return tuple(elements.values())
 
 
 def _known(element: Element) -> bool:
-    """Whether the element's spelling is its own, and its layouts are ones that can be planned."""
+    """Whether the spelling parses to the same element, and its layouts can be planned."""
     spelt = element.primitive.text(element.sides)
     try:
         (parsed,) = parse_sequence(spelt).elements

@@ -1,4 +1,4 @@
-"""Time against memory: the best plan within a bound, and all plans that none beats in both."""
+"""Time against memory: the best plan within a bound, and the Pareto front of plans."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from itertools import pairwise
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.pareto_front import Box, Chain, ChainNode, FrontPoint, unbeaten
+from primepar.plan.search.pareto_front import Box, Chain, ChainNode, FrontPoint, pareto_front
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import EXACT
 from primepar.plan.search.segments import Choice, Matrix
 
 TICK = 1e-12
-"""Seconds to which costs are rounded, so that what costs the same does so to the last bit."""
+"""Seconds to which costs are rounded, so that equal costs are equal to the last bit."""
 MOST = 1e30
-"""More ticks, and more bytes, than any plan takes."""
+"""More ticks and more bytes than any plan takes."""
 
 
 class Tradeoff:
-    """Plans of a planner by time and memory; the planner is made with `tradeoffs`.
+    """Plans of a planner by cost and memory; the planner must be made with `tradeoffs`.
 
-    The cost of a plan is the planner's, seconds and what its `alpha` makes of bytes.
+    The cost of a plan is the planner's: seconds, plus `alpha` times bytes. Raises `PlanError` for
+    more than `EXACT` devices.
     """
 
     def __init__(self, planner: Planner) -> None:
-        devices = planner.training.wires.devices
+        devices = planner.training.links.devices
         if devices > EXACT:
             raise PlanError(
                 f"expected at most {EXACT} devices where memory and time are both bounded or "
@@ -37,83 +38,88 @@ class Tradeoff:
         self.planner = planner
 
     def fastest(self, memory: float) -> SearchResult | None:
-        """The plan with the least cost of those within so many bytes of a device, if any is."""
+        """The cheapest plan within `memory` bytes of a device; None if there is none."""
         bound = Box(-1.0, memory)
         chains = [Chain.of(nodes, bound) for nodes in self._chains]
-        fitting = [each.cost for chain in chains for each in chain.near if each.memory <= memory]
-        best, found = min(fitting, default=MOST), None
-        for at, chain in enumerate(chains):
-            for each in chain.within(Box(best, memory)):
-                if each.memory <= memory and each.cost <= best:
-                    best, found = each.cost, self._found(at, each)
-        return found
+        fitting = [point.cost for chain in chains for point in chain.near if point.memory <= memory]
+        best, fastest = min(fitting, default=MOST), None
+        for start, chain in enumerate(chains):
+            for point in chain.within(Box(best, memory)):
+                if point.memory <= memory and point.cost <= best:
+                    best, fastest = point.cost, self._result(start, point)
+        return fastest
 
     def least_memory(self) -> float:
-        """Bytes of a device that the smallest of all plans takes."""
-        every = np.arange(len(self.planner.options(self.planner.first)))
-        nodes = [each.free for each in _nodes(self.planner, every)]
+        """The least bytes of a device that any plan takes."""
+        all_options = np.arange(len(self.planner.options(self.planner.first)))
+        nodes = [point.free for point in _nodes(self.planner, all_options)]
         chain = Chain.of(nodes)
-        best = min(each.memory for each in chain.near)
-        return min(each.memory for each in chain.within(Box(MOST, best)))
+        best = min(point.memory for point in chain.near)
+        return min(point.memory for point in chain.within(Box(MOST, best)))
 
     def smallest(self, seconds: float) -> SearchResult | None:
-        """The plan with the least memory of those that cost so many seconds at most, if any is."""
+        """The plan of least memory that costs at most `seconds`; None if there is none."""
         bound = Box(seconds / TICK, -1.0)
         chains = [Chain.of(nodes, bound) for nodes in self._chains]
-        fitting = [each.memory for chain in chains for each in chain.near
-                   if each.cost <= bound.cost]  # fmt: skip
-        best, found = min(fitting, default=MOST), None
-        for at, chain in enumerate(chains):
-            for each in reversed(chain.within(Box(bound.cost, best))):
-                if each.cost <= bound.cost and each.memory <= best:
-                    best, found = each.memory, self._found(at, each)
-        return found
+        fitting = [point.memory for chain in chains for point in chain.near
+                   if point.cost <= bound.cost]  # fmt: skip
+        best, smallest = min(fitting, default=MOST), None
+        for start, chain in enumerate(chains):
+            for point in reversed(chain.within(Box(bound.cost, best))):
+                if point.cost <= bound.cost and point.memory <= best:
+                    best, smallest = point.memory, self._result(start, point)
+        return smallest
 
     def front(self) -> list[SearchResult]:
-        """All plans that none beats in both, the fastest first; of equal ones there is one."""
+        """The Pareto front of cost and memory, the fastest first; one plan for each point.
+
+        The plans of least weighted sums divide the front into boxes. Each box is searched alone,
+        since a small box prunes most labels. Example: plans (1 s, 9 GB) and (4 s, 3 GB) are known;
+        what is between them costs below 4 s and takes below 9 GB.
+        """
         chains = [Chain.of(nodes) for nodes in self._chains]
-        points = [(at, each) for at, chain in enumerate(chains) for each in chain.near]
+        points = [(start, point) for start, chain in enumerate(chains) for point in chain.near]
         least = self.least_memory()
-        near = [(each.cost, each.memory) for _, each in _front(points) if each.memory > least]
+        near = [(point.cost, point.memory) for _, point in _front(points) if point.memory > least]
         slowest = self.fastest(least)
         assert slowest is not None, "a plan takes the least memory of all"
         ends = [(0.0, MOST), *near, (slowest.cost / TICK + 1, least)]
         boxes = [Box(slow, large) for (_, large), (slow, _) in pairwise(ends)]
-        found = [(at, each) for at, chain in enumerate(chains) for box in boxes
-                 for each in chain.within(box)]  # fmt: skip
-        return [self._found(at, each) for at, each in _front(found)]
+        candidates = [(start, point) for start, chain in enumerate(chains) for box in boxes
+                 for point in chain.within(box)]  # fmt: skip
+        return [self._result(start, point) for start, point in _front(candidates)]
 
     @cached_property
     def _starts(self) -> list[Choice]:
-        """Options of the first operator that go together: an embedding's by its shared table."""
+        """Options of the first operator, in groups with equal layouts of a tied table."""
         options = self.planner.options(self.planner.first)
         if not self.planner.tied:
             return [np.arange(len(options))]
-        return [np.flatnonzero(options.weights == each) for each in np.unique(options.weights)]
+        return [np.flatnonzero(options.weights == table) for table in np.unique(options.weights)]
 
     @cached_property
     def _chains(self) -> list[list[ChainNode]]:
         return [list(_nodes(self.planner, start)) for start in self._starts]
 
-    def _found(self, at: int, point: FrontPoint) -> SearchResult:
+    def _result(self, start: int, point: FrontPoint) -> SearchResult:
         first, *others = point.choices
-        choices = [int(self._starts[at][first]), *others]
+        choices = [int(self._starts[start][first]), *others]
         named = dict(zip(self.planner.named, choices, strict=True))
         return SearchResult(self.planner, self.planner.cost(named), named)
 
 
 def _front(points: list[tuple[int, FrontPoint]]) -> list[tuple[int, FrontPoint]]:
-    costs, sizes = (np.array([getattr(each, name) for _, each in points])
+    costs, sizes = (np.array([getattr(point, name) for _, point in points])
                     for name in ("cost", "memory"))  # fmt: skip
-    return [points[place] for place in unbeaten(costs, sizes).tolist()]
+    return [points[place] for place in pareto_front(costs, sizes).tolist()]
 
 
 def _nodes(planner: Planner, start: Choice) -> Iterator[ChainNode]:
-    """The operators as nodes, with some of the options of the first."""
+    """The operators as nodes, with the options `start` of the first one."""
 
     def edge(producer: str, consumer: str) -> Matrix:
-        found = np.rint(planner.edge(producer, consumer) / TICK)
-        return found[start] if producer == planner.first else found
+        seconds = np.rint(planner.edge(producer, consumer) / TICK)
+        return seconds[start] if producer == planner.first else seconds
 
     ends = {segment[-1].name for segment in planner.segments()}
     before = first = planner.first

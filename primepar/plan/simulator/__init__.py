@@ -1,1 +1,1 @@
-"""Programs run on a cluster, event by event."""
+"""Discrete-event simulation of programs on a cluster."""

@@ -1,8 +1,8 @@
-"""Messages and collectives of a simulated run: which ends belong together, and what they send.
+"""Messages and collectives in flight in a simulated run: how their ends match, what they send.
 
 Messages match in order for each source, destination and communicator, collectives for each group
-and communicator. Bytes are counted as the usual algorithms send: a ring for all-reduce, all-gather
-and reduce-scatter, a chain in group order for broadcast and reduce, messages for all-to-all.
+and communicator. Bytes are those of the usual algorithms: a ring for all-reduce, all-gather and
+reduce-scatter, a chain in group order for broadcast and reduce, messages for all-to-all.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from primepar.schedule.program_file import instruction_line
 
 Message = Send | Recv | ISend | IRecv
 MESSAGES = (Send, Recv, ISend, IRecv)
-"""The same, of which instances are told faster."""
+"""The same as a tuple, for which `isinstance` is faster."""
 Elements = Callable[[str], int]
 RINGS: dict[type[Instruction], RingName] = {
     AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "all_gather"
 }  # fmt: skip
-"""Collectives that a level of links may have numbers of its own for."""
+"""Collectives for which a level of links may have its own latency and bandwidth."""
 
 
 class Transfer:
-    """A message or a collective: the ends that are there, and its times once it runs.
+    """A message or a collective: the ends that are posted, and its times once it runs.
 
-    `ends` are in the order of `members`, of a message source and target.
+    `ends` are keyed by the position in `members`; the members of a message are source and target.
     """
 
     __slots__ = ("begin", "end", "ends", "members")
@@ -58,11 +58,11 @@ class Transfer:
 
     @property
     def complete(self) -> bool:
-        """Whether all ends are there."""
+        """Whether all ends are posted."""
         return len(self.ends) == len(self.members)
 
     def missing(self) -> list[int]:
-        """Ranks whose end is not there."""
+        """Ranks whose end is not posted."""
         return [rank for place, rank in enumerate(self.members) if place not in self.ends]
 
     def of(self, rank: int) -> Message | Collective:
@@ -70,7 +70,7 @@ class Transfer:
         return self.ends[self.members.index(rank)]
 
     def __str__(self) -> str:
-        """What is waited for, `rank 1 to receive I[0,0]`."""
+        """What it still waits for: `rank 1 to receive I[0,0]`."""
         missing, node = self.missing(), next(iter(self.ends.values()))
         ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         if isinstance(node, MESSAGES):
@@ -80,7 +80,12 @@ class Transfer:
 
 
 class PendingEnds:
-    """All ends that wait for another one."""
+    """Posted ends whose counterparts are missing.
+
+    A message waits in a queue for its channel: source, destination, communicator. The n-th call of
+    a member on a group joins the n-th collective of that group. Example: rank 1 posts two receives
+    from rank 0; the first send of rank 0 completes the first of them, whatever its tag.
+    """
 
     def __init__(self) -> None:
         self._channels: dict[tuple[int, int, str], deque[tuple[bool, Transfer]]] = {}
@@ -88,7 +93,7 @@ class PendingEnds:
         self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
 
     def post(self, rank: int, node: Message | Collective) -> Transfer:
-        """Post one end. Raises `MismatchError` where it does not agree with the others."""
+        """Post one end. Raises `MismatchError` where it does not match the other ends."""
         return self._message(rank, node) if isinstance(node, MESSAGES) else self._call(rank, node)
 
     def _message(self, rank: int, node: Message) -> Transfer:
@@ -96,19 +101,19 @@ class PendingEnds:
         ends = (rank, node.peer) if sends else (node.peer, rank)
         waiting = self._channels.setdefault((*ends, node.communicator), deque())
         if waiting and waiting[0][0] != sends:
-            _, found = waiting.popleft()
-            (other,) = found.ends.values()
-            if not isinstance(other, MESSAGES) or other.tag != node.tag:
+            _, transfer = waiting.popleft()
+            (partner,) = transfer.ends.values()
+            if not isinstance(partner, MESSAGES) or partner.tag != node.tag:
                 raise MismatchError(
-                    f"expected {instruction_line(other)} and {instruction_line(node)}, which match "
-                    "in order, to have one tag, got two: post sends and receives in one order, "
-                    "tags select nothing"
+                    f"expected {instruction_line(partner)} and {instruction_line(node)}, which "
+                    "match in order, to have one tag, got two: post sends and receives in one "
+                    "order, tags select nothing"
                 )
         else:
-            found = Transfer(ends)
-            waiting.append((sends, found))
-        found.ends[int(not sends)] = node
-        return found
+            transfer = Transfer(ends)
+            waiting.append((sends, transfer))
+        transfer.ends[int(not sends)] = node
+        return transfer
 
     def _call(self, rank: int, node: Collective) -> Transfer:
         if rank not in node.group:
@@ -123,31 +128,31 @@ class PendingEnds:
                     f"got {len(names)} in {instruction_line(node)}"
                 )
         key = node.communicator, frozenset(node.group)
-        meetings, place = self._meetings.setdefault(key, []), (rank, *key)
-        call = self._calls.get(place, 0)
-        self._calls[place] = call + 1
+        meetings, caller = self._meetings.setdefault(key, []), (rank, *key)
+        call = self._calls.get(caller, 0)
+        self._calls[caller] = call + 1
         if call == len(meetings):
             meetings.append(Transfer(node.group))
-        found = meetings[call]
-        first = next(iter(found.ends.values()), node)
-        if _claim(first) != _claim(node):
-            other = node.group[next(iter(found.ends))]
+        transfer = meetings[call]
+        earliest = next(iter(transfer.ends.values()), node)
+        if _agreed_fields(earliest) != _agreed_fields(node):
+            earliest_rank = node.group[next(iter(transfer.ends))]
             raise MismatchError(
-                f"expected {instruction_line(first)} as on rank {other}, got "
+                f"expected {instruction_line(earliest)} as on rank {earliest_rank}, got "
                 f"{instruction_line(node)}: call collectives in one order on every member"
             )
-        found.ends[found.members.index(rank)] = node
-        return found
+        transfer.ends[transfer.members.index(rank)] = node
+        return transfer
 
 
-def _claim(node: Message | Collective) -> tuple[object, ...]:
-    """What all members must agree on."""
+def _agreed_fields(node: Message | Collective) -> tuple[object, ...]:
+    """The fields of a collective that must be equal on all members."""
     return (type(node), getattr(node, "group", None), getattr(node, "root", None),
             getattr(node, "reduction", None))  # fmt: skip
 
 
 def traffic(transfer: Transfer, elements: Elements, item: int) -> tuple[list[DeviceTransfer], int]:
-    """What a transfer sends from whom to whom, in bytes, and the latencies that it takes."""
+    """The bytes that a transfer sends between devices, and the number of its latencies in a row."""
     node = next(iter(transfer.ends.values()))
     if isinstance(node, MESSAGES):
         source, target = transfer.members
@@ -165,12 +170,12 @@ def traffic(transfer: Transfer, elements: Elements, item: int) -> tuple[list[Dev
         DeviceTransfer(rank, after, _in_ring(transfer.of(rank), elements) * item)
         for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
     ]
-    turns = len(ring) - 1
-    return hops, 1 if isinstance(node, Barrier) else turns * (1 + isinstance(node, AllReduce))
+    steps = len(ring) - 1
+    return hops, 1 if isinstance(node, Barrier) else steps * (1 + isinstance(node, AllReduce))
 
 
 def _in_ring(node: Message | Collective, elements: Elements) -> Fraction | int:
-    """Elements that leave a member of a ring."""
+    """Elements that a member of a ring sends."""
     match node:
         case AllReduce(group=group, block=block):
             return Fraction(2 * (len(group) - 1) * elements(block), len(group))
@@ -185,15 +190,15 @@ def _in_ring(node: Message | Collective, elements: Elements) -> Fraction | int:
 def _chain(
     transfer: Transfer, node: Broadcast | Reduce, elements: Elements, item: int
 ) -> list[DeviceTransfer]:
-    """From the root along the group, or along the group to the root."""
-    at = node.group.index(node.root)
-    line = node.group[at:] + node.group[:at]
+    """Hops of a chain: from the root along the group for a broadcast, back to it for a reduce."""
+    start = node.group.index(node.root)
+    line = node.group[start:] + node.group[:start]
     hops = []
     for rank, after in pairwise(line):
         source, target = (rank, after) if isinstance(node, Broadcast) else (after, rank)
-        given = transfer.of(node.root if isinstance(node, Broadcast) else source)
-        assert isinstance(given, Broadcast | Reduce)
-        hops.append(DeviceTransfer(source, target, elements(given.block) * item))
+        holder = transfer.of(node.root if isinstance(node, Broadcast) else source)
+        assert isinstance(holder, Broadcast | Reduce)
+        hops.append(DeviceTransfer(source, target, elements(holder.block) * item))
     return hops
 
 

@@ -1,10 +1,11 @@
-"""Links while transfers run: the transfers through a port share its bandwidth evenly.
+"""Links while transfers run: the messages through a port share its bandwidth evenly.
 
-A message goes through two ports of the innermost level that joins its devices, out of one and into
-the other. A port divides its bandwidth by the messages that are in it, up to what its link says of
-one stream, and a message goes as fast as the slower of its two shares; what it leaves of the other
-share nobody takes. All messages of one collective keep step. Shares change when a transfer begins
-or ends, and at no other time.
+A message goes through two ports of the innermost level that joins its devices: one out, one in. A
+port divides its bandwidth by the number of its messages, and gives none more than the `stream` of
+its link. A message gets the smaller of its two shares; the rest of the larger share stays unused.
+All messages of one collective advance at one rate. Shares change only when a transfer begins or
+ends. Example: two messages leave one device at 10 GB/s for two others; each gets 5 GB/s, and once
+one has ended the other gets 10 GB/s.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ Scalar = Any
 
 
 class Clock:
-    """Actions in order of their time, and of their entry where they are at one time."""
+    """Actions in order of their time; those of equal time in order of their scheduling."""
 
     def __init__(self) -> None:
         self.now: Scalar = 0
         self._queue: list[tuple[Scalar, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
 
-    def at(self, time: Scalar, action: Callable[..., None], *arguments: object) -> None:
-        """Call an action at a time."""
+    def schedule(self, time: Scalar, action: Callable[..., None], *arguments: object) -> None:
+        """Schedule an action at a time."""
         heappush(self._queue, (time, self._entries, action, arguments))
         self._entries += 1
 
     def run(self, settle: Callable[[], None]) -> None:
-        """Call all actions; `settle` is called when time is about to go on."""
+        """Call all actions; `settle` is called before each advance of the time."""
         while self._queue:
             self.now = self._queue[0][0]
             while self._queue and self._queue[0][0] == self.now:
@@ -44,7 +45,7 @@ class Clock:
 
 
 class DeviceTransfer(NamedTuple):
-    """What one device sends to another one."""
+    """A number of bytes that one device sends to another."""
 
     source: int
     target: int
@@ -53,7 +54,7 @@ class DeviceTransfer(NamedTuple):
 
 
 class Port:
-    """The way out of a device, or of a group that shares a link, or the way in."""
+    """One direction, out or in, of a device's link, or of a link that a group of devices shares."""
 
     def __init__(
         self, level: int, owner: int, out: bool, bandwidth: Scalar, alone: Scalar
@@ -68,38 +69,38 @@ class Port:
 
     @property
     def share(self) -> Scalar:
-        """Bytes per second of each message that is in it."""
+        """Bytes per second of each message in the port."""
         return min(self.bandwidth / self.messages, self.alone)
 
     def enter(self, flow: ActiveTransfer, now: Scalar) -> None:
-        """Let one message of a flow in."""
+        """Add one message of a flow."""
         if not self.messages:
             self._since = now
         self.messages += 1
         self.flows[flow] = self.flows.get(flow, 0) + 1
 
     def leave(self, flow: ActiveTransfer, now: Scalar) -> None:
-        """Let all messages of a flow out."""
-        own = self.flows.pop(flow, 0)
-        self.messages -= own
-        if own and not self.messages:
+        """Remove all messages of a flow."""
+        messages = self.flows.pop(flow, 0)
+        self.messages -= messages
+        if messages and not self.messages:
             self.busy += now - self._since
 
 
 class ActiveTransfer:
-    """The messages of one transfer, in step: `left` goes from 1 to 0, at `rate` a second."""
+    """The messages of one transfer: the part `left` falls from 1 to 0, at `rate` per second."""
 
-    __slots__ = ("done", "left", "paths", "rate", "since", "turn")
+    __slots__ = ("done", "left", "paths", "rate", "since", "version")
 
     def __init__(self, paths: list[tuple[Port, Port, Scalar]], done: Callable[[], None]) -> None:
         self.paths, self.done = paths, done
         self.left: Scalar = 1
         self.rate: Scalar = 0
         self.since: Scalar = 0
-        self.turn = 0
+        self.version = 0
 
     def share(self) -> Scalar:
-        """The part of it that goes in a second, by what is in its ports now."""
+        """The part of the transfer sent per second, at the present load of its ports."""
         return min(min(out.share, into.share) / size for out, into, size in self.paths)
 
 
@@ -114,45 +115,45 @@ class Network:
 
     @property
     def ports(self) -> list[Port]:
-        """All ports that something went through, level by level."""
+        """All ports that carried bytes, level by level."""
         used = (port for port in self._ports.values() if port.carried)
         return sorted(used, key=lambda port: (port.level, port.owner, not port.out))
 
     def start(
         self,
         hops: Iterable[DeviceTransfer],
-        turns: int,
+        steps: int,
         done: Callable[[], None],
         collective: Collective | None = None,
     ) -> None:
-        """Start a transfer that takes the longest latency of its hops `turns` times, and its bytes.
+        """Start a transfer: `steps` times the longest latency of its hops, then its bytes.
 
-        `done` is called at its end. A collective has the latency and the bandwidth of its own that
-        a level gives it.
+        `done` is called at its end. A collective uses the latency and bandwidth that a level
+        defines for it, where it does.
         """
         latency, paths = self._number(0), []
         for source, target, size in hops:
-            out, into, each = self._path(source, target)
+            out, into, own_latency = self._path(source, target)
             ring = collective and getattr(self._cluster.links[out.level], collective)
-            latency = max(latency, self._number(ring.latency) if ring else each)
+            latency = max(latency, self._number(ring.latency) if ring else own_latency)
             if size:
                 out.carried += size
                 into.carried += size
                 slower = out.bandwidth / self._number(ring.bandwidth) if ring else 1
                 paths.append((out, into, self._number(size) * slower))
         flow = ActiveTransfer(paths, done)
-        self._clock.at(self._clock.now + turns * latency, self._open, flow)
+        self._clock.schedule(self._clock.now + steps * latency, self._open, flow)
 
     def settle(self) -> None:
-        """Give all flows whose ports have changed their new shares."""
+        """Update the rates of all flows whose ports have changed."""
         now = self._clock.now
         for flow in self._changed:
             rate = flow.share()
             if rate != flow.rate:
                 flow.left -= (now - flow.since) * flow.rate
                 flow.since, flow.rate = now, rate
-                flow.turn += 1
-                self._clock.at(now + flow.left / rate, self._close, flow, flow.turn)
+                flow.version += 1
+                self._clock.schedule(now + flow.left / rate, self._close, flow, flow.version)
         self._changed.clear()
 
     def _open(self, flow: ActiveTransfer) -> None:
@@ -164,11 +165,11 @@ class Network:
         if not flow.paths:
             flow.done()
 
-    def _close(self, flow: ActiveTransfer, turn: int) -> None:
-        """End a flow, unless its share has changed since this end was reckoned."""
-        if turn != flow.turn:
+    def _close(self, flow: ActiveTransfer, version: int) -> None:
+        """End a flow, unless its rate has changed since this end was scheduled."""
+        if version != flow.version:
             return
-        flow.turn = -1
+        flow.version = -1
         self._touch(flow)
         for out, into, _ in flow.paths:
             out.leave(flow, self._clock.now)
@@ -183,16 +184,18 @@ class Network:
 
     def _path(self, source: int, target: int) -> tuple[Port, Port, Scalar]:
         """Ports and latency between two devices."""
-        found = self._paths.get((source, target))
-        if found is None:
+        path = self._paths.get((source, target))
+        if path is None:
             links = self._cluster.links
             level = next(
-                at for at, link in enumerate(links) if source // link.joins == target // link.joins
+                number
+                for number, link in enumerate(links)
+                if source // link.joins == target // link.joins
             )
             latency = self._number(links[level].latency)
-            found = self._port(level, source, True), self._port(level, target, False), latency
-            self._paths[source, target] = found
-        return found
+            path = self._port(level, source, True), self._port(level, target, False), latency
+            self._paths[source, target] = path
+        return path
 
     def _port(self, level: int, device: int, out: bool) -> Port:
         link = self._cluster.links[level]
@@ -203,11 +206,11 @@ class Network:
         return self._ports[level, owner, out]
 
     def devices_behind(self, level: int) -> int:
-        """Devices that share a port of a level."""
+        """Number of devices that share a port of a level."""
         links = self._cluster.links
         return links[level - 1].joins if level and links[level].shared else 1
 
 
 def exact(value: float | Fraction) -> Fraction:
-    """The number as it is written, `1/200000` of `5e-6`."""
+    """The decimal number as a fraction: `1/200000` for `5e-6`."""
     return value if isinstance(value, Fraction) else Fraction(repr(value))

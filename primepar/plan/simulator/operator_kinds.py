@@ -1,7 +1,7 @@
-"""What a cluster says of kinds of operators, spread over what a step's program does for them.
+"""Times of a cluster for kinds of operators, converted to the phases of a step's program.
 
-The cost model counts an operator as a few large passes, the program makes more and smaller ones. On
-one device both count the same operators, and so a kind takes the same time there by both.
+The cost model counts an operator as a few large kernels; the program runs more and smaller ones. So
+the times of each kind are scaled until cost model and simulator agree on one device.
 """
 
 from __future__ import annotations
@@ -22,51 +22,59 @@ from primepar.schedule.program import Compute, Program
 def phases_passing(
     plan: Plan, program: Program, sizes: tuple[int, int], cluster: Cluster, dtype: str
 ) -> dict[str, Passing]:
-    """Phase of a step -> its start and its bytes per second, for kinds that the cluster has.
+    """Phase of a step -> its launch time and bytes per second, for kinds that the cluster has.
 
-    `sizes` are the sequences of the step and the tokens of each.
+    `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
     model = replace(plan.model, layers=1, context=positions)
-    counted, made = _counted(model, batch, dtype), _made(model, batch, cluster, dtype)
-    own = {
-        kind: Passing(each.launch * counted[kind].starts / made[kind].starts,
-                      each.memory_bandwidth * made[kind].bytes / counted[kind].bytes)
-        for kind, each in cluster.operators.items()
+    priced = _priced_counts(model, batch, dtype)
+    executed = _program_counts(model, batch, cluster, dtype)
+    by_kind = {
+        kind: Passing(passing.launch * priced[kind].starts / executed[kind].starts,
+                      passing.memory_bandwidth * executed[kind].bytes / priced[kind].bytes)
+        for kind, passing in cluster.operators.items()
     }  # fmt: skip
     kinds = {phase: kind_of(phase, plan.operators) for phase in program.phases or {}}
-    return {phase: own[kind] for phase, kind in kinds.items() if kind in own}
+    return {phase: by_kind[kind] for phase, kind in kinds.items() if kind in by_kind}
 
 
-def kind_of(phase: str, known: Iterable[Operator]) -> str:
-    """Kind of the operator that a phase of a step is of, or `update`, the norm before it too."""
+def kind_of(phase: str, operators: Iterable[Operator]) -> str:
+    """Kind of a phase's operator; `update` for AdamW and for the norm of the gradient before it."""
     if phase.endswith(".update") or phase.startswith("gradient."):
         return "update"
-    return max((len(each.name), each.kind) for each in known if phase.startswith(f"{each.name}."))[
-        1
-    ]
+    return max(
+        (len(operator.name), operator.kind)
+        for operator in operators
+        if phase.startswith(f"{operator.name}.")
+    )[1]
 
 
-def _counted(model: ModelConfig, batch: int, dtype: str) -> dict[str, Counts]:
-    """What the cost model counts of all operators of each kind on one device."""
+def _priced_counts(model: ModelConfig, batch: int, dtype: str) -> dict[str, Counts]:
+    """Launches and bytes that the cost model counts on one device, by kind."""
     shapes = model.parameter_shapes
-    found = {"update": Counts(len(shapes), 0, model.parameters * BYTES[dtype])}
+    totals = {"update": Counts(len(shapes), 0, model.parameters * BYTES[dtype])}
     for operator in operators(model):
         if operator.kind != "linear":
-            own, sum_ = counts(model, operator, batch, dtype), found.get(operator.kind, Counts())
-            found[operator.kind] = Counts(sum_.starts + own.starts, 0, sum_.bytes + own.bytes)
-    return found
+            numbers = counts(model, operator, batch, dtype)
+            total = totals.get(operator.kind, Counts())
+            totals[operator.kind] = Counts(
+                total.starts + numbers.starts, 0, total.bytes + numbers.bytes
+            )
+    return totals
 
 
-def _made(model: ModelConfig, batch: int, cluster: Cluster, dtype: str) -> dict[str, Counts]:
-    """What the program of a step does for all operators of each kind on one device."""
+def _program_counts(
+    model: ModelConfig, batch: int, cluster: Cluster, dtype: str
+) -> dict[str, Counts]:
+    """Launches and bytes of a step's program on one device, by kind."""
     known = operators(model)
-    plan = Plan(model=model, ranks=1, sequences={each.name: "" for each in known})
-    program, found = lower_step(plan, batch, model.context), dict[str, Counts]()
+    plan = Plan(model=model, ranks=1, sequences={operator.name: "" for operator in known})
+    program, totals = lower_step(plan, batch, model.context), dict[str, Counts]()
     work = Work(program, cluster, dtype, {}, float)
     for node in program.programs[0]:
         if isinstance(node, Compute) and node.phase is not None:
             kind = kind_of(node.phase, known)
-            sum_ = found.get(kind, Counts())
-            found[kind] = Counts(sum_.starts + 1, 0, sum_.bytes + work.touched(node))
-    return found
+            total = totals.get(kind, Counts())
+            totals[kind] = Counts(total.starts + 1, 0, total.bytes + work.touched(node))
+    return totals

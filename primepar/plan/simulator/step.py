@@ -1,4 +1,4 @@
-"""A training step of a plan on a cluster: the program that is verified and executed, simulated."""
+"""Simulation of a training step of a plan: of the same program that is verified and executed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from primepar.plan.simulator.run import Simulation, simulate
 def simulate_step(
     plan: Plan, batch: int, positions: int, cluster: Cluster, dtype: str, fractions: bool = False
 ) -> Simulation:
-    """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` makes it.
+    """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     Raises what `lower_step` and `simulate` raise.
     """
@@ -31,24 +31,24 @@ def simulate_step(
 
 
 def attention_operations(plan: Plan, batch: int, positions: int) -> dict[str, Fraction]:
-    """Operations of the phases of attention, for each element that they write.
+    """Operations of the phases of attention, per element that they write.
 
-    Forward multiplies twice, the scores and their values; backward does five times, the scores once
-    more among them. The causal mask saves nothing.
+    Forward has two products, scores and values. Backward has five, one of which recomputes the
+    scores. The causal mask saves nothing.
     """
-    model, found = plan.model, {}
+    model, per_element = plan.model, {}
     product = 2 * positions
     for operator in plan.operators:
         if operator.kind != "attention":
             continue
         name, per_input = operator.name, Fraction(operator.K, operator.N)
         parts = len(sequence_lines(ends(plan, name).output, batch)[0])
-        found[f"{name}.forward"] = Fraction(2 * product)
+        per_element[f"{name}.forward"] = Fraction(2 * product)
         if parts == 1:
-            found[f"{name}.backward"] = 5 * product * per_input
+            per_element[f"{name}.backward"] = 5 * product * per_input
         else:
-            # That of the queries alone; the rest is with the keys and values of whole sequences.
-            found[f"{name}.backward"] = product * per_input
+            # The gradient of the queries alone; the other four products are in backward.keys.
+            per_element[f"{name}.backward"] = product * per_input
             keys = 2 * model.kv_heads * model.head_dim * parts
-            found[f"{name}.backward.keys"] = Fraction(4 * product * operator.K, keys)
-    return found
+            per_element[f"{name}.backward.keys"] = Fraction(4 * product * operator.K, keys)
+    return per_element

@@ -1,8 +1,8 @@
-"""What the instructions of a program take on a device: operations, bytes, seconds, and memory.
+"""What the instructions of a program cost on a device: operations, bytes, seconds, and memory.
 
-A product is a sub-operator whose dims are each in two of its three blocks; it takes two operations
-for each of its multiplications. What else a phase computes takes its bytes alone, unless its
-operations are told. Every block that an instruction names goes once through the memory.
+A product is a sub-operator whose dims are each in two of its three blocks; it counts two operations
+per multiplication. Any other phase costs its bytes alone, unless its operations are given. Every
+block that an instruction names passes once through the memory.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from primepar.schedule.program_uses import gets, gives, peak
 from primepar.schedule.signature import Signature, multiplies
 
 Operations = Mapping[str, Fraction]
-"""Phase -> operations for each element that it writes."""
+"""Phase -> operations per element that it writes."""
 
 
 class InstructionKind(Enum):
-    """What an instruction is for the device that runs it."""
+    """What an instruction does on the device that runs it."""
 
     COMPUTES = auto()
     HOLDS = auto()
-    """Memory alone: it takes no time."""
+    """Allocates or frees memory, in no time."""
     WAITS = auto()
     GROUPS = auto()
     TRANSFERS = auto()
@@ -65,12 +65,12 @@ KINDS: dict[type[Instruction], InstructionKind] = {
 
 
 def kind(node: Instruction) -> InstructionKind:
-    """What an instruction is; cut or joined in place, no data moves."""
+    """The kind of an instruction; a cut or join in place copies nothing."""
     return InstructionKind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
 
 
 class Work:
-    """Amounts of one program in one data type on the devices of a cluster."""
+    """Costs of the instructions of one program in one data type on a cluster's devices."""
 
     def __init__(
         self,
@@ -88,46 +88,45 @@ class Work:
         self._products: dict[str, bool] = {}
         self._rate = number(cluster.rate(dtype).achieved)
         self._passing = {
-            phase: (number(each.launch), number(each.memory_bandwidth))
-            for phase, each in passing.items()
+            phase: (number(numbers.launch), number(numbers.memory_bandwidth))
+            for phase, numbers in passing.items()
         }
         self._others = number(cluster.launch), number(cluster.memory_bandwidth)
         self._number = number
 
     def elements(self, block: str) -> int:
-        """Elements of a block. Raises `ProgramError` where the program does not tell."""
-        found = self._sizes.get(block)
-        if found is None:
-            found = self._meaning.elements(block)
-            if found is None:
+        """Elements of a block. Raises `ProgramError` where the program does not define them."""
+        elements = self._sizes.get(block)
+        if elements is None:
+            elements = self._meaning.elements(block)
+            if elements is None:
                 raise ProgramError(
-                    f"expected the elements of {block}, without which nothing tells how long it "
-                    "takes, got none: write the shape of the operator, or the cuts of its tensor "
-                    "in tensors"
+                    f"expected the elements of {block}, which its time depends on, got none: write "
+                    "the shape of the operator, or the cuts of its tensor in tensors"
                 )
-            self._sizes[block] = found
-        return found
+            self._sizes[block] = elements
+        return elements
 
     def operations(self, node: Compute | Cut | Join) -> int:
-        """Operations of an instruction, none but for products and what is told."""
+        """Operations of an instruction: of a product, or as given; else 0."""
         if not isinstance(node, Compute) or node.phase is None:
             return 0
-        told = self._operations.get(node.phase)
-        if told is not None:
-            return round(told * self.elements(node.accumulates))
+        per_element = self._operations.get(node.phase)
+        if per_element is not None:
+            return round(per_element * self.elements(node.accumulates))
         if not self._is_product(node.phase):
             return 0
-        # Each dim is in two of the three blocks.
+        # Blocks of M x N, N x K and M x K: their product is (M N K)^2, as each dim is in two.
         return 2 * isqrt(prod(map(self.elements, (*node.reads, node.accumulates))))
 
     def _is_product(self, phase: str) -> bool:
         if phase not in self._products:
-            own = (self.program.phases or {}).get(phase)
-            self._products[phase] = own is None or _is_product(own)
+            signature = (self.program.phases or {}).get(phase)
+            self._products[phase] = signature is None or _is_product(signature)
         return self._products[phase]
 
     def touched(self, node: Compute | Cut | Join) -> int:
-        """Bytes of every block that an instruction names."""
+        """Bytes of all blocks that an instruction names."""
         names = (
             (*node.reads, node.accumulates) if isinstance(node, Compute)
             else (*node.blocks, node.block)
@@ -135,39 +134,39 @@ class Work:
         return sum(map(self.elements, names)) * self.item
 
     def seconds(self, node: Compute | Cut | Join) -> Scalar:
-        """The start of an operation, its operations and its bytes, one after the other."""
+        """Seconds of a computation: its launch, its bytes and its operations, one after another."""
         launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
         passing = launch + self._number(self.touched(node)) / memory
         operations = self.operations(node)
         return passing + self._number(operations) / self._rate if operations else passing
 
     def peak(self, rank: int) -> int:
-        """Most elements alive at once on a rank, buffers of posted receives included."""
+        """Peak of live elements on a rank, buffers of posted receives included."""
         return peak(self.program, rank, self.elements)
 
 
 def _is_product(signature: Signature) -> bool:
-    """Whether a phase multiplies: by its kernel, or else where each dim is in two of its blocks."""
+    """Whether a phase is a product: by its kernel, or else if each dim is in two of its blocks."""
     if signature.kernel is not None:
         return multiplies(signature.kernel)
-    dims = Counter(dim for each in signature.templates for dim in each.dims)
+    dims = Counter(dim for template in signature.templates for dim in template.dims)
     return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
 
-def check_known(program: Program) -> None:
-    """Raise `ProgramError` for a transfer to or from a host, of which clusters say nothing."""
+def refuse_host_transfers(program: Program) -> None:
+    """Raise `ProgramError` for a transfer to or from a host: clusters have no links to hosts."""
     for rank, instructions in enumerate(program.programs):
-        for at, node in enumerate(instructions):
+        for place, node in enumerate(instructions):
             if isinstance(node, Fetch | Evict):
                 raise ProgramError(
-                    f"programs[{rank}][{at}]: expected no transfer to or from a host, as clusters "
-                    f"have no links to hosts, got {type(node).__name__.lower()} {node.block}: "
-                    "leave it out"
+                    f"programs[{rank}][{place}]: expected no transfer to or from a host, as "
+                    "clusters have no links to hosts, got "
+                    f"{type(node).__name__.lower()} {node.block}: leave it out"
                 )
 
 
 def label(node: Instruction, rank: int) -> str:
-    """The blocks that a transfer brings, or else gives."""
+    """The blocks that a transfer receives, or else those that it sends."""
     if isinstance(node, Collective):
         return " ".join(gets(node, rank) or gives(node, rank))
     return str(getattr(node, "block", ""))

@@ -1,4 +1,4 @@
-"""Ready plans: what each method gives every operator, and the meshes and models it refuses."""
+"""Presets: what each method gives every operator, and the meshes and models it refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from plan_cases import BLOOM, COPIED, GPT2, LLAMA, NAMED, WIDE
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.plan import ready_plan
+from primepar.plan import preset_plan
 
 COLUMN = ("blocks.0.qkv", "blocks.0.fc1", "head")
 ROW = ("blocks.0.proj", "blocks.0.fc2")
@@ -22,7 +22,7 @@ def refusal(
     batch: int | None = None,
 ) -> str:
     with pytest.raises(PlanError) as caught:
-        ready_plan(name, model, ranks, batch)
+        preset_plan(name, model, ranks, batch)
     return str(caught.value)
 
 
@@ -52,21 +52,21 @@ def test_a_method_gives_every_operator_its_sequence(
     embedding: str,
     loss: str,
 ) -> None:
-    plan = ready_plan(name, WIDE, ranks)
+    plan = preset_plan(name, WIDE, ranks)
     expected = dict.fromkeys(COLUMN, column) | dict.fromkeys(ROW, row)
     expected |= dict.fromkeys(STREAM, stream) | dict.fromkeys(INNER, inner)
     assert plan.sequences == expected | {"embedding": embedding, "loss": loss}
 
 
 def test_the_norm_of_an_embedding_is_of_the_stream() -> None:
-    assert ready_plan("megatron", BLOOM, 2).sequences["embedding.norm"] == "R2"
+    assert preset_plan("megatron", BLOOM, 2).sequences["embedding.norm"] == "R2"
 
 
 @pytest.mark.parametrize(("name", "ranks"), [*NAMED, *COPIED])
-def test_a_ready_plan_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
-    plan = ready_plan(name, WIDE, ranks, batch=72)
+def test_a_preset_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> None:
+    plan = preset_plan(name, WIDE, ranks, batch=72)
     assert (plan.ranks, plan.batch, plan.model) == (ranks, 72, WIDE)
-    assert {plan.sequence(each.name).ranks for each in plan.operators} == {ranks}
+    assert {plan.sequence(operator.name).ranks for operator in plan.operators} == {ranks}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_ready_plan_is_for_its_mesh_and_its_batch(name: str, ranks: int) -> No
 )  # fmt: skip
 def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> None:
     model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
-    assert ready_plan("tesseract", model, ranks).sequences["head"] == f"T{mesh}"
+    assert preset_plan("tesseract", model, ranks).sequences["head"] == f"T{mesh}"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_tesseract_is_as_deep_as_it_is_wide_if_it_can(ranks: int, mesh: str) -> 
 )
 def test_tesseract_takes_any_depth_that_fits(ranks: int, depth: int, sequence: str) -> None:
     model = ModelConfig.of("gpt2", layers=1, hidden=48, heads=48, context=2, vocabulary=5)
-    plan = ready_plan(f"tesseract:{depth}", model, ranks)
+    plan = preset_plan(f"tesseract:{depth}", model, ranks)
     assert set(plan.sequences.values()) == {sequence}
-    copies = ready_plan(f"M2,tesseract:{depth}", model, 2 * ranks)
+    copies = preset_plan(f"M2,tesseract:{depth}", model, 2 * ranks)
     assert set(copies.sequences.values()) == {f"M2,{sequence}"}
 
 
