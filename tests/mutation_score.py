@@ -19,7 +19,7 @@ from long_runs import fingerprint, judged
 from mutation_judge import Generated, Judged, agree_on, judge, tasks
 from mutation_store import Store
 
-from primepar.verify.explorer.judge import ORDER
+from primepar.schedule.properties import PROPERTIES
 
 COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 
@@ -104,7 +104,7 @@ def agreement(generated: list[Generated]) -> None:
     failed = Counter(name for each in generated for name in each.failed)
     told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     print(f"\n{len(generated)} generated programs: {told}")
-    print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in ORDER))
+    print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in PROPERTIES))
     differ = [f"{each.seed} ({each.differ})" for each in generated if each.differ]
     print(f"prover and explorer differ on {', '.join(differ) or 'none'}")
 

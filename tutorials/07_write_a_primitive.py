@@ -98,7 +98,7 @@ draw(WrongOffset(), 2, "wrong_offset")
 # %% [markdown]
 # Read it from the left: *s=2* is the smallest mesh that is wrong; then the phase and the product;
 # then the two places where it is done. In the picture both stand in the row of device 0.
-# Coverage is the root. What is unknown below it was not proved, and that is no wonder.
+# Coverage is the root. Completion is *not asked*: without all products a sum has no meaning.
 #
 # ## Break the home
 #

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 from primepar.verify.counterexample.data import Counterexample
 
-Verdict = Literal["proved", "refuted", "unknown", "not asked"]
-"""A property that has no meaning until another one holds is not asked; a report always is."""
+__all__ = ["PROPERTIES", "PropertyResult", "Report", "Verdict"]
 
-PROPERTIES = (
-    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
-    "traffic",
-)  # fmt: skip
-"""Names of the properties, in the order in which a report lists them."""
+_SUBJECT: Final = {"completion": "a sum"}
+"""Property -> what has no meaning where it is not asked."""
 
 
 class PropertyResult(Struct, frozen=True):
@@ -29,7 +27,7 @@ class PropertyResult(Struct, frozen=True):
     counterexample: str | None = None
     """If refuted: one sentence with the place and the mend, then lines of detail if any."""
     reason: str | None = None
-    """If unknown, why; if proved, what the proof leans on where that is worth saying."""
+    """If unknown or not asked, why; if proved, what the proof leans on, where that matters."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
     certified: bool | None = None
@@ -55,8 +53,11 @@ class Report(Struct, frozen=True):
         scope: str | None = None,
         certificate: PrimitiveCertificate | SequenceCertificate | None = None,
     ) -> Report:
-        """Sum up: refuted if any property is, else unknown if any is, else proved."""
-        results = tuple(properties)
+        """Sum up: refuted if any property is, else unknown if any is, else proved.
+
+        What has no meaning without another property that does not hold becomes *not asked*.
+        """
+        results = tuple(_with_meaning(tuple(properties)))
         verdicts = {result.verdict for result in results}
         overall: Verdict = "proved"
         if "refuted" in verdicts:
@@ -71,3 +72,16 @@ class Report(Struct, frozen=True):
             if result.name == name:
                 return result
         raise KeyError(name)
+
+
+def _with_meaning(results: tuple[PropertyResult, ...]) -> Iterator[PropertyResult]:
+    """The results, without verdicts that have no meaning (`primepar.schedule.properties`)."""
+    verdicts = {result.name: result.verdict for result in results}
+    for result in results:
+        base = missing_base(result.name, verdicts)
+        if base is None:
+            yield result
+            continue
+        subject = _SUBJECT.get(result.name, "what a block holds")
+        reason = f"{base} is {verdicts[base]}, so that {subject} has no meaning"
+        yield replace(result, verdict="not asked", reason=reason, certified=None)

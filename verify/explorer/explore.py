@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from primepar.schedule.program import Program
+from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 from primepar.verify.explorer.counts import judge_counts
-from primepar.verify.explorer.judge import ORDER, STATIC, asked, judge_coverage, judge_end
+from primepar.verify.explorer.judge import STATIC, asked, judge_coverage, judge_end
 from primepar.verify.explorer.machine import Machine
 
 MOST_STATES = 200_000
-Verdict = Literal["proved", "refuted", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,11 @@ class Exploration:
     """Whether all states were looked at within the limit."""
 
     def verdict(self, name: str) -> Verdict:
+        """Whether a property holds in every state, and has a meaning there."""
+        verdicts = {each: self._alone(each) for each in self.asked}
+        return verdicts[name] if missing_base(name, verdicts) is None else "not asked"
+
+    def _alone(self, name: str) -> Verdict:
         """Whether a property holds in every state; behind a deadlock nobody knows."""
         if name in self.failed:
             return "refuted"
@@ -52,7 +56,7 @@ class Exploration:
     @property
     def in_order(self) -> list[str]:
         """The properties that are asked, as a report lists them."""
-        return [name for name in ORDER if name in self.asked]
+        return [name for name in PROPERTIES if name in self.asked]
 
     @property
     def overall(self) -> Verdict:

@@ -47,9 +47,9 @@ def verify_program(
     memory and traffic where the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
-    told after `timeout` seconds in all is unknown. Behind a deadlock
-    nothing is known of placement, completion and alignment unless it fails before. `only` asks a
-    single property.
+    told after `timeout` seconds in all is unknown. Behind a deadlock or a race placement,
+    completion and alignment are not asked unless they fail before. `only` asks a single property,
+    whatever it stands on.
     """
     proof = _Proof(program, buffered, Solver())
     questions: dict[str, Callable[[], str | None]] = {
