@@ -10,7 +10,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench mutants attack gpu wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench bench-verify bench-plan bench-train mutants attack gpu wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,10 +52,21 @@ docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every chan
 	$(BIN)/mkdocs serve
 
 reproduction: $(STAMP) ## the paper's evaluation beside ours: docs/reproduction.md and its pictures
-	OMP_NUM_THREADS=1 $(BIN)/python docs/render_reproduction.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_reproduction
 
-bench: $(STAMP) ## run every script in benchmarks/
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+bench: $(STAMP) ## bytes and memory of every method, counted by the emulator
+	$(BIN)/python -m benchmarks.family_bytes
+	$(BIN)/python -m benchmarks.linear_bytes
+
+bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify
+
+bench-plan: $(STAMP) ## seconds of the planner's search, next to the paper's
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
+
+bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predicted_and_measured
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation_score.py

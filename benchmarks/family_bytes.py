@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from primepar.errors import PlanError, PrimeParError
 from primepar.models import ModelConfig
-from primepar.plan import READY, Plan, edges, ready_plan
+from primepar.plan import PRESETS, Plan, edges, ready_plan
 from primepar.reference import check
 from primepar.reference.check import formula
 from primepar.schedule import Linear
@@ -37,7 +37,7 @@ INSIDE: dict[Part, tuple[str, ...]] = {
 }
 
 
-class Row(Struct, frozen=True):
+class FamilyRow(Struct, frozen=True):
     """Counts of one plan on one mesh: elements per device and step, on average over devices."""
 
     devices: int
@@ -55,7 +55,7 @@ class Row(Struct, frozen=True):
     """Most elements alive on a device during a linear operator, over its tensors' share."""
 
 
-def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Row:
+def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> FamilyRow:
     """Emulate the linear operators of a part under a ready plan. Raises `PlanError`."""
     model = ModelConfig.of(
         "gpt", layers=1, hidden=hidden, heads=min(hidden, 64), context=rows, vocabulary=hidden
@@ -74,9 +74,8 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Row:
         own += known
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)
-    inside, around = redistributed(plan, part, rows)
-    return Row(devices, name, part, float(sent), float(own), inside / devices, around / devices,
-               max(peaks))  # fmt: skip
+    inside, around = (elements / devices for elements in redistributed(plan, part, rows))
+    return FamilyRow(devices, name, part, float(sent), float(own), inside, around, max(peaks))
 
 
 def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:
@@ -91,7 +90,7 @@ def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:
     return inside, around
 
 
-def table(rows: list[Row], tokens: int, hidden: int) -> str:
+def table(rows: list[FamilyRow], tokens: int, hidden: int) -> str:
     """The rows as text; elements over M h / p, the share of one activation of a device."""
     lines = [f"M={tokens} h={hidden}; elements sent per device in units of M h / p"]
     for part in LINEARS:
@@ -105,7 +104,7 @@ def table(rows: list[Row], tokens: int, hidden: int) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Row, unit: float) -> str:
+def _line(row: FamilyRow, unit: float) -> str:
     total = row.linear + row.inside + row.around
     return (
         f"p={row.devices:<4} {row.plan:12} {row.linear / unit:8.2f} "
@@ -125,7 +124,7 @@ def main() -> None:
     rows = []
     for part in LINEARS:
         for devices in options.devices:
-            for name in READY:
+            for name in PRESETS:
                 try:
                     rows.append(measure(name, part, options.rows, options.hidden, devices))
                 except PlanError:

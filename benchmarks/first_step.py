@@ -19,7 +19,7 @@ from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
 from primepar.passes import apply
-from primepar.plan import READY, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, ready_plan
 from primepar.schedule import Program
 from primepar.verify import verify_program
 
@@ -57,7 +57,7 @@ def main() -> None:
     model = GPTConfig(layers=asked.layers, hidden=768, heads=HEADS, context=1024, vocabulary=50257)
     print(f"{asked.layers} layers on {asked.ranks} ranks, CPU seconds")
     print("plan             instructions     lower    passes     prove   take over")
-    for name in (*READY, *(f"M2,{each}" for each in READY)):
+    for name in (*PRESETS, *(f"M2,{each}" for each in PRESETS)):
         try:
             plan = ready_plan(name, model, asked.ranks)
         except PlanError:

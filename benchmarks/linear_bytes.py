@@ -31,7 +31,7 @@ SEQUENCES = {
 }
 
 
-class Row(Struct, frozen=True):
+class SequenceCounts(Struct, frozen=True):
     """Counts of one sequence, in elements for each device."""
 
     devices: int
@@ -45,14 +45,14 @@ class Row(Struct, frozen=True):
     """Most elements alive at once on any device."""
 
 
-def measure(text: str, operator: Linear) -> Row:
+def measure(text: str, operator: Linear) -> SequenceCounts:
     """Emulate one training step. Raises `ShapeError` if the slices do not divide the shape."""
     sequence = parse_sequence(text)
     report = check(sequence, operator)
     if not report.equal:
         raise SystemExit(f"{text}: {report.message}")
     own = formula(sequence, operator)
-    return Row(
+    return SequenceCounts(
         sequence.ranks,
         str(sequence),
         float(max(report.sent)),
@@ -76,7 +76,7 @@ def initial(text: str, operator: Linear) -> Iterator[int]:
         yield sizes
 
 
-def table(rows: list[Row], operator: Linear) -> str:
+def table(rows: list[SequenceCounts], operator: Linear) -> str:
     """The rows as text, one paragraph for each number of devices; elements over M * h."""
     unit = operator.M * operator.N
     lines = [

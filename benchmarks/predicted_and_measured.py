@@ -24,20 +24,21 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.relaunch import mpirun_line
+from primepar.distributed.training.relaunch import mpirun_line
 from primepar.errors import PrimeParError
 from primepar.files import replace
 from primepar.models import ModelConfig, Operator, operators
 from primepar.plan import Plan, load_plan, save_plan
 from primepar.plan.cluster import Cluster, load_cluster
-from primepar.plan.search.given import Given
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 from primepar.plan.simulator.step import simulate_step
 
 if TYPE_CHECKING:
-    from primepar.distributed.data import Text
-    from primepar.distributed.launch import World
-    from primepar.distributed.trainer import Trainer
+    from primepar.distributed.training.data import Text
+    from primepar.distributed.training.launch import World
+    from primepar.distributed.training.trainer import Trainer
 
 RANKS = 4
 BATCH = 4
@@ -48,7 +49,7 @@ WARM = 2
 """Steps of each plan before the ones that count."""
 
 
-class Roles(Struct, frozen=True):
+class ChosenRoles(Struct, frozen=True):
     """Sequences by the part that an operator plays."""
 
     column: str
@@ -67,11 +68,11 @@ class Roles(Struct, frozen=True):
 
 
 WRITTEN = {
-    "2 x megatron": Roles("M2,K2", "M2,N2", "M2,R2", "M2,K2", "M2,N2"),
-    "primepar": Roles("P2x2", "P2x2", "M2,K2", "M2,K2", "M2,K2"),
-    "data": Roles("M4", "M4", "M4", "M4", "M4"),
-    "data, K inside": Roles("M4", "M4", "M4", "K4", "M4"),
-    "data, K around": Roles("M4", "M4", "K4", "K4", "K4"),
+    "2 x megatron": ChosenRoles("M2,K2", "M2,N2", "M2,R2", "M2,K2", "M2,N2"),
+    "primepar": ChosenRoles("P2x2", "P2x2", "M2,K2", "M2,K2", "M2,K2"),
+    "data": ChosenRoles("M4", "M4", "M4", "M4", "M4"),
+    "data, K inside": ChosenRoles("M4", "M4", "M4", "K4", "M4"),
+    "data, K around": ChosenRoles("M4", "M4", "K4", "K4", "K4"),
 }
 """Name -> plan, as the search spells sequences; the last two redistribute more and more.
 
@@ -81,7 +82,7 @@ predicted 15 to 22% slower than PrimePar's. So plans that are closer than this a
 """
 
 
-class Row(Struct, frozen=True):
+class TimedPlan(Struct, frozen=True):
     """Seconds of a step of one plan: by the cost model, by the simulator, and measured."""
 
     plan: str
@@ -100,7 +101,7 @@ def plans(cluster: Cluster) -> dict[str, Plan]:
                    sequences={each.name: roles.of(each) for each in operators(MODEL)})
         for name, roles in WRITTEN.items()
     }  # fmt: skip
-    own = Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper").search().plan
+    own = search(Planner.of(MODEL, cluster, RANKS, BATCH, "float32", "paper")).plan
     return {OWN: own, **found}
 
 
@@ -144,9 +145,9 @@ def measure(folder: Path, rounds: int) -> None:
     import torch
     from torch import distributed as dist
 
-    from primepar.distributed.data import load_text
-    from primepar.distributed.launch import Launch, joined
-    from primepar.distributed.stopping import Stopping
+    from primepar.distributed.training.data import load_text
+    from primepar.distributed.training.launch import Launch, joined
+    from primepar.distributed.training.stopping import Stopping
 
     with Stopping(killed=True) as stopping, joined(Launch.of(os.environ), "cpu") as world:
         text = load_text(None, BATCH, MODEL.context)
@@ -168,12 +169,12 @@ def measure(folder: Path, rounds: int) -> None:
 def _trainer(world: World, path: Path, text: Text) -> Trainer:
     """What `primepar train --plan` trains with, and says nothing."""
     from primepar.distributed import Mesh
-    from primepar.distributed.launch import Launch
-    from primepar.distributed.log import Log
-    from primepar.distributed.progress import Reporter
-    from primepar.distributed.settings import Settings
-    from primepar.distributed.state import TrainingState
-    from primepar.distributed.trainer import Trainer
+    from primepar.distributed.training.launch import Launch
+    from primepar.distributed.training.log import Log
+    from primepar.distributed.training.progress import Reporter
+    from primepar.distributed.training.settings import Settings
+    from primepar.distributed.training.state import TrainingState
+    from primepar.distributed.training.trainer import Trainer
 
     plan, settings = load_plan(path), Settings(plan=str(path))
     state = TrainingState(plan, Mesh(plan.sequence("head"), world.device), settings.seed)
@@ -194,7 +195,7 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[TimedPlan]) -> str:
     """The rows as text, the fastest first, with the place of each."""
     columns = {name: [getattr(row, name) for row in rows] for name in NAMES}
     lines = ["plan           " + "".join(f"{name:>12} ms  #" for name in NAMES)]
@@ -226,7 +227,7 @@ def main() -> None:
         cluster = load_cluster(options.cluster) if options.cluster else profiled()
         every = plans(cluster)
         took = measured(every, options.rounds)
-        rows = [Row(name, predicted(cluster, plan), simulated(cluster, plan), took[name])
+        rows = [TimedPlan(name, predicted(cluster, plan), simulated(cluster, plan), took[name])
                 for name, plan in every.items()]  # fmt: skip
     except PrimeParError as error:
         parser.error(str(error))

@@ -18,13 +18,13 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from primepar.equations import home_equations, map_equations
-from primepar.moves import moves, moves_text
 from primepar.partition import PRIMITIVES
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
+from primepar.schedule.communication import moves, moves_text
+from primepar.schedule.equations import home_equations, map_equations
 from primepar.schedule.operators import Phase
 from primepar.verify import verify_primitive
 

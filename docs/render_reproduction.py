@@ -1,6 +1,6 @@
 """The page that sets the paper's evaluation beside the planner's, with its pictures.
 
-    python docs/render_reproduction.py
+    python -m docs.render_reproduction
 
 writes docs/reproduction.md and docs/images/reproduction-*.svg, which are kept in git, as this takes
 minutes; a test computes some of the points anew and holds them against the page.
@@ -14,12 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 
-from primepar.commands.bench_plan import PAPER, measure_plans
-from primepar.pictures.bars import Panel, bars
-from primepar.plan.paper.blocks import Point, geometric_mean, point, reduced, without_links
-from primepar.plan.paper.mlp import Mlp, mlp_pair
-from primepar.plan.paper.pipelines import Stack, best_two, most_microbatches, pairs, right, stacked
-from primepar.plan.paper.printed import (
+from benchmarks.paper.blocks import PaperPoint, geometric_mean, point, reduced, without_links
+from benchmarks.paper.mlp import Mlp, mlp_pair
+from benchmarks.paper.pipelines import Stack, best_two, most_microbatches, pairs, right, stacked
+from benchmarks.paper.printed import (
     DEVICES,
     FIGURE_2,
     FIGURE_9,
@@ -28,7 +26,10 @@ from primepar.plan.paper.printed import (
     SPLITS,
     Collectives,
 )
-from primepar.plan.paper.setting import SETTING, Setting, other_settings
+from benchmarks.paper.setting import SETTING, Setting, other_settings
+from benchmarks.pictures.bars import BarPanel, bars
+from benchmarks.searches import PAPER, measure_plans
+from primepar.plan.search.search import search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reproduction.md"
@@ -102,19 +103,19 @@ def off(ours: float, printed: float) -> str:
     return f"{100 * (ours / printed - 1):+.0f}%"
 
 
-def points(setting: Setting = SETTING) -> list[Point]:
+def points(setting: Setting = SETTING) -> list[PaperPoint]:
     """All points of figures 7 and 8."""
     return [point(model, devices, setting) for model in NAMES for devices in DEVICES]
 
 
-def speed_row(own: Point) -> list[str]:
+def speed_row(own: PaperPoint) -> list[str]:
     """A row of figure 7's table."""
     return [NAMES[own.model], str(own.devices), f"{own.printed_speed:.2f}", f"{own.speed:.2f}",
             off(own.speed, own.printed_speed), f"{1e3 * own.megatron_seconds:,.0f}",
             f"{1e3 * own.seconds:,.0f}", str(own.copies)]  # fmt: skip
 
 
-def share_row(own: Point) -> list[str]:
+def share_row(own: PaperPoint) -> list[str]:
     """A row of figure 8's table."""
     apart = 100 * (own.share - own.printed_share)
     gib = (f"{each / 2**30:.2f}" for each in (own.megatron_memory, own.memory))
@@ -122,7 +123,7 @@ def share_row(own: Point) -> list[str]:
             f"{apart:+.0f}", *gib]  # fmt: skip
 
 
-def agreement(found: list[Point]) -> tuple[float, float, int, float, int]:
+def agreement(found: list[PaperPoint]) -> tuple[float, float, int, float, int]:
     """Both geometric means, points of figure 7 within 25%, the farthest, of figure 8 within 10."""
     ours, theirs = ([getattr(each, name) for each in found] for name in ("speed", "printed_speed"))
     apart = [abs(one / other - 1) for one, other in zip(ours, theirs, strict=True)]
@@ -151,7 +152,7 @@ def figure_2() -> Iterator[str]:
     yield table(heads, rows)
 
 
-def figures_7_and_8(found: list[Point]) -> Iterator[str]:
+def figures_7_and_8(found: list[PaperPoint]) -> Iterator[str]:
     """Tables of both figures, with what agrees."""
     ours, theirs, within, farthest, near = agreement(found)
     yield "## Figure 7: throughput"
@@ -254,13 +255,13 @@ def table_2() -> Iterator[str]:
     yield "## Table 2: the time of the search"
     yield words(
         "Milliseconds, the paper's on a Xeon Gold 5218 / ours on the machine that made this page, "
-        "one thread each. [`primepar bench plan`](commands.md#bench) measures yours."
+        "one thread each. [`python -m benchmarks plan`](commands.md#benchmarks) measures yours."
     )
     yield table(["model", *(f"{devices} GPUs" for devices in DEVICES)],
                 [[NAMES[model], *own] for model, own in cells.items()])  # fmt: skip
 
 
-def choices(found: list[Point]) -> Iterator[str]:
+def choices(found: list[PaperPoint]) -> Iterator[str]:
     """The same figures under other choices."""
     rows = [("as above", agreement(found))]
     rows += [(told(name), agreement(points(setting))) for name, setting in other_settings().items()]
@@ -279,14 +280,14 @@ def choices(found: list[Point]) -> Iterator[str]:
                  for name, setting in stages.items()])  # fmt: skip
 
 
-def causes(found: list[Point]) -> Iterator[str]:
+def causes(found: list[PaperPoint]) -> Iterator[str]:
     """Where ours is far from the paper's, and what the model says there."""
     at = {(each.model, each.devices): each for each in found}
     free = without_links(SETTING)
     rows = []
     for model in NAMES:
         own = at[model, 4]
-        most = own.megatron_seconds / free.planner(model, 4).search().seconds
+        most = own.megatron_seconds / search(free.planner(model, 4)).seconds
         rows.append([NAMES[model], f"{own.printed_speed:.2f}", f"{own.speed:.2f}", f"{most:.2f}"])
     yield "## Where ours differs, and why"
     yield words(
@@ -341,14 +342,14 @@ def family() -> Iterator[str]:
                  "whole family", "qkv, proj, fc1, fc2"], rows)  # fmt: skip
 
 
-def draw(found: list[Point], stacks: list[Stack]) -> None:
+def draw(found: list[PaperPoint], stacks: list[Stack]) -> None:
     """Write the pictures of figures 7, 8 and 10."""
     folder = PAGE.parent / "images"
     for figure, ours, printed, top in (
         (7, "speed", "printed_speed", 1.75), (8, "share", "printed_share", 1.25)
     ):  # fmt: skip
         panels = [
-            Panel(NAMES[model], tuple((f"{each.devices}", (getattr(each, printed),
+            BarPanel(NAMES[model], tuple((f"{each.devices}", (getattr(each, printed),
                                                           getattr(each, ours)))
                                       for each in found if each.model == model))
             for model in NAMES
@@ -357,7 +358,7 @@ def draw(found: list[Point], stacks: list[Stack]) -> None:
         text = bars(panels, ("paper", "ours"), 3, top, label)
         (folder / f"reproduction-figure-{figure}.svg").write_text(text, encoding="utf-8")
     panels = [
-        Panel(NAMES[each.model], tuple(
+        BarPanel(NAMES[each.model], tuple(
             (",".join(map(str, split)), values) for split, *values in
             zip(SPLITS, each.printed.megatron, each.bars[0], each.printed.primepar, each.bars[1],
                 strict=True)

@@ -8,7 +8,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from primepar.commands.bench import bench
 from primepar.commands.certify import certify
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
@@ -44,28 +43,27 @@ app.command(
 app.command("train", epilog="Example: mpirun -n 4 primepar train --sequence P2x2 --steps 100")(
     train
 )
-app.command("bench", epilog="Example: primepar bench verify --ranks 4,16,64 -o plot.svg")(bench)
 
 
-def main() -> None:
-    """Run the command line: bad input ends in one line on stderr, never in a traceback."""
+def main(commands: typer.Typer = app, name: str = "primepar") -> None:
+    """Run a command line: bad input ends in one line on stderr, never in a traceback."""
     try:
-        sys.exit(app(prog_name="primepar", standalone_mode=False))
+        sys.exit(commands(prog_name=name, standalone_mode=False))
     except PrimeParError as error:
-        _refuse(str(error), error.exit_code)
+        _refuse(name, str(error), error.exit_code)
     except UsageError as error:
-        _refuse(usage_line(error, sys.argv[1:]))
+        _refuse(name, usage_line(error, sys.argv[1:]))
     except OSError as error:
         if error.errno != ENOSPC:
             raise
-        _refuse("expected room for what is written, got a full disk")
+        _refuse(name, "expected room for what is written, got a full disk")
     except MemoryError:
-        _refuse("expected a mesh and a shape that fit into memory, got larger ones: take smaller "
-                "ones")  # fmt: skip
+        _refuse(name, "expected a mesh and a shape that fit into memory, got larger ones: take "
+                "smaller ones")  # fmt: skip
 
 
-def _refuse(message: str, code: int = PrimeParError.exit_code) -> NoReturn:
-    typer.echo(f"primepar: error: {_one_line(message)}", err=True)
+def _refuse(name: str, message: str, code: int = PrimeParError.exit_code) -> NoReturn:
+    typer.echo(f"{name}: error: {_one_line(message)}", err=True)
     sys.exit(code)
 
 

@@ -1,19 +1,19 @@
 """Pure NumPy: the dense one-device oracle, the emulated devices and the executor of programs."""
 
-from primepar.reference.blocks import gather, scatter
 from primepar.reference.check import CheckReport, check, check_program
-from primepar.reference.dense import Step, linear_step
-from primepar.reference.emulation import Emulation
-from primepar.reference.executor import emulate
-from primepar.reference.linear import EmulatedLinear, emulated_step
-from primepar.reference.model import EmulatedModel
+from primepar.reference.emulator.emulation import Emulation
+from primepar.reference.emulator.executor import emulate
+from primepar.reference.emulator.linear import EmulatedLinear, emulated_step
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.emulator.scatter_gather import gather, scatter
+from primepar.reference.oracle.linear import LinearStep, linear_step
 
 __all__ = [
     "CheckReport",
     "EmulatedLinear",
     "EmulatedModel",
     "Emulation",
-    "Step",
+    "LinearStep",
     "check",
     "check_program",
     "emulate",

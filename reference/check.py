@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from primepar.errors import EmulationError
 from primepar.operators import lower_step
 from primepar.plan.plan import Plan
-from primepar.reference.block import Array
-from primepar.reference.blocks import Memory
-from primepar.reference.contents import Contents
-from primepar.reference.dense_phases import phase_tensors
-from primepar.reference.emulation import Emulation, Finished
-from primepar.reference.executor import emulate
-from primepar.reference.model import step_difference
-from primepar.reference.one_device import OneDevice, linear_tensors
-from primepar.reference.stand_in import LENGTH, PRIME
+from primepar.reference.emulator.emulation import Emulation, Finished
+from primepar.reference.emulator.executor import emulate
+from primepar.reference.emulator.expected_contents import Contents
+from primepar.reference.emulator.model import step_difference
+from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.scatter_gather import Memory
+from primepar.reference.emulator.surrogate import LENGTH, PRIME
+from primepar.reference.oracle.one_device import OneDevice, linear_tensors
+from primepar.reference.oracle.phases import phase_tensors
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
@@ -74,8 +74,9 @@ def check_program(program: Program, target: str = "program", seed: int = 0) -> C
 
     Blocks are random integers, two elements for each slice if the program has no shape. Without a
     grid there is nothing to compare, and the run itself is the check. In a program with signatures
-    every phase has a stand-in (`primepar.reference.stand_in`), and numbers are modulo a prime:
-    equal means that data was moved, reduced and placed rightly, and nothing about the functions.
+    every phase has a stand-in, see `primepar.reference.emulator.surrogate`, and numbers are modulo
+    a prime: equal means that data was moved, reduced and placed rightly, and nothing about the
+    functions.
     Every tensor that it makes is compared, as its finished blocks are read by a phase, freed or
     left at the end. Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """

@@ -30,9 +30,9 @@ from attack_score import is_early, ruled
 from long_runs import judged
 
 from primepar import Primitive
+from primepar.commands.resolve_target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
-from primepar.targets import load_primitive
 
 HERE = Path(__file__).resolve().parent
 WRONG, OFFERED, OUTSIDE = 120, 60, 40

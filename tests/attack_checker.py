@@ -16,8 +16,8 @@ from primepar.certify import (
     save_certificate,
 )
 from primepar.certify.cases import Answer
+from primepar.certify.certificate_format import map_texts
 from primepar.certify.claims import Claim, Subject, claims
-from primepar.certify.format import map_texts
 from primepar.certify.primitive import holds
 from primepar.errors import PrimeParError
 from primepar.schedule.expression import Number, parse

@@ -24,9 +24,9 @@ from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
 from primepar.schedule.program import Compute
 from primepar.verify.certificate.program import certificate
-from primepar.verify.program.flow import Flow
+from primepar.verify.program.matching import Matching
 from primepar.verify.program.proof import verify_program
-from primepar.verify.program.waits import Waits
+from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import Report
 
 KINDS = {"placement": "data", "completion": "data", "alignment": "data"}
@@ -225,7 +225,7 @@ def places_of(whole: Program) -> dict[str, tuple[tuple[int, int], ...]]:
 
 def is_order(given: ProgramCertificate, program: Program) -> bool:
     """Whether the prover's wait graph has every stretch after all that it waits for."""
-    waits = Waits(Flow.of(program), given.buffered)
+    waits = Waits(Matching.of(program), given.buffered)
     at: list[int | None] = []
     for rank, levels in enumerate(given.levels):
         stretches = [each for each in waits.stretches if each.rank == rank]

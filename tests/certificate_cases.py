@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from primepar.certify.file import Certificate
+from primepar.certify.certificate_file import Certificate
 from primepar.certify.program import ProgramCertificate
-from primepar.exercises import exercises
+from primepar.commands.exercise_catalog import exercises
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, Sequence, load_program, lower
 from primepar.verify.certificate.program import certificate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
 from unittest.mock import patch
@@ -18,17 +19,17 @@ class Done(NamedTuple):
     err: str
 
 
-def run(*arguments: str) -> Done:
-    """Run `primepar` with these arguments on a terminal of 100 columns."""
+def run(*arguments: str, program: Callable[[], None] = main, name: str = "primepar") -> Done:
+    """Run `primepar`, or another program, with these arguments on a terminal of 100 columns."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        patch("sys.argv", ["primepar", *arguments]),
+        patch("sys.argv", [name, *arguments]),
         patch.dict("os.environ", {"COLUMNS": "100"}),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
         try:
-            main()
+            program()
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

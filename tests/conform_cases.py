@@ -11,7 +11,7 @@ from linear_cases import mesh_of
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.distributed import Executor
-from primepar.distributed.messages import Step
+from primepar.distributed.runtime.messages import CompiledStep
 from primepar.errors import ConformanceError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings
@@ -19,20 +19,20 @@ from primepar.schedule.program import Instruction, Program
 from primepar.schedule.program_file import instruction_text
 
 RANKS = 4
-Change = Callable[[list[Step], int], None]
+Change = Callable[[list[CompiledStep], int], None]
 
 
-def swapped(steps: list[Step], at: int) -> None:
+def swapped(steps: list[CompiledStep], at: int) -> None:
     """Do an instruction after the next one."""
     steps[at : at + 2] = reversed(steps[at : at + 2])
 
 
-def dropped(steps: list[Step], at: int) -> None:
+def dropped(steps: list[CompiledStep], at: int) -> None:
     """Leave an instruction out."""
     del steps[at]
 
 
-def doubled(steps: list[Step], at: int) -> None:
+def doubled(steps: list[CompiledStep], at: int) -> None:
     """Do an instruction twice."""
     steps.insert(at, steps[at])
 

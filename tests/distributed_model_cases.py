@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
-from primepar.distributed.model import PartitionedModel
-from primepar.distributed.model_weights import load_weights
-from primepar.distributed.parameters import full_logits, load_parameter
+from primepar.distributed.modules.model import PartitionedModel
+from primepar.distributed.modules.parameters import full_logits, load_parameter
+from primepar.distributed.modules.weights import load_weights
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, ready_plan

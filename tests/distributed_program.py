@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor
-from primepar.operators.blocks import renamed
+from primepar.operators.renamed_blocks import renamed
 from primepar.schedule.program import (
     AllGather,
     Alloc,

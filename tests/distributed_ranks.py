@@ -27,7 +27,7 @@ def on_ranks(
     Raises `RuntimeError` with the first traceback, and leaves no process behind.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["primepar.distributed.parameters", "torch._dynamo"])
+    context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
         store, ends, processes = str(Path(folder) / "store"), [], []
         for rank in range(size):

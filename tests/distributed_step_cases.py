@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from primepar.distributed import Mesh
-from primepar.distributed.state import TrainingState
-from primepar.distributed.step import StepPrograms, update
+from primepar.distributed.runtime.step_programs import StepPrograms, update
+from primepar.distributed.training.state import TrainingState
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs

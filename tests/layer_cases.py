@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from primepar.models import ModelConfig
-from primepar.reference import dense, layers, layers_activation, layers_attention, layers_positions
-from primepar.reference.layers import Array
+from primepar.reference.oracle import activations as layers_activation
+from primepar.reference.oracle import attention as layers_attention
+from primepar.reference.oracle import layers
+from primepar.reference.oracle import linear as dense
+from primepar.reference.oracle import positions as layers_positions
+from primepar.reference.oracle.layers import Array
 
 B, T, A, D, V = 2, 4, 3, 2, 5
 H = A * D
@@ -23,9 +27,9 @@ LLAMA = ModelConfig.of(
     "llama", layers=1, hidden=8, heads=4, kv_heads=2, head_dim=D, context=T, vocabulary=V,
     rope_theta=THETA,
 )  # fmt: skip
-PART = layers_attention.Part.every(LLAMA)
+PART = layers_attention.AttentionPart.every(LLAMA)
 BLOOM = ModelConfig.of("bloom", layers=1, hidden=6, heads=A, context=T, vocabulary=V)
-BIAS_ATS = layers_attention.alibi(layers_attention.Part.every(BLOOM), T, T)
+BIAS_ATS = layers_attention.alibi(layers_attention.AttentionPart.every(BLOOM), T, T)
 KEPT_BATS = np.random.default_rng(0).random((B, A, T, T)) < 0.75
 DROPPED: dict[str, Any] = {"bias_ATS": BIAS_ATS, "kept_BATS": KEPT_BATS, "probability": 0.25}
 

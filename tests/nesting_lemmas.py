@@ -15,7 +15,7 @@ from itertools import pairwise
 import z3
 
 from primepar.schedule.operators import PHASES
-from primepar.verify.primitive.symbol import Term
+from primepar.verify.primitive.z3_symbols import Term
 
 BOOL, INT = z3.BoolSort(), z3.IntSort()
 

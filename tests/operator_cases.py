@@ -11,13 +11,13 @@ from partitioned_cases import DRAW
 
 from primepar.operators import StepInputs, StepSettings
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.context import StepContext
 from primepar.operators.step import LOWERINGS
+from primepar.operators.step_context import StepContext
 from primepar.passes import free_early
 from primepar.plan import Plan, ends
 from primepar.reference import emulate
-from primepar.reference.block import Array
-from primepar.reference.whole import gather_tensors, spread_tensors
+from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 

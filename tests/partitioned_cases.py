@@ -18,9 +18,9 @@ from primepar.models import ModelConfig, operators
 from primepar.models.config import Family
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
-from primepar.reference.layers import Array, Tokens
-from primepar.reference.model import EmulatedModel, ModelStep
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel, ModelStep
+from primepar.reference.oracle.layers import Array, Tokens
+from primepar.reference.oracle.transformer import Transformer
 
 DRAW = Draw(seed=3, step=5)
 DROPOUTS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}

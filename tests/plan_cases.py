@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from primepar.models.config import ModelConfig
-from primepar.plan import READY, Plan, ready_plan
+from primepar.plan import PRESETS, Plan, ready_plan
 from primepar.schedule import Layout
 
 GPT2 = ModelConfig.of(
@@ -31,7 +31,7 @@ MESHES = {
 
 NAMED = [(name, ranks) for name, meshes in MESHES.items() for ranks in meshes]
 COPIED = [(f"M2,{name}", 2 * meshes[1]) for name, meshes in MESHES.items()]
-assert MESHES.keys() == READY.keys()
+assert MESHES.keys() == PRESETS.keys()
 
 
 def changed(plan: Plan, **sequences: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import Wires
+from primepar.plan.cost.links import ClusterLinks
 
 SMALL = ModelConfig.of("opt", hidden=64, heads=8, layers=2, context=32, vocabulary=96)
 UNTIED = ModelConfig.of("gpt", hidden=64, heads=8, layers=3, context=32, vocabulary=96)
@@ -25,7 +25,7 @@ def cluster(
 
 def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
     """Devices that only transfer, a byte a second each: the seconds of a step are its bytes."""
-    wires = Wires(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
+    wires = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
     return Training(wires, "float32", batch, positions)
 
 

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from primepar.distributed import profile_clock
-from primepar.distributed.launch import Launch, World
-from primepar.distributed.mesh import Mesh
-from primepar.distributed.profile import Profile, profile_here
-from primepar.distributed.profile_clock import Stopwatch
-from primepar.distributed.stopping import Stopping
+from primepar.distributed.profiling import clock as profile_clock
+from primepar.distributed.profiling.clock import Stopwatch
+from primepar.distributed.profiling.measure import Profile, profile_here
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.stopping import Stopping
 from primepar.errors import LaunchError
 from primepar.partition import parse_sequence
 

@@ -10,8 +10,8 @@ import torch
 from linear_cases import mesh_of
 
 from primepar.distributed import Executor, Mesh, gather_tensor, scatter_tensor
-from primepar.distributed.redistribute import Parts
-from primepar.operators.alone import lower_move
+from primepar.distributed.runtime.scatter_gather import Parts
+from primepar.operators.single_operator import lower_move
 from primepar.schedule import Layout
 
 SCALE = 2

@@ -12,7 +12,7 @@ import msgspec
 from partitioned_cases import SHAPES
 
 from primepar.operators import lower_step
-from primepar.passes.touches import Rank, followed
+from primepar.passes.block_uses import Rank, followed
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work

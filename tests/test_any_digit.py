@@ -9,14 +9,14 @@ import pytest
 
 from primepar import ANY, Primitive, where
 from primepar.errors import PrimitiveError, SymbolicError
-from primepar.moves import moves, moves_text
 from primepar.reference.check import check
 from primepar.schedule import Sequence, lower
+from primepar.schedule.communication import moves, moves_text
 from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.tracing import maps_of
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.side import verify_side
 
 
 class OneStep(Primitive):

@@ -1,39 +1,48 @@
-"""`primepar bench` measures what it says, and its tables, JSON and plot tell it."""
+"""`python -m benchmarks` measures what it says, and its tables, JSON and plot tell it."""
 
 from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from command import run
+from command import Done, run
 from mutants import mutant
 
-from primepar.commands import bench_cases, bench_measure, bench_plan, bench_redundancy
-from primepar.commands.bench import plot
-from primepar.commands.bench_cases import Case, cannon, cases
-from primepar.commands.bench_measure import ProgramRow, measure_programs, measurements
+from benchmarks import programs, proofs, redundancy, searches
+from benchmarks.__main__ import app, plot
+from benchmarks.plain_order import ends
+from benchmarks.programs import BenchProgram, cannon, cases
+from benchmarks.proofs import ProgramRow, measure_programs, measurements
+from primepar.cli import main
 from primepar.partition import ByOutput, PrimePar
 from primepar.plan.cluster import load_cluster
 from primepar.schedule.program import Compute, Group
 from primepar.verify import verify_program
-from primepar.verify.program.plain_order import ends
+
+
+def bench(*arguments: str) -> Done:
+    """Run `python -m benchmarks` in this process."""
+    name = "python -m benchmarks"
+    return run(*arguments, program=partial(main, app, name), name=name)
+
 
 TWO = {"by-output": ByOutput, "primepar": PrimePar}
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_measure, "PRIMITIVES", TWO)
-    monkeypatch.setattr(bench_measure, "REPEATS", 2)
-    monkeypatch.setattr(bench_plan, "REPEATS", 1)
-    monkeypatch.setattr(bench_cases, "LARGEST_STEP", 4)
+    monkeypatch.setattr(proofs, "PRIMITIVES", TWO)
+    monkeypatch.setattr(proofs, "REPEATS", 2)
+    monkeypatch.setattr(searches, "REPEATS", 1)
+    monkeypatch.setattr(programs, "LARGEST_STEP", 4)
 
 
 def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
-    done = run("bench", "verify", "--ranks", "1,4")
+    done = bench("verify", "--ranks", "1,4")
     assert (done.code, done.err) == (0, "")
     timeless = re.sub(r"\d+\.\d{3}", "0.000", done.out)
     assert re.sub(r"0\.000 +\d+ +0\.000 s", "0.000        99   0.000 s", timeless) == (
@@ -74,27 +83,30 @@ def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Pa
 
 
 def test_what_came_too_late_is_said_so_in_the_table() -> None:
-    done = run("bench", "verify", "--ranks", "64", "--timeout", "0.01")
+    done = bench("verify", "--ranks", "64", "--timeout", "0.01")
     assert done.out.splitlines()[2].endswith("> 0.01 s")
 
 
 @pytest.mark.parametrize("given", ["5", "4,", "-4", "0", "4,x", "16777216"])
 def test_ranks_that_are_no_squares_are_refused(given: str) -> None:
     wrong = next(part for part in given.split(",") if part != "4")
-    done = run("bench", "verify", f"--ranks={given}")
+    done = bench("verify", f"--ranks={given}")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"primepar: error: --ranks: expected square numbers from 1 to 4096, got {wrong!r}: "
-        "write --ranks 4,16,64\n"
+        "python -m benchmarks: error: --ranks: expected square numbers from 1 to 4096, "
+        f"got {wrong!r}: write --ranks 4,16,64\n"
     )
 
 
 def test_a_limit_or_a_name_that_cannot_be_is_refused_before_anything_is_measured() -> None:
-    done = run("bench", "verify", "--timeout", "0")
-    assert done.err == "primepar: error: --timeout: expected seconds from 0.001 to 1000000, got 0\n"
-    done = run("bench", "verify", "-o", "plot.png")
+    done = bench("verify", "--timeout", "0")
+    assert (
+        done.err
+        == "python -m benchmarks: error: --timeout: expected seconds from 0.001 to 1000000, got 0\n"
+    )
+    done = bench("verify", "-o", "plot.png")
     assert done.err == (
-        "primepar: error: --output: expected a name that ends with .svg, got plot.png\n"
+        "python -m benchmarks: error: --output: expected a name that ends with .svg, got plot.png\n"
     )
     assert done.code == 2
 
@@ -118,8 +130,10 @@ def test_the_programs_of_1024_ranks_are_those_that_are_spoken_of() -> None:
 
 def test_every_measurement_is_ticked() -> None:
     ticks: list[str] = []
-    rows = measure_programs([Case("a", cannon(1)), Case("b", cannon(2))], 10, ticks.append)
-    bench_measure.measure_primitives(ticks.append)
+    rows = measure_programs(
+        [BenchProgram("a", cannon(1)), BenchProgram("b", cannon(2))], 10, ticks.append
+    )
+    proofs.measure_primitives(ticks.append)
     assert len(ticks) == measurements(2)
     assert [row.program for row in rows] == ["a", "b"]
 
@@ -159,7 +173,7 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
 
 
 def test_the_search_stands_beside_the_paper_s_times() -> None:
-    done = run("bench", "plan", "--devices", "4")
+    done = bench("plan", "--devices", "4")
     assert (done.code, done.err) == (0, "")
     assert re.sub(r"(?<=4  ) {1,2}\d+\.\d{3}", "  0.000", done.out) == (
         "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
@@ -175,7 +189,7 @@ def test_the_search_stands_beside_the_paper_s_times() -> None:
 
 
 def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
-    told = json.loads(run("bench", "plan", "--devices", "64", "--json").out)
+    told = json.loads(bench("plan", "--devices", "64", "--json").out)
     rows, programs = told["plans"], told["redundancy"]
     assert programs == []
     assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
@@ -187,28 +201,28 @@ def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None
 
 
 def test_a_larger_cluster_than_the_paper_s_has_more_nodes_of_the_same() -> None:
-    assert bench_plan.cluster_of(32) == load_cluster("v100-8x4")
-    larger = bench_plan.cluster_of(64)
+    assert searches.cluster_of(32) == load_cluster("v100-8x4")
+    larger = searches.cluster_of(64)
     assert (larger.devices, larger.nodes, larger.devices_per_node) == (64, 16, 4)
     assert [link.joins for link in larger.links] == [4, 64]
 
 
 def test_every_search_is_ticked() -> None:
     ticks: list[str] = []
-    bench_plan.measure_plans([4], ticks.append)
-    assert len(ticks) == bench_plan.plan_measurements([4])
-    bench_redundancy.measure_redundancy([4], ticks.append)
-    assert len(ticks) == 2 * bench_plan.plan_measurements([4])
+    searches.measure_plans([4], ticks.append)
+    assert len(ticks) == searches.plan_measurements([4])
+    redundancy.measure_redundancy([4], ticks.append)
+    assert len(ticks) == 2 * searches.plan_measurements([4])
 
 
 @pytest.mark.parametrize("given", ["6", "2", "2048", "x", "4,"])
 def test_devices_that_are_no_powers_of_two_are_refused(given: str) -> None:
     wrong = next(part for part in given.split(",") if part != "4")
-    done = run("bench", "plan", f"--devices={given}")
+    done = bench("plan", f"--devices={given}")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"primepar: error: --devices: expected powers of two from 4 to 1024, got {wrong!r}: "
-        "write --devices 4,8,16\n"
+        "python -m benchmarks: error: --devices: expected powers of two from 4 to 1024, "
+        f"got {wrong!r}: write --devices 4,8,16\n"
     )
 
 
@@ -218,9 +232,7 @@ def test_devices_that_are_no_powers_of_two_are_refused(given: str) -> None:
      ("verify", "--devices", "4")],
 )  # fmt: skip
 def test_options_of_the_other_measurement_are_refused(what: str, option: str, value: str) -> None:
-    done = run("bench", what, option, value)
+    done = bench(what, option, value)
     assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        f"primepar: error: {option}: expected none beside bench {what}, which has no such thing, "
-        f"got {value}: leave it out\n"
-    )
+    assert done.err.startswith(f"python -m benchmarks: error: {option}: expected an option of ")
+    assert f"python -m benchmarks {what}, got no such one" in done.err

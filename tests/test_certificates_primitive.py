@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from primepar import Primitive, where
 from primepar.certify.cases import MOST_CASES, MOST_QUOTIENTS, Answer, Case, cases
+from primepar.certify.certificate_file import load_certificate, save_certificate
+from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import Subject, claims
-from primepar.certify.file import load_certificate, save_certificate
-from primepar.certify.format import PrimitiveCertificate, map_texts
 from primepar.certify.primitive import certify_primitive
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
 from primepar.schedule.expression import parse
-from primepar.schedule.form import Form
+from primepar.schedule.polynomial_form import Form
 from primepar.verify.primitive.proof import prove, verify_primitive
 from primepar.verify.primitive.witness import Points
 

@@ -98,7 +98,7 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
         "except SystemExit as end: assert end.code == 0, end.code"
     )
     assert loaded(code) <= SHARED
-    assert loaded("import primepar.certify.file") == set()
+    assert loaded("import primepar.certify.certificate_file") == set()
     assert "z3" in loaded("import primepar.verify.program.proof")
 
 

@@ -11,7 +11,7 @@ import pytest
 import training_cases as cases
 from safetensors.numpy import load_file, save_file
 
-from primepar.distributed import checkpoint
+from primepar.distributed.training import checkpoint
 from primepar.models import initial_parameter
 
 STEP_2 = "step-00000002.safetensors"

@@ -15,7 +15,7 @@ from primepar.errors import PrimitiveError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
 from primepar.schedule.expression import evaluate, name, parse
-from primepar.verify.primitive.mesh import failing
+from primepar.verify.primitive.claims_on_mesh import failing
 
 
 def fails_by_hand(subject: Subject, claim: Claim, along: dict[str, int]) -> bool:

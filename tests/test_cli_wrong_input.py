@@ -297,7 +297,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train, bench"
+COMMANDS = "list, show, check, verify, certify, exercise, explore, plan, simulate, train"
 TARGET = ("a registered name, file.py:Class, program.json, a sequence like K,P2x2, plan.json, or a "
           "ready plan beside --model")  # fmt: skip
 CLUSTER = f"cluster in TOML, or a ready one: {', '.join(ready_clusters())}"

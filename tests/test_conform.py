@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
 from primepar.reference.check import memories
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program
 from primepar.schedule.signature import Bound
 from primepar.verify import verify_program

@@ -9,9 +9,9 @@ import pytest
 from planner_cases import TWO_LEVELS
 
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.links import Wires
-from primepar.plan.layouts import ends_of
-from primepar.plan.search.space import Candidate, Space, SpaceName
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.operator_layouts import ends_of
+from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
 from primepar.schedule.layout import Layout
 from primepar.schedule.redistribute import moved
 
@@ -35,7 +35,7 @@ def as_layout(candidate: Candidate, tensor: str) -> Layout:
 @pytest.mark.parametrize("space", ["paper", "all"])
 def test_a_sequence_leaves_its_tensors_where_a_plan_says(space: SpaceName) -> None:
     bits = 3 if space == "paper" else 2
-    candidates = [*Space.whole(space, bits).linear, *Space.whole(space, bits).local]
+    candidates = [*SequenceSpace.whole(space, bits).linear, *SequenceSpace.whole(space, bits).local]
     for candidate in candidates:
         for tensor, expected in layouts_of(candidate).items():
             found = as_layout(candidate, tensor)
@@ -43,8 +43,8 @@ def test_a_sequence_leaves_its_tensors_where_a_plan_says(space: SpaceName) -> No
 
 
 def test_what_moves_is_what_redistribution_sends() -> None:
-    layouts, chosen = Layouts(Wires(TWO_LEVELS, 3)), Random(1)
-    linear = Space.whole("all", 3).linear
+    layouts, chosen = Layouts(ClusterLinks(TWO_LEVELS, 3)), Random(1)
+    linear = SequenceSpace.whole("all", 3).linear
     pairs = [(chosen.choice(linear), chosen.choice(linear)) for _ in range(60)]
     for one, other in pairs:
         source, target = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])
@@ -57,9 +57,9 @@ def test_what_moves_is_what_redistribution_sends() -> None:
 
 def test_what_a_group_does_not_hold_comes_through_its_link() -> None:
     """Against the same told device by device, cell by cell."""
-    wires = Wires(TWO_LEVELS, 3)
+    wires = ClusterLinks(TWO_LEVELS, 3)
     layouts, chosen = Layouts(wires), Random(2)
-    candidates = Space.whole("all", 3).linear
+    candidates = SequenceSpace.whole("all", 3).linear
     for one, other in ((chosen.choice(candidates), chosen.choice(candidates)) for _ in range(60)):
         numbers = layouts.number(one.spread["O"]), layouts.number(other.spread["I"])
         ways = layouts.ways([numbers[0] or 0], [numbers[1] or 0])

@@ -10,8 +10,8 @@ from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
-from primepar.plan.cost.links import Wires
-from primepar.plan.search.space import Candidate, Space, whole
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.search.sequence_space import Candidate, SequenceSpace, whole
 from primepar.schedule.operators import Linear
 from primepar.schedule.sequence import Element
 
@@ -74,7 +74,7 @@ def test_a_step_takes_the_longer_of_its_products_and_its_hops() -> None:
     # P2x2, one element a block: what hops in each step, beside one or two products of 100 s
     hops = {"forward": (2, 0), "backward": (2, 1), "gradient": (2, 1)}
     for overlap, seconds in ((True, 600.0), (False, 600.0 + 4 * sum(map(sum, hops.values())))):
-        wires = Wires(cluster(link, seconds=100.0, overlap=overlap), 2)
+        wires = ClusterLinks(cluster(link, seconds=100.0, overlap=overlap), 2)
         own = linear_cost(Training(wires, "float32", 1, 2), operator, candidate("P2x2"))
         assert own.seconds == pytest.approx(seconds)
 
@@ -109,24 +109,24 @@ class Mine(PrimePar):
 
 def test_a_primitive_that_nobody_registered_is_costed_by_its_map() -> None:
     mine = whole().then(Element(Mine(), (2,)))
-    training = Training(Wires(TWO_LEVELS, 2), "float32", 4, 8)
+    training = Training(ClusterLinks(TWO_LEVELS, 2), "float32", 4, 8)
     assert linear_cost(training, OPERATOR, mine) == linear_cost(
         training, OPERATOR, candidate("P2x2")
     )
 
 
 def test_sequences_that_are_told_alike_cost_the_same() -> None:
-    training = Training(Wires(TWO_LEVELS, 3), "float32", 4, 8)
+    training = Training(ClusterLinks(TWO_LEVELS, 3), "float32", 4, 8)
     costs: dict[object, set[Cost]] = {}
-    for each in Space.whole("all", 3).linear:
+    for each in SequenceSpace.whole("all", 3).linear:
         key = alike(training.wires, each)
         costs.setdefault(key, set()).add(linear_cost(training, OPERATOR, each))
     assert {len(found) for found in costs.values()} == {1}
-    assert len(costs) < len(Space.whole("all", 3).linear)
+    assert len(costs) < len(SequenceSpace.whole("all", 3).linear)
 
 
 def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
-    wires = Wires(TWO_LEVELS, 4)
+    wires = ClusterLinks(TWO_LEVELS, 4)
     assert wires.levels == (1, 1, 0, 0)
     # 4 rings leave each node at once, or 2, or one that goes through all devices of the nodes
     assert [wires.streams(bits, 1) for bits in ((0,), (0, 2), (0, 2, 3))] == [4, 2, 1]
@@ -137,14 +137,14 @@ def test_a_shared_link_is_as_much_slower_as_rings_go_through_it() -> None:
 
 def test_a_ring_alone_goes_no_faster_than_one_stream() -> None:
     inside, outside = TWO_LEVELS.links
-    slow = Wires(replace(TWO_LEVELS, links=(inside, replace(outside, stream=1.5e8))), 4)
+    slow = ClusterLinks(replace(TWO_LEVELS, links=(inside, replace(outside, stream=1.5e8))), 4)
     assert slow.all_reduce((0, 2, 3), 1e6) == pytest.approx(14 * 5e-6 + 7 / 4 * 1e6 / 1.5e8)
     two_share = 6 * 5e-6 + 3 / 2 * 1e6 * 2 / 2e8
     assert slow.all_reduce((0, 2), 1e6) == pytest.approx(two_share)
 
 
 def mlp(cluster: Cluster, fc1: str, fc2: str) -> float:
-    training = Training(Wires(cluster, 3), "float32", 8, 2048)
+    training = Training(ClusterLinks(cluster, 3), "float32", 8, 2048)
     hidden, ffn = 12288, 49152
     up, down = Linear(M=training.rows, N=hidden, K=ffn), Linear(M=training.rows, N=ffn, K=hidden)
     return sum(linear_cost(training, shape, candidate(text)).seconds
@@ -154,7 +154,7 @@ def mlp(cluster: Cluster, fc1: str, fc2: str) -> float:
 def test_the_paper_s_mlp_on_eight_devices_of_its_cluster() -> None:
     """Figure 9: OPT-175B, batch 8; PrimePar's plan takes 0.71 of Megatron's time."""
     v100 = load_cluster("v100-8x4")
-    texts = [each.text for each in Space.whole("paper", 3).linear]
+    texts = [each.text for each in SequenceSpace.whole("paper", 3).linear]
     assert min(texts, key=lambda text: mlp(v100, text, "K8")) == "K2,P2x2"
     assert min(texts, key=lambda text: mlp(v100, "K8", text)) == "N2,P2x2"
     ratio = mlp(v100, "K2,P2x2", "N2,P2x2") / mlp(v100, "M2,K4", "M2,N4")

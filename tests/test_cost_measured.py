@@ -11,9 +11,10 @@ from primepar.models import ModelConfig, operators
 from primepar.partition import parse_sequence
 from primepar.plan import Plan
 from primepar.plan.cluster import KINDS, Cluster, Link, Passing, Rate, Ring
-from primepar.plan.cost.links import Wires
+from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.planner import Planner
-from primepar.plan.simulator.kinds import kind_of
+from primepar.plan.search.search import search
+from primepar.plan.simulator.operator_kinds import kind_of
 from primepar.plan.simulator.run import simulate
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Linear, lower
@@ -26,14 +27,14 @@ MODEL = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=8, vocabular
 
 def seconds(cluster: Cluster) -> float:
     """The shortest step on one device."""
-    return Planner.of(MODEL, cluster, 1, 2, None, "paper").search().seconds
+    return search(Planner.of(MODEL, cluster, 1, 2, None, "paper")).seconds
 
 
 def test_collectives_take_what_their_level_says_of_them() -> None:
-    wires = Wires(CLUSTER, 2)
+    wires = ClusterLinks(CLUSTER, 2)
     assert wires.all_reduce((0, 1), 32) == 6 * 2 + 1.5 * 32 / 8
     assert wires.all_gather((0, 1), 32) == 3 * 1 + 3 * 32 / 4
-    assert Wires(replace(CLUSTER, links=(FREE,)), 2).all_reduce((0, 1), 32) < 1e-20
+    assert ClusterLinks(replace(CLUSTER, links=(FREE,)), 2).all_reduce((0, 1), 32) < 1e-20
 
 
 def test_the_simulator_takes_them_too() -> None:

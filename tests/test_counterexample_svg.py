@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from command import run
 
-from primepar.pictures.counterexample_svg import RED, Panel, counterexample_svg
+from primepar.pictures.counterexample_svg import RED, CounterexamplePanel, counterexample_svg
 from primepar.schedule import load_program
 from primepar.verify.program.proof import verify_program
 
@@ -33,7 +33,7 @@ def drawn(target: str, tmp_path: Path) -> str:
 def test_the_picture_of_a_program_names_its_ranks_and_instructions(path: Path) -> None:
     report = verify_program(load_program(path))
     panels = [
-        Panel(each.name, each.counterexample or "", each.details)
+        CounterexamplePanel(each.name, each.counterexample or "", each.details)
         for each in report.properties
         if each.details is not None
     ]

@@ -10,14 +10,14 @@ import pytest
 from command import run
 from conftest import Golden
 
+from primepar.commands.resolve_target import load_primitive
 from primepar.pictures.counterexample_text import MOST_ROWS, counterexample_lines
 from primepar.schedule import Program, load_program
+from primepar.schedule.counterexample import Counterexample, Kind
 from primepar.schedule.program import Recv, Send
-from primepar.targets import load_primitive
-from primepar.verify.counterexample.data import Counterexample, Kind
 from primepar.verify.counterexample.program import of_program
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.program.flow import Flow
+from primepar.verify.program.matching import Matching
 from primepar.verify.program.proof import verify_program
 from primepar.verify.report import Report
 
@@ -82,7 +82,7 @@ def test_every_kind_is_drawn() -> None:
 )
 def test_bounds_are_drawn_too(name: str, sentence: str, kind: str, line: str) -> None:
     program = load_program(FOLDER / "send-send-deadlock.json")
-    found = of_program(program, Flow.of(program), name, sentence)
+    found = of_program(program, Matching.of(program), name, sentence)
     assert (found.kind, found.ranks) == (kind, (0,))
     assert counterexample_lines(found) == ["  rank 0", line]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primepar.distributed.data import Text, library_sources, load_text, windows
+from primepar.distributed.training.data import Text, library_sources, load_text, windows
 from primepar.errors import DataError
 
 MEND = "give a longer file, or a smaller --batch or --context"

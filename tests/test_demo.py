@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from primepar.distributed.log import StartRow, StepRow
-from primepar.distributed.settings import BATCH, Settings
+from primepar.distributed.training.log import StartRow, StepRow
+from primepar.distributed.training.settings import BATCH, Settings
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tutorials" / "00_demo.py"
 MODEL = Settings().model

@@ -22,24 +22,20 @@ from linear_cases import Turned, arrays
 from safetensors.numpy import load_file
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from primepar.distributed import (
-    checkpoint,
-    full_gradient,
-    full_parameter,
-    parameter_layout,
-)
-from primepar.distributed.launch import World
-from primepar.distributed.model import PartitionedModel
-from primepar.distributed.model_weights import load_weights, save_weights
-from primepar.distributed.state import TrainingState
-from primepar.distributed.step import StepPrograms, update
+from primepar.distributed import full_gradient, full_parameter, parameter_layout
+from primepar.distributed.modules.model import PartitionedModel
+from primepar.distributed.modules.weights import load_weights, save_weights
+from primepar.distributed.runtime.step_programs import StepPrograms, update
+from primepar.distributed.training import checkpoint
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.state import TrainingState
 from primepar.models import WeightFile, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, ready_plan
-from primepar.reference.layers import Array
-from primepar.reference.model import EmulatedModel
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.oracle.layers import Array
+from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = cases.MODELS["gpt2"]
 NAMES = tuple(CONFIG.parameter_shapes)

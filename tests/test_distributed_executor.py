@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from primepar.distributed import Executor, Mesh, scatter_tensor
-from primepar.distributed.buffers import BufferPool
 from primepar.distributed.kernels import KERNELS
-from primepar.distributed.shapes import Shapes
+from primepar.distributed.runtime.buffers import BufferPool
+from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError, SequenceError, ShapeError
 from primepar.models import ModelConfig
 from primepar.operators import Site, StepInputs, StepSettings
-from primepar.operators.alone import resting
+from primepar.operators.single_operator import resting
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Linear, lower
 from primepar.schedule.program import (

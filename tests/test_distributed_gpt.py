@@ -12,7 +12,7 @@ from distributed_ranks import on_ranks
 from linear_cases import Arrays
 
 from primepar.partition import parse_sequence
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.transformer import Transformer
 
 SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "P3x3", "Ns2,Ks2", "M2,P2x2", "K,P2x2")
 REPLICAS = {"K2": (), "N2": ("embedding.token", "norm.weight"), "M2": cases.NAMES}

@@ -27,8 +27,8 @@ from primepar.models import ModelConfig, operators
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
-from primepar.reference.optimizers import AdamW
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.optimizers import AdamW
+from primepar.reference.oracle.transformer import Transformer
 
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}

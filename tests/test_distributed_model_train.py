@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
-from primepar.distributed.log import StartRow, read_log
-from primepar.distributed.settings import Settings
+from primepar.distributed.training.log import StartRow, read_log
+from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError, PlanError
 from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources

@@ -20,13 +20,13 @@ from partitioned_cases import (
     plan_apart,
 )
 
-from primepar.distributed.collectives import elements_sent
-from primepar.distributed.shapes import Shapes
+from primepar.distributed.runtime.collectives import elements_sent
+from primepar.distributed.runtime.shapes import Shapes
 from primepar.operators import Until
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.layouts import padded_vocabulary
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule import Linear, lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Collective, ISend

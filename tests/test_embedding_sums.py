@@ -16,7 +16,7 @@ from step_cases import calls_of_step, sent_by
 from primepar.models import initial_parameter
 from primepar.operators import lower_step
 from primepar.plan import Plan, padded_vocabulary, ready_plan
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter
 from primepar.schedule.program_uses import gives
 

@@ -11,10 +11,10 @@ from partitioned_cases import READY_PLANS, difference
 from primepar.models import GPTConfig, operators
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, ready_plan
-from primepar.reference.model import EmulatedModel
-from primepar.reference.optimizers import AdamW, linear_weights
-from primepar.reference.train import train, windows
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.oracle.optimizers import AdamW, linear_weights
+from primepar.reference.oracle.train import train, windows
+from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = GPTConfig(layers=2, hidden=12, heads=2, context=6, vocabulary=24)
 BATCH = 2

@@ -27,10 +27,10 @@ from primepar.errors import ConfigError, IncompleteError, PlanError
 from primepar.operators import StepSettings, lower_step
 from primepar.plan import Plan, ends, ready_plan
 from primepar.reference import emulate
-from primepar.reference import model as emulated
-from primepar.reference.model import EmulatedModel
-from primepar.reference.transformer import Transformer
-from primepar.reference.whole import gather_tensors, spread_tensors
+from primepar.reference.emulator import model as emulated
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Instruction, Wait

@@ -13,8 +13,8 @@ from primepar.errors import IncompleteError, MissingBlockError
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, ready_plan
-from primepar.reference.layers import Array
-from primepar.reference.layers_attention import Part, attend, attend_backward
+from primepar.reference.oracle.attention import AttentionPart, attend, attend_backward
+from primepar.reference.oracle.layers import Array
 from primepar.schedule.program import AllGather, ReduceScatter
 
 NAME = "blocks.0.attention"
@@ -54,7 +54,7 @@ class Attention:
         self.given: dict[str, Array] = {
             "x": qkv_BTC.reshape(-1, operator.N), "dy": do_BTH.reshape(-1, operator.K)
         }  # fmt: skip
-        part = Part.every(model)
+        part = AttentionPart.every(model)
         self.y = attend(part, qkv_BTC, DRAW, NAME).reshape(-1, operator.K)
         dx_BTC = attend_backward(part, qkv_BTC, do_BTH, DRAW, NAME)
         self.dx = dx_BTC.reshape(-1, operator.N)

@@ -12,11 +12,11 @@ from step_cases import SMALL
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, ready_plan
+from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.kernels import KERNELS
-from primepar.reference.layers import Array
-from primepar.reference.model import EmulatedModel
-from primepar.reference.optimizers import AdamW, linear_weights
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.layers import Array
+from primepar.reference.oracle.optimizers import AdamW, linear_weights
+from primepar.reference.oracle.transformer import Transformer
 
 STEPS, RATE, CLIP = 3, 1e-3, 0.5
 EACH = [

@@ -21,9 +21,9 @@ from primepar.models import ModelConfig
 from primepar.operators import StepSettings, lower_step
 from primepar.plan import ready_plan
 from primepar.reference import emulate
+from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
 from primepar.reference.kernels import KERNELS
-from primepar.reference.layers import Array
-from primepar.reference.whole import gather_tensors, spread_tensors
+from primepar.reference.oracle.layers import Array
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 

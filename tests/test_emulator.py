@@ -10,9 +10,9 @@ import pytest
 
 from primepar.partition import parse_sequence
 from primepar.reference import Emulation, check_program, emulate
-from primepar.reference.block import Array
-from primepar.reference.contents import Contents
-from primepar.reference.products import zeros
+from primepar.reference.emulator.expected_contents import Contents
+from primepar.reference.emulator.products import zeros
+from primepar.reference.emulator.provenance import Array
 from primepar.schedule import Linear, lower
 from primepar.schedule.program import (
     AllGather,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from primepar import Primitive, where
-from primepar.equations import map_equations
 from primepar.errors import SymbolicError
+from primepar.schedule.equations import map_equations
 from primepar.schedule.expression import Expression, name
 from primepar.schedule.primitive import Slices, Value
 

@@ -8,7 +8,7 @@ import pytest
 from command import Done, run
 from msgspec.structs import replace
 
-from primepar.exercises import QUESTIONS, Exercise, exercises, verify
+from primepar.commands.exercise_catalog import QUESTIONS, Exercise, exercises, verify
 from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.signature import Bound, Signature, Tensor
 from primepar.verify.report import PROPERTIES

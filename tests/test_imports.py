@@ -35,7 +35,7 @@ def test_a_plan_is_made_and_described_with_numpy_at_most() -> None:
     statements = (
         "from primepar.models import load_config",
         "from primepar.plan import ready_plan",
-        "from primepar.plan.describe import describe",
+        "from primepar.plan.description import describe",
         f"describe(ready_plan('summa', load_config({str(CONFIG)!r}), 4))",
     )
     assert loaded_by("; ".join(statements)) <= {"numpy"}

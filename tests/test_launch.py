@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 from command import Done, run
 
-from primepar.distributed import launch
-from primepar.distributed.launch import Launch, check_installed, pick_device
+from primepar.distributed.training import launch
+from primepar.distributed.training.launch import Launch, check_installed, pick_device
 from primepar.errors import LaunchError, PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}

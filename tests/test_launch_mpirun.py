@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from primepar.distributed.log import EndRow, StepRow, read_log
-from primepar.distributed.relaunch import mpirun_line
+from primepar.distributed.training.log import EndRow, StepRow, read_log
+from primepar.distributed.training.relaunch import mpirun_line
 
 HERE = Path(sys.executable).parent
 SMALL = ["--sequence", "K2", "--layers", "1", "--hidden", "32", "--context", "16", "--batch", "4"]

@@ -13,8 +13,8 @@ import pytest
 from command import run
 
 from primepar.commands.train import train
-from primepar.distributed.relaunch import mpirun_line
-from primepar.distributed.settings import BATCH, SIZES, Settings, examples
+from primepar.distributed.training.relaunch import mpirun_line
+from primepar.distributed.training.settings import BATCH, SIZES, Settings, examples
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",

@@ -14,9 +14,9 @@ from model_cases import CONFIGS, Saved, saved_model
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
 from primepar.plan import ready_plan
-from primepar.reference.layers import Array, Tokens
-from primepar.reference.model import EmulatedModel
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.oracle.layers import Array, Tokens
+from primepar.reference.oracle.transformer import Transformer
 
 pytest.importorskip("transformers")
 

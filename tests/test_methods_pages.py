@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
-from primepar.equations import home_equations
-from primepar.moves import Move, moves, moves_text
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.partition.summa import Summa
 from primepar.pictures.space_time import space_time
 from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.communication import Move, moves, moves_text
+from primepar.schedule.equations import home_equations
 from primepar.schedule.primitive import ANY, Primitive, Slices, Value
 from primepar.schedule.program import AllToAll, Group, Program, Recv, Send
 

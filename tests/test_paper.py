@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from primepar.models.sizes import MODELS
-from primepar.plan.paper.blocks import geometric_mean, point, reduced
-from primepar.plan.paper.mlp import mlp_pair, simulated
-from primepar.plan.paper.printed import (
+from benchmarks.paper.blocks import geometric_mean, point, reduced
+from benchmarks.paper.mlp import mlp_pair, simulated
+from benchmarks.paper.printed import (
     DEVICES,
     FIGURE_2,
     FIGURE_7,
@@ -21,7 +20,9 @@ from primepar.plan.paper.printed import (
     NAMES,
     SPLITS,
 )
-from primepar.plan.paper.setting import SETTING
+from benchmarks.paper.setting import SETTING
+from primepar.models.sizes import MODELS
+from primepar.plan.search.search import search
 
 
 def test_the_paper_s_numbers_are_whole() -> None:
@@ -77,7 +78,7 @@ def test_the_batch_is_that_of_figure_2(model: str, batch: int) -> None:
 
 def test_memory_counts_the_bytes_of_a_parameter_that_are_asked_for() -> None:
     one, other = (
-        replace(SETTING, parameter=parameter).planner("opt-6.7b", 4).search()
+        search(replace(SETTING, parameter=parameter).planner("opt-6.7b", 4))
         for parameter in (4, 16)
     )
     assert one.sequences == other.sequences

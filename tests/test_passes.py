@@ -22,11 +22,11 @@ from primepar.errors import ProgramError
 from primepar.operators import lower_step
 from primepar.partition import parse_sequence
 from primepar.passes import PASSES, apply, free_early
-from primepar.passes.alive import peaks
+from primepar.passes.liveness import peaks
 from primepar.plan import Plan, ready_plan
 from primepar.reference import emulate
 from primepar.reference.check import memories
-from primepar.reference.stand_in import PRIME
+from primepar.reference.emulator.surrogate import PRIME
 from primepar.schedule import Program, lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import (

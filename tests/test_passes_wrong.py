@@ -11,8 +11,8 @@ from step_cases import lowered
 
 from primepar.errors import EmulationError
 from primepar.passes import apply, free_early, merge_collectives, merge_products, overlap
+from primepar.passes.block_uses import RankList
 from primepar.passes.merge_products import _Group
-from primepar.passes.touches import Line
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule import Program
@@ -49,7 +49,7 @@ def test_products_merged_across_a_use_are_refuted(
 ) -> None:
     given = apply(lowered(name, 4, "gpt2"), ["free-early"])
     assert merge_products(given) is given
-    monkeypatch.setattr(Line, "is_waiting", lambda *args: False)
+    monkeypatch.setattr(RankList, "is_waiting", lambda *args: False)
     monkeypatch.setattr(_Group, "_is_still", lambda *args: True)
     assert_refused(merge_products(given), given, "placement", "alignment", "completion", "races")
 
@@ -121,7 +121,7 @@ def test_all_reduces_with_something_between_them_stay(between: list[Json]) -> No
 def test_collectives_merged_across_a_use_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = sums([USE])
     assert verify_program(given).verdict == "proved"
-    monkeypatch.setattr(Line, "between", lambda *args: ())
+    monkeypatch.setattr(RankList, "between", lambda *args: ())
     assert_refused(merge_collectives(given), given, "completion")
 
 

@@ -14,8 +14,9 @@ from primepar.models.graph import operators
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.pipeline.schedule import bubble, dealt, in_flight, step_seconds
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits
-from primepar.plan.pipeline.stage import Place
+from primepar.plan.pipeline.stage import StagePart
 from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.search import search
 
 FOUR = replace(UNTIED, layers=4)
 
@@ -82,7 +83,7 @@ def test_layers_are_dealt_evenly_and_the_ends_get_no_more() -> None:
 @pytest.mark.parametrize("model", [SMALL, FOUR])
 def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, part: Part) -> None:
     own = splits(model, part=part).pipeline(Split(1, 1, 4), 4)
-    found = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part).search()
+    found = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part))
     assert own.microbatches == 1
     assert own.seconds == pytest.approx(found.seconds)
     assert own.memory == pytest.approx(found.memory)
@@ -123,7 +124,7 @@ def test_replicas_sum_the_gradients_of_a_stage_once() -> None:
 def test_a_search_knows_that_its_gradients_are_summed() -> None:
     """With dear sums the plan of a replica keeps fewer parameters on a device."""
     group = splits(devices=8, part="blocks")._group(Split(1, 2, 4), 2)
-    free, dear = (group.searched(Place(4, True, True), each) for each in (0.0, 1.0))
+    free, dear = (group.searched(StagePart(4, True, True), each) for each in (0.0, 1.0))
     assert dear.parameters <= free.parameters
     assert dear.seconds >= free.seconds
     least = min(stage.seconds + stage.parameters for stage in (free, dear))

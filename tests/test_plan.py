@@ -13,7 +13,7 @@ import primepar.plan
 from primepar.errors import PlanError
 from primepar.models.config import GPTConfig, ModelConfig
 from primepar.plan import Plan, load_plan, ready_plan, save_plan
-from primepar.plan.plan import schema
+from primepar.plan.plan_file import schema
 
 SCHEMA = Path(primepar.plan.__file__).with_name("plan.schema.json")
 LABELS = (

@@ -15,23 +15,24 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Link
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.least import LeastWays
-from primepar.plan.cost.links import Wires
-from primepar.plan.cost.moving import moving
-from primepar.plan.search import classes
-from primepar.plan.search.classes import Classes, near_best
-from primepar.plan.search.exact import Exact
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.cost.sweeps import moving
+from primepar.plan.search import search as search_module
+from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.space import Candidate, Space, SpaceName, orders
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_classes import Classes, near_best
+from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName, orders
 from primepar.plan.search.tradeoff import Tradeoff
 from primepar.schedule.sequence import Element
 
 THREE_LEVELS = cluster(
     Link(2, 1e-6, 4e9, False), Link(4, 2e-6, 2e9, True), Link(16, 5e-6, 1e9, False)
 )
-WIRES = {"4 x 4": Wires(TWO_LEVELS, 4), "2 x 4": Wires(TWO_LEVELS, 3),
-         "three levels": Wires(THREE_LEVELS, 4)}  # fmt: skip
+WIRES = {"4 x 4": ClusterLinks(TWO_LEVELS, 4), "2 x 4": ClusterLinks(TWO_LEVELS, 3),
+         "three levels": ClusterLinks(THREE_LEVELS, 4)}  # fmt: skip
 ENDS = ("I", "O", "dI")
 
 
@@ -48,16 +49,16 @@ def class_of(candidate: Candidate, levels: tuple[int, ...]) -> tuple[object, ...
 
 @pytest.mark.parametrize("levels", [(1, 1, 0, 0), (2, 2, 1, 0), (0, 0, 0, 0)])
 def test_every_sequence_is_of_the_class_of_one(levels: tuple[int, ...]) -> None:
-    every = {class_of(each, levels) for each in Space.whole("all", 4).linear}
-    ones = [class_of(each, levels) for each in Space("all", levels).linear]
+    every = {class_of(each, levels) for each in SequenceSpace.whole("all", 4).linear}
+    ones = [class_of(each, levels) for each in SequenceSpace("all", levels).linear]
     assert len(ones) == len(set(ones))
     assert set(ones) == every
 
 
 def test_orders_are_sequences_of_the_class() -> None:
     levels = (1, 1, 1, 0, 0)
-    texts = {each.text for each in Space.whole("paper", 5).linear}
-    for one in Space("paper", levels).linear:
+    texts = {each.text for each in SequenceSpace.whole("paper", 5).linear}
+    for one in SequenceSpace("paper", levels).linear:
         found = list(orders(one, levels))
         assert one.text in {each.text for each in found} <= texts
         assert {class_of(each, levels) for each in found} == {class_of(one, levels)}
@@ -68,8 +69,10 @@ def test_orders_are_sequences_of_the_class() -> None:
 def test_no_sequence_moves_less_than_its_class(of: str) -> None:
     wires = WIRES[of]
     layouts, chosen = Layouts(wires), Random(3)
-    ones = {class_of(each, wires.levels): each for each in Space("all", wires.levels).linear}
-    every = Space.whole("all", wires.bits).linear
+    ones = {
+        class_of(each, wires.levels): each for each in SequenceSpace("all", wires.levels).linear
+    }
+    every = SequenceSpace.whole("all", wires.bits).linear
     sample = chosen.sample(every, min(len(every), 150))
     of_class = [ones[class_of(each, wires.levels)] for each in sample]
     for end, other in product(ENDS, ENDS):
@@ -90,7 +93,7 @@ def test_a_plan_is_between_the_bound_and_the_best(
     model: ModelConfig, devices: int, space: SpaceName
 ) -> None:
     planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
-    best = planner.search().cost
+    best = search(planner).cost
     found = near_best(planner)
     assert found.planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
     bound = found.cost / (1 + found.gap)
@@ -103,7 +106,7 @@ def test_a_plan_is_between_the_bound_and_the_best(
 def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
     levels = planner.training.wires.levels
-    ones = Classes.like(planner, Space("paper", levels).of)
+    ones = Classes.like(planner, SequenceSpace("paper", levels).of)
     for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
         every, few = (each.catalogue.options(each.named[name]) for each in (planner, ones))
         costs = {
@@ -120,14 +123,14 @@ def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
 def test_many_devices_are_planned_by_classes_and_the_gap_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(classes, "EXACT", 2)
+    monkeypatch.setattr(search_module, "EXACT", 2)
     said = run(*V100, "--devices", "8")
     assert said.code == 0
     assert "% above the best plan, certified\n" in said.out
 
 
 def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classes, "EXACT", 2)
+    monkeypatch.setattr(search_module, "EXACT", 2)
     said = run(*V100, "--devices", "4", "--memory", "1e6")
     assert said.code == 2
     assert said.err.startswith(

@@ -15,6 +15,7 @@ from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
 V100 = ("plan", MODEL, "--cluster", "v100-8x4")
@@ -70,9 +71,8 @@ def test_what_no_split_fits_is_refused() -> None:
 
 
 def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
-    found = Planner.of(
-        load_config(Path(MODEL)), load_cluster("v100-8x4"), 4, 4, None, "paper"
-    ).search()
+    model, cluster = load_config(Path(MODEL)), load_cluster("v100-8x4")
+    found = search(Planner.of(model, cluster, 4, 4, None, "paper"))
     planner = found.planner
     for name in ("embedding", "blocks.1.norm1", "blocks.0.fc1", "head", "loss"):
         costs = planner.around(name, found.choices)

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from primepar.plan.search.front import Box, Chain, Node, point, unbeaten
+from primepar.plan.search.pareto_front import Box, Chain, ChainNode, point, unbeaten
 
 
-def random_nodes(seed: int) -> list[Node]:
+def random_nodes(seed: int) -> list[ChainNode]:
     """Up to seven nodes of up to four choices, with small whole numbers."""
     random = np.random.default_rng(seed)
     before, first, nodes, at = 1, 1, [], 0
@@ -23,13 +23,13 @@ def random_nodes(seed: int) -> list[Node]:
 
         ends = place in (0, count - 1) or random.random() < 0.3
         passing = some(first, own) if at > 1 and random.random() < 0.6 else None
-        nodes.append(Node(some(own), some(own), some(own), some(before, own), passing, ends))
+        nodes.append(ChainNode(some(own), some(own), some(own), some(before, own), passing, ends))
         before, at = own, 0 if ends else at
         first, at = (own, 1) if ends else (first, at + 1)
     return nodes
 
 
-def every(nodes: list[Node]) -> list[tuple[float, float]]:
+def every(nodes: list[ChainNode]) -> list[tuple[float, float]]:
     """Cost and memory of all choices, summed up here."""
     found = []
     for choices in product(*(range(len(node.cost)) for node in nodes)):

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from planner_cases import SMALL, TWO_LEVELS, UNTIED
 
+from benchmarks.paper.setting import megatron, megatron_sequences
 from primepar.errors import PlanError
-from primepar.plan.paper.setting import megatron, megatron_sequences
-from primepar.plan.search.given import Given
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SpaceName
 
 
 @pytest.mark.parametrize("part", ["model", "blocks"])
@@ -19,7 +20,7 @@ from primepar.plan.search.space import SpaceName
 def test_what_a_search_found_costs_the_same_where_it_is_given(space: SpaceName, part: Part) -> None:
     for model in (SMALL, UNTIED):
         planner = Planner.of(model, TWO_LEVELS, 4, 4, None, space, 1e-12, part=part)
-        found = planner.search()
+        found = search(planner)
         given = Given.beside(planner, found.sequences).found
         assert given.cost == pytest.approx(found.cost)
         assert given.seconds == pytest.approx(found.seconds)
@@ -56,4 +57,4 @@ def test_megatron_has_every_degree_that_the_sizes_allow() -> None:
     assert found.sequences["blocks.0.qkv"] == "M4,K2"
     assert found.sequences["blocks.1.fc2"] == "M4,N2"
     assert found.sequences["blocks.0.norm1"] == "M4,R2"
-    assert found.cost >= planner.search().cost
+    assert found.cost >= search(planner).cost

@@ -19,12 +19,14 @@ from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import Link, load_cluster
-from primepar.plan.cost.traffic import Traffic, traffic
+from primepar.plan.cost.traffic import PredictedTraffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
-from primepar.plan.search.planner import Found, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SpaceName
 from primepar.reference.check import memories
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 8, "context": 4}
 MODELS = {
@@ -43,12 +45,12 @@ def planner(family: str, devices: int, batch: int, space: SpaceName) -> Planner:
 
 
 @st.composite
-def chosen(draw: st.DrawFn, space: SpaceName) -> Found:
+def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
     """Any choice that a search over a space may make."""
     family, devices = draw(st.sampled_from(list(MODELS))), draw(st.sampled_from([2, 4, 8]))
     found = planner(family, devices, draw(st.sampled_from([2, 8])), space)
     choices = {name: draw(st.integers(0, len(found.options(name)) - 1)) for name in found.named}
-    return Found(found, 0.0, choices)
+    return SearchResult(found, 0.0, choices)
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -57,7 +59,7 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 
     @settings(max_examples=PLANS)
     @given(chosen(space))
-    def counts(found: Found) -> None:
+    def counts(found: SearchResult) -> None:
         training = found.planner.training
         step = found.plan, training.batch, training.positions
         program = as_planned(*step)
@@ -73,7 +75,7 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
 def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> None:
     """Of 6 layers, 4 of which stand for all."""
     model = replace(PUBLISHED[name], layers=6)
-    found = Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper").search()
+    found = search(Planner.of(model, load_cluster("v100-8x4"), devices, 8, "float32", "paper"))
     program = as_planned(found.plan, 8, model.context)
     assert list(traffic(found.plan, 8, model.context).total) == sent_by(calls_of_step(program))
     assert peak(found.plan, 8, model.context).tolist() == held_by(program)
@@ -115,7 +117,7 @@ def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
     random = Random(devices + batch)
     for _ in range(4):
         choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
-        sent = traffic(Found(planner, 0.0, choices).plan, batch, 4).operators
+        sent = traffic(SearchResult(planner, 0.0, choices).plan, batch, 4).operators
         for name, at in choices.items():
             seconds = planner.options(name).seconds[at]
             assert seconds == pytest.approx(4 * float(max(sent[name])), rel=1e-12), name
@@ -143,7 +145,7 @@ def test_what_operators_and_edges_send_is_told_apart() -> None:
 def test_bytes_are_whole_and_of_the_data_type() -> None:
     nothing = (Fraction(0), Fraction(0))
     own, between = {"a": (Fraction(1, 3), Fraction(5))}, {("a", "b"): (Fraction(0), Fraction(1))}
-    found = Traffic(own, between, nothing)
+    found = PredictedTraffic(own, between, nothing)
     assert found.bytes("float32") == (2, 24)
     assert found.bytes("bfloat16") == (1, 12)
 

@@ -14,25 +14,25 @@ from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Link, load_cluster
+from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.links import Wires
-from primepar.plan.cost.moving import moving
-from primepar.plan.cost.spread import Spread, element_spread
-from primepar.plan.ready import ready_plan
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.sweeps import moving
+from primepar.plan.presets import ready_plan
 from primepar.plan.redundancy.compare import Account, megatron
 from primepar.plan.redundancy.cost import Redundancy, tick
-from primepar.plan.redundancy.graph import Graph
-from primepar.plan.redundancy.least import (
+from primepar.plan.redundancy.least_redundancy import (
     Least,
     Within,
     least,
     least_by_search,
     least_of_block,
 )
-from primepar.plan.search.given import Given
+from primepar.plan.redundancy.option_graph import Graph
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.sequence_space import SpaceName
 
 ITEM, AT_REST = 4, 16
 """Bytes of a float32, and of a parameter with its gradient and the two moments of AdamW."""
@@ -101,7 +101,7 @@ def test_redundancy_of_one_operator_is_that_by_hand(
      ("M2,K2", "M4", 1 / 8), ("M2,R2", "M4", 0)],
 )  # fmt: skip
 def test_a_device_receives_what_it_lacks(source: str, target: str, share: float) -> None:
-    layouts = Layouts(Wires(TWO_LEVELS, 2))
+    layouts = Layouts(ClusterLinks(TWO_LEVELS, 2))
     numbers = [layouts.number(spread(text)) for text in (source, target)]
     assert None not in numbers
     here, there = (int(each or 0) for each in numbers)

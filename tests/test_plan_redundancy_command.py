@@ -62,13 +62,13 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
         3, "", "primepar: error: expected a plan within the 0.0001 seconds of --timeout, got none "
         "yet: give it more, or write --solver dp\n",
     )  # fmt: skip
-    from primepar.plan.redundancy import least as module
-    from primepar.plan.redundancy.program import Answer, solve
+    from primepar.plan.redundancy import least_redundancy as module
+    from primepar.plan.redundancy.integer_program import SolverResult, solve
 
-    def stopped(*arguments: object) -> Answer:
+    def stopped(*arguments: object) -> SolverResult:
         """As the solver says it where a plan is known, and a lower bound of half of it."""
-        found: Answer = solve(*arguments)  # type: ignore[arg-type]
-        return Answer(found.choices, found.cost, found.cost / 2, proved=False, columns=9)
+        found: SolverResult = solve(*arguments)  # type: ignore[arg-type]
+        return SolverResult(found.choices, found.cost, found.cost / 2, proved=False, columns=9)
 
     monkeypatch.setattr(module, "solve", stopped)
     said = run(*LEAST)
@@ -78,7 +78,7 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    from primepar.plan.redundancy import program
+    from primepar.plan.redundancy import integer_program as program
 
     monkeypatch.setattr(program, "MOST_COLUMNS", 100)
     said = run(*LEAST)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_plan_search import random_chain
 
-from primepar.plan.redundancy.dynamic import cheapest_choices
-from primepar.plan.redundancy.graph import Choices, Graph, undominated
-from primepar.plan.redundancy.program import Bound, solve
+from primepar.plan.redundancy.dynamic_program import cheapest_choices
+from primepar.plan.redundancy.integer_program import CostBound, solve
+from primepar.plan.redundancy.option_graph import Choices, Graph, undominated
 
 
 def random_graph(seed: int) -> Graph:
@@ -100,12 +100,12 @@ def test_the_best_within_bounds_is_that_of_trying_every_choice(first: int) -> No
         time, kept = like(graph, 1000 + seed), Graph(like(graph, 2000 + seed).nodes, {})
         peaks = like(graph, 3000 + seed).nodes
         times = sorted(map(time.cost, every(graph)))
-        bounds = [Bound(time, times[len(times) // 3]), Bound(kept, 0.0, peaks)]
+        bounds = [CostBound(time, times[len(times) // 3]), CostBound(kept, 0.0, peaks)]
         sizes = sorted(map(bounds[1].of, every(graph)))
-        bounds[1] = Bound(kept, sizes[len(sizes) // 3], peaks)
+        bounds[1] = CostBound(kept, sizes[len(sizes) // 3], peaks)
         left = undominated([graph, time, kept], peaks)
         fitting = [each for each in every(graph) if all(bound.holds(each) for bound in bounds)]
-        bounds = [Bound(each.graph.only(left), each.most,
+        bounds = [CostBound(each.graph.only(left), each.most,
                         {name: own[left[name]] for name, own in each.peaks.items()})
                   for each in bounds]  # fmt: skip
         answer = solve(graph.only(left), bounds)
@@ -120,7 +120,7 @@ def test_the_best_within_bounds_is_that_of_trying_every_choice(first: int) -> No
 
 def test_a_sum_that_is_hardly_over_its_bound_is_over_it() -> None:
     graph = Graph({"a": np.array([0.0, 1.0])}, {})
-    bound = Bound(Graph({"a": np.array([1 + 1e-9, 1.0])}, {}), 1.0)
+    bound = CostBound(Graph({"a": np.array([1 + 1e-9, 1.0])}, {}), 1.0)
     answer = solve(graph, [bound])
     assert (answer.choices, answer.cost, answer.proved) == ({"a": 1}, 1.0, True)
 

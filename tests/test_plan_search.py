@@ -11,13 +11,14 @@ from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.segments import Step, Table, cheapest, stretch
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.search import search
+from primepar.plan.search.segments import ChainStep, Table, cheapest, stretch
+from primepar.plan.search.sequence_space import SpaceName
 
-Chain = list[tuple[Step, int]]
+Chain = list[tuple[ChainStep, int]]
 
 
-def random_chain(seed: int) -> tuple[np.ndarray, list[list[Step]]]:
+def random_chain(seed: int) -> tuple[np.ndarray, list[list[ChainStep]]]:
     """Segments of one to four nodes with up to four options, and costs that may be equal."""
     random = np.random.default_rng(seed)
 
@@ -31,13 +32,15 @@ def random_chain(seed: int) -> tuple[np.ndarray, list[list[Step]]]:
         for at in range(int(random.integers(1, 4))):
             own = int(random.integers(1, 4))
             passes = at > 0 and random.random() < 0.6
-            steps.append(Step(costs(sizes, own), costs(own), costs(first, own) if passes else None))
+            steps.append(
+                ChainStep(costs(sizes, own), costs(own), costs(first, own) if passes else None)
+            )
             sizes = own
         segments.append(steps)
     return start, segments
 
 
-def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[Step]]) -> float:
+def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[ChainStep]]) -> float:
     total, at = start[choice[0]], 0
     for steps in segments:
         first = choice[at]
@@ -49,7 +52,7 @@ def cost_of(choice: tuple[int, ...], start: np.ndarray, segments: list[list[Step
     return float(total)
 
 
-def every(start: np.ndarray, segments: list[list[Step]]) -> list[tuple[int, ...]]:
+def every(start: np.ndarray, segments: list[list[ChainStep]]) -> list[tuple[int, ...]]:
     sizes = [len(start), *(len(step.node) for steps in segments for step in steps)]
     return list(product(*map(range, sizes)))
 
@@ -92,7 +95,7 @@ def test_the_blocks_alone_are_planned_after_an_addition_that_leaves_the_stream()
     assert [operator.name for operator in planner.operators] == ["stream"] + [
         operator.name for operator in operators(BLOOM) if operator.name.startswith("blocks")
     ]
-    found = planner.search()
+    found = search(planner)
     assert found.cost == pytest.approx(by_elimination(planner), rel=1e-12)
     assert improved(planner, found.choices) >= found.cost * (1 - 1e-12)
 
@@ -112,7 +115,7 @@ def improved(planner: Planner, choices: dict[str, int]) -> float:
 def test_a_found_plan_has_its_cost_and_no_change_of_two_neighbours_is_better(
     model: ModelConfig,
 ) -> None:
-    found = Planner.of(model, TWO_LEVELS, 2, 4, None, "paper").search()
+    found = search(Planner.of(model, TWO_LEVELS, 2, 4, None, "paper"))
     planner = found.planner
     assert planner.cost(found.choices) == pytest.approx(found.cost, rel=1e-12)
     assert found.seconds == pytest.approx(found.cost, rel=1e-12)
@@ -149,11 +152,11 @@ def test_the_best_plan_is_that_of_eliminating_node_by_node(
     model: ModelConfig, devices: int, space: SpaceName
 ) -> None:
     planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
-    assert planner.search().cost == pytest.approx(by_elimination(planner), rel=1e-12)
+    assert search(planner).cost == pytest.approx(by_elimination(planner), rel=1e-12)
 
 
 def test_memory_weighs_as_much_as_alpha_says() -> None:
-    fast = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper").search()
-    small = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper", alpha=1.0).search()
+    fast = search(Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper"))
+    small = search(Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper", alpha=1.0))
     assert small.memory < fast.memory
     assert small.seconds > fast.seconds

@@ -11,11 +11,11 @@ from command import run
 from conftest import Golden
 from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 
+from primepar.commands.resolve_target import resolve
 from primepar.plan import Plan, load_plan, ready_plan, save_plan
-from primepar.plan.describe import MOST_CELLS, describe, holders, picture, told, words
+from primepar.plan.description import MOST_CELLS, describe, holders, picture, told, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Layout
-from primepar.targets import resolve
 
 CONFIG = {
     "model_type": "gpt2", "n_layer": 2, "n_embd": 48, "n_head": 12, "n_positions": 8,

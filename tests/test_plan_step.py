@@ -11,7 +11,7 @@ from step_cases import BATCH, POSITIONS, SMALL, lowered
 from primepar.errors import PlanError
 from primepar.operators import lower_step
 from primepar.operators.builder import ProgramBuilder, View, even
-from primepar.operators.moves import moved, reblocked
+from primepar.operators.redistribution import moved, reblocked
 from primepar.plan import padded_vocabulary, parameter_places, ready_plan
 from primepar.plan.layouts import Way
 from primepar.schedule import Layout, Program, load_program, save_program

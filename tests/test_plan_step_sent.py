@@ -27,7 +27,7 @@ from primepar.operators import lower_step
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak
-from primepar.reference.model import EmulatedModel
+from primepar.reference.emulator.model import EmulatedModel
 from primepar.verify import verify_program
 
 RANDOM_PLANS = 6

@@ -10,7 +10,9 @@ import pytest
 from planner_cases import BLOOM, TWO_LEVELS
 
 from primepar.plan.search.options import Options
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
 from primepar.plan.search.tradeoff import Tradeoff
 
 MODELS = {"tied": BLOOM, "untied": replace(BLOOM, tied=False)}
@@ -65,7 +67,7 @@ def every(model: str, devices: int) -> tuple[np.ndarray, np.ndarray]:
     return seconds.ravel(), (kept + rest).ravel()
 
 
-def numbers(found: Found | None) -> tuple[float, float]:
+def numbers(found: SearchResult | None) -> tuple[float, float]:
     assert found is not None
     return found.seconds, found.memory
 
@@ -108,7 +110,7 @@ def test_the_front_is_that_of_trying_every_plan(model: str, devices: int) -> Non
 def test_with_all_options_the_fastest_is_that_of_the_search() -> None:
     for model in MODELS.values():
         planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "all", tradeoffs=True)
-        fastest = Planner.of(model, TWO_LEVELS, 4, 4, None, "all").search()
+        fastest = search(Planner.of(model, TWO_LEVELS, 4, 4, None, "all"))
         found = numbers(Tradeoff(planner).fastest(1e12))
         assert found[0] == pytest.approx(fastest.seconds, abs=1e-10)
         assert found[1] <= fastest.memory

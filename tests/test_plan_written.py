@@ -13,7 +13,8 @@ from step_cases import BATCH, SMALL
 from primepar.plan import load_plan, save_plan
 from primepar.plan.cluster import Link
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.tradeoff import Tradeoff
 
 
@@ -26,7 +27,7 @@ def test_written_plans_have_the_loss_and_gradients_of_one_device(
     planner = Planner.of(model, TWO_LEVELS, 4, BATCH, None, space, tradeoffs=True)
     smallest = Tradeoff(planner).fastest(Tradeoff(planner).least_memory())
     assert smallest is not None
-    for found in (Planner.of(model, TWO_LEVELS, 4, BATCH, None, space).search(), smallest):
+    for found in (search(Planner.of(model, TWO_LEVELS, 4, BATCH, None, space)), smallest):
         save_plan(found.plan, tmp_path / "plan.json")
         plan = load_plan(tmp_path / "plan.json")
         assert plan == found.plan
@@ -38,7 +39,7 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     """A vocabulary that is cut evenly has no padding."""
     model = replace(SMALL[family], vocabulary=24)
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
-    found = Planner.of(model, a_second, 4, BATCH, None, "paper").search()
+    found = search(Planner.of(model, a_second, 4, BATCH, None, "paper"))
     assert sum(found.planner.between(name, found.choices) for name in found.choices) == 0
     sent = step(found.plan, BATCH, model.context).sent
     assert found.seconds == pytest.approx(4 * float(max(sent)), rel=1e-12)

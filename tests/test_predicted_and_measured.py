@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import predicted_and_measured as bench
 from primepar.plan.cluster import load_cluster
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import predicted_and_measured as bench  # noqa: E402
 
 
 def test_all_six_plans_are_predicted_and_none_is_faster_than_the_planners() -> None:
@@ -35,7 +33,7 @@ def test_kendalls_tau(other: tuple[float, ...], tau: float) -> None:
 
 
 def test_the_table_has_the_fastest_first_and_says_how_far_the_order_agrees() -> None:
-    rows = [bench.Row("slow", 0.2, 0.1, 0.4), bench.Row("fast", 0.1, 0.2, 0.1)]
+    rows = [bench.TimedPlan("slow", 0.2, 0.1, 0.4), bench.TimedPlan("fast", 0.1, 0.2, 0.1)]
     assert bench.table(rows).splitlines() == [
         "plan              predicted ms  #   simulated ms  #    measured ms  #",
         "fast                     100.0  1          200.0  2          100.0  1",

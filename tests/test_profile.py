@@ -10,8 +10,8 @@ import pytest
 from command import run
 from distributed_ranks import on_ranks
 
-from primepar.distributed import profile_clock
-from primepar.distributed.profile import Profile
+from primepar.distributed.profiling import clock as profile_clock
+from primepar.distributed.profiling.measure import Profile
 from primepar.plan.cluster import KINDS, load_cluster
 
 CONFIG = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")

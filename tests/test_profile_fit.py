@@ -6,9 +6,9 @@ import pytest
 
 from primepar.models import ModelConfig, operators
 from primepar.plan.cluster import BYTES, Passing, Ring, read_cluster
+from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
 from primepar.plan.profile.counts import Counts, counts
 from primepar.plan.profile.fit import Sample, fit
-from primepar.plan.profile.text import Machine, cluster_text
 
 LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
 REDUCE, GATHER = Ring(4e-4, 5e8), Ring(6e-4, 3e8)
@@ -45,7 +45,7 @@ def exact() -> list[Sample]:
 
 
 def written(samples: list[Sample], hidden: float = 0.8) -> str:
-    machine = Machine("four processes", "a machine", "2026-01-01", 4, 10**9, "float32")
+    machine = MeasuredMachine("four processes", "a machine", "2026-01-01", 4, 10**9, "float32")
     return cluster_text(machine, samples, hidden)
 
 

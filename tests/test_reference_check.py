@@ -16,7 +16,7 @@ from primepar.errors import DeadlockError, MissingBlockError, ProgramError, Shap
 from primepar.partition import PRIMITIVES, ByInput, parse_sequence
 from primepar.reference import EmulatedLinear, check, check_program, emulate, emulated_step
 from primepar.reference.check import formula
-from primepar.reference.dense import linear_step
+from primepar.reference.oracle.linear import linear_step
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.operators import DIMS
 from primepar.schedule.primitive import Slices, Value

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from phase_programs import RIGHT, Json, between, built, compute, heads, norm, program
 
 from primepar.errors import ProgramError, ShapeError
-from primepar.reference import arithmetic, check_program, combine, emulate, executor
-from primepar.reference.block import Array
+from primepar.reference import check_program, emulate
 from primepar.reference.check import memories
-from primepar.reference.contents import Contents
-from primepar.reference.dense_phases import phase_tensors
-from primepar.reference.stand_in import PRIME, stand_in
+from primepar.reference.emulator import arithmetic, executor
+from primepar.reference.emulator import reductions as combine
+from primepar.reference.emulator.expected_contents import Contents
+from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.surrogate import PRIME, stand_in
+from primepar.reference.oracle.phases import phase_tensors
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.signature import Reduction
 

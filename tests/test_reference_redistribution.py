@@ -14,8 +14,8 @@ from layout_cases import pairs
 
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
-from primepar.reference.blocks import Memory
-from primepar.reference.layers import Array
+from primepar.reference.emulator.scatter_gather import Memory
+from primepar.reference.oracle.layers import Array
 from primepar.schedule import Movement, Program, redistribution
 from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import layout

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
-from primepar.pictures.bars import Panel, bars
-from primepar.plan.paper.blocks import geometric_mean, point
-from primepar.plan.paper.mlp import mlp_pair
-from primepar.plan.paper.pipelines import best_two, most_microbatches, stacked
-from primepar.plan.paper.printed import DEVICES, FIGURE_9, FIGURE_10, NAMES, SPLITS
+from benchmarks.paper.blocks import geometric_mean, point
+from benchmarks.paper.mlp import mlp_pair
+from benchmarks.paper.pipelines import best_two, most_microbatches, stacked
+from benchmarks.paper.printed import DEVICES, FIGURE_9, FIGURE_10, NAMES, SPLITS
+from benchmarks.pictures.bars import BarPanel, bars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
@@ -92,8 +92,8 @@ def test_the_best_two_of_the_paper() -> None:
 
 def test_pictures_have_a_bar_for_every_value() -> None:
     panels = [
-        Panel("one", (("a", (1.0, 0.5)), ("b", (None, 0.25)))),
-        Panel("two", (("c", (1.0, 2.0)),)),
+        BarPanel("one", (("a", (1.0, 0.5)), ("b", (None, 0.25)))),
+        BarPanel("two", (("c", (1.0, 2.0)),)),
     ]
     drawn = ElementTree.fromstring(bars(panels, ("x", "y"), 2, 2.0, "some bars"))
     space = "{http://www.w3.org/2000/svg}"

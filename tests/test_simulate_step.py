@@ -15,7 +15,7 @@ from primepar.plan import ready_plan
 from primepar.plan.cluster import load_cluster, ready_clusters
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
 
 CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
 H200 = load_cluster("h200-8")

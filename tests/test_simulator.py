@@ -22,8 +22,9 @@ from primepar.partition import parse_sequence
 from primepar.plan.cluster import Link, Rate, load_cluster
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.reference.check import memories
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Linear, lower
+from primepar.schedule.events import Event
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -44,7 +45,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.trace import Event
 
 SEQUENCES = ("K2", "N2", "M3", "B2,K2", "P2x2", "K2,P2x2", "S2x2", "Ks2,Ns2", "T2x2x2", "Os3x3")
 

@@ -16,9 +16,9 @@ from primepar.errors import SymbolicError
 from primepar.schedule.expression import evaluate
 from primepar.schedule.expression import name as named
 from primepar.verify.primitive.affine import Affine, sum_text
-from primepar.verify.primitive.symbol import Space, Symbol
+from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace
 
-SPACE = Space(("s", "q"))
+SPACE = SymbolSpace(("s", "q"))
 S, Q = SPACE.sides
 R = SPACE.below(z3.Int("r"), SPACE.side("s"))
 C = SPACE.below(z3.Int("c"), SPACE.side("s"))

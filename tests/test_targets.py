@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from primepar.commands.resolve_target import resolve
 from primepar.errors import PlanError, PrimitiveError, ProgramError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import Primitive, Sequence, lower, save_program
-from primepar.targets import resolve
 
 MINE = """
 from dataclasses import dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from primepar.pictures.timeline import kind_of, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
-from primepar.trace import Event, kind_of, timeline_svg
+from primepar.schedule.events import Event
 
 
 def event(rank: int, op: str, start: float, end: float, phase: str = "") -> Event:

@@ -12,7 +12,7 @@ from step_cases import SMALL
 
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
-from primepar.reference import layers_attention
+from primepar.reference.oracle import attention as layers_attention
 
 BATCH, POSITIONS = 2, 4
 TYPES = (torch.float64, torch.bfloat16)
@@ -74,7 +74,7 @@ def _check_attention(
         given(dtype, rows, model.heads * model.head_dim, seed=1),
     )
     y, dx = (_parted if parts > 1 else _whole)(step, operator, x, dy, parts)
-    part, draw = layers_attention.Part.every(model), DRAW if drops else None
+    part, draw = layers_attention.AttentionPart.every(model), DRAW if drops else None
     x_BTC, dy_BTC = (each.reshape(batch, positions, -1) for each in (x_, dy_))
     expected = layers_attention.attend(part, x_BTC, draw, operator)
     assert_close(y, expected.reshape(dy_.shape))

@@ -22,7 +22,8 @@ from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
 from primepar.operators import Site, StepInputs, StepSettings, lower_step
 from primepar.plan import ready_plan
-from primepar.reference import layers, layers_activation, optimizers
+from primepar.reference.oracle import activations as layers_activation
+from primepar.reference.oracle import layers, optimizers
 from primepar.schedule.meaning import Phase
 from primepar.schedule.signature import Template
 

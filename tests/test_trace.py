@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from primepar.partition import parse_sequence
+from primepar.pictures.timeline import chrome_trace, event_text, lanes, messages, timeline_svg
 from primepar.reference import emulate
-from primepar.reference.blocks import scatter
+from primepar.reference.emulator.scatter_gather import scatter
 from primepar.schedule import Linear, lower
+from primepar.schedule.events import Event
 from primepar.schedule.operators import PRODUCTS
-from primepar.trace import Event, chrome_trace, event_text, lanes, messages, timeline_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

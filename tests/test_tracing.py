@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from primepar import ANY, Primitive, where
+from primepar.commands.resolve_target import load_primitive
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule import Sequence, lower
 from primepar.schedule.expression import Expression, evaluate, number
 from primepar.schedule.tracing import formula, maps_of, signature
-from primepar.targets import load_primitive
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.side import verify_side
 
 LANGUAGE = "expected +, -, *, //, %, comparisons, &, |, ~ and where"
 NO_FUNCTION = "use no types, no state and no chance"

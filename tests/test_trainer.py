@@ -11,9 +11,9 @@ import training_cases as cases
 from distributed_ranks import on_ranks
 from safetensors import safe_open
 
-from primepar.distributed.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
-from primepar.distributed.settings import Settings
-from primepar.distributed.trainer import learning_rate
+from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
+from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.trainer import learning_rate
 from primepar.errors import ConfigError
 
 STEP_10 = "step-00000010.safetensors"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from command import run
 
-from primepar.distributed.log import StepRow, read_log
+from primepar.distributed.training.log import StepRow, read_log
 
 SMALL = ["--dtype", "float64", "--layers", "1", "--hidden", "32", "--context", "16", "--batch", "4"]
 

@@ -11,8 +11,8 @@ from model_cases import CONFIGS, SIZES
 
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
-from primepar.reference.layers import Array, Tokens
-from primepar.reference.transformer import Transformer
+from primepar.reference.oracle.layers import Array, Tokens
+from primepar.reference.oracle.transformer import Transformer
 
 DROPOUTS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 NONE: dict[str, Any] = dict.fromkeys(DROPOUTS, 0.0)

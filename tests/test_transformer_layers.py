@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from layer_cases import CASES, THETA, TOKENS_BT, A, B, Case, D, T, V
 
-from primepar.reference import layers, layers_attention, layers_positions
-from primepar.reference.layers import Array
+from primepar.reference.oracle import attention as layers_attention
+from primepar.reference.oracle import layers
+from primepar.reference.oracle import positions as layers_positions
+from primepar.reference.oracle.layers import Array
 
 every_operator = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

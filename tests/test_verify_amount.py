@@ -15,8 +15,8 @@ from primepar import where
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import evaluate, name
 from primepar.schedule.primitive import largest
-from primepar.verify.formulas.amount import Case, cases_of
 from primepar.verify.formulas.polynomial import Polynomial, Range
+from primepar.verify.formulas.symbolic_amount import ConditionalRatio, cases_of
 
 Formula = Callable[[Any, Any, Any], Any]
 FORMULAS: dict[str, Formula] = {
@@ -43,7 +43,7 @@ def test_one_case_holds_and_gives_what_numbers_give(text: str, given_: tuple[int
     numbers = dict(zip(VARIABLES, given_, strict=True))
     formula = FORMULAS[text](*map(name, VARIABLES))
 
-    def holds(case: Case) -> bool:
+    def holds(case: ConditionalRatio) -> bool:
         return all(fact.compare(at(fact.polynomial, numbers), 0) for fact in case.facts)
 
     (case,) = filter(holds, cases_of(formula, VARIABLES))

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from test_verify_program import irecv, isend, program, recv, send, wait
 
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
-from primepar.reference.blocks import scatter
-from primepar.reference.executor import emulate
+from primepar.reference.emulator.executor import emulate
+from primepar.reference.emulator.scatter_gather import scatter
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
-from primepar.verify.primitive.side import verify_side
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.proof import verify_program
 

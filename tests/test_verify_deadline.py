@@ -15,10 +15,10 @@ import z3
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.signature import Bound
-from primepar.verify import answer
-from primepar.verify.answer import check_by
-from primepar.verify.deadline import UndecidedError, deadline, in_time, seconds_left
+from primepar.verify import z3_answer as answer
+from primepar.verify.deadline import UnansweredError, deadline, in_time, seconds_left
 from primepar.verify.program.proof import verify_program
+from primepar.verify.z3_answer import check_by
 
 Json = dict[str, Any]
 LATE = "no answer within 0.001 s: give it a longer --timeout"
@@ -56,7 +56,7 @@ def test_it_is_for_all_properties_together(large: Program) -> None:
 
 
 def test_it_stops_an_endless_search_and_an_outer_one_comes_back() -> None:
-    with pytest.raises(UndecidedError) as raised, deadline(0.01):
+    with pytest.raises(UnansweredError) as raised, deadline(0.01):
         for _ in in_time(iter(int, 1)):
             pass
     assert str(raised.value) == "no answer within 0.01 s: give it a longer --timeout"

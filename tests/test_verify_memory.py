@@ -19,12 +19,12 @@ from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.expression import Value
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.tracing import formula
-from primepar.verify.formulas.alive import Life
-from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.formulas.block_sets import BlockSets
+from primepar.verify.formulas.liveness import Life
 from primepar.verify.formulas.memory import Count
 from primepar.verify.formulas.polynomial import Range
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.program.memory import Memory
 
 
@@ -84,7 +84,7 @@ def test_no_less_is_counted_than_is_alive(kind: type[Primitive], sides: tuple[in
 
 def counted(primitive: Primitive, sides: tuple[int, ...], operators: list[Linear]) -> list[int]:
     """Most elements alive on any device at any moment on one mesh, as the proof counts them."""
-    blocks = Blocks(primitive, slices_of(primitive), float("inf"))
+    blocks = BlockSets(primitive, slices_of(primitive), float("inf"))
     lengths = {f"side {name}": side for name, side in zip(primitive.side_names, sides, strict=True)}
     most = [0] * len(operators)
     for moment in Life(blocks).moments():
@@ -155,15 +155,15 @@ def test_every_case_of_a_moment_is_asked_about(
     backwards: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the case that is wrong at s = 5 alone comes first or last."""
-    found = Blocks.cases
+    found = BlockSets.cases
 
     def in_order(*given: Any) -> Iterator[tuple[bool, ...]]:
         every = list(found(*given))
         return iter(every[::-1] if backwards else every)
 
-    monkeypatch.setattr(Blocks, "cases", in_order)
+    monkeypatch.setattr(BlockSets, "cases", in_order)
     primitive = with_held(Summa, right_but_for_one_side)
-    blocks = Blocks(primitive, slices_of(primitive), float("inf"))
+    blocks = BlockSets(primitive, slices_of(primitive), float("inf"))
     traced = formula(primitive, "held")
     assert traced is not None
     moments = Life(blocks).moments()

@@ -16,9 +16,10 @@ from primitive_cases import Layers, TravellingSums
 from test_verify_primitive import RowThenColumn
 
 from primepar import Primitive
+from primepar.certify.certificate_format import SequenceCertificate
 from primepar.certify.claims import Claim, Subject, claims
-from primepar.certify.format import SequenceCertificate
 from primepar.certify.primitive import certify_sequence
+from primepar.commands.resolve_target import without_lengths
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.reference.check import check
@@ -26,12 +27,11 @@ from primepar.schedule import Movement, Sequence, lower
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.operators import PRODUCTS
 from primepar.schedule.primitive import Slices, Value
-from primepar.targets import without_lengths
 from primepar.verify.nesting.proof import verify_nesting
-from primepar.verify.primitive.mesh import failing
+from primepar.verify.primitive.claims_on_mesh import failing
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.side import verify_side
-from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.program.proof import verify_program
 
 WRONG = "tests/wrong"

@@ -9,20 +9,20 @@ import pytest
 from primitive_cases import Layers, Mirror, OtherWay, Rectangle, RestingSums, TravellingSums
 
 from primepar import Primitive
+from primepar.certify.certificate_format import PrimitiveCertificate
 from primepar.certify.claims import PROPERTIES, Subject, claims
-from primepar.certify.format import PrimitiveCertificate
 from primepar.certify.primitive import certify_primitive
+from primepar.commands.resolve_target import load_primitive
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
-from primepar.targets import load_primitive
 from primepar.verify.primitive import decide
-from primepar.verify.primitive.mesh import limits
+from primepar.verify.primitive.claims_on_mesh import limits
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.question import Questions
-from primepar.verify.primitive.side import verify_side
-from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.primitive.witness import Found, Points
+from primepar.verify.primitive.z3_question import Questions
 from primepar.verify.report import Report
 
 WRONG = Path(__file__).parent / "wrong"

@@ -21,9 +21,9 @@ from primepar.reference.check import check
 from primepar.schedule import Sequence
 from primepar.schedule.primitive import Slices, Value
 from primepar.verify.certificate.answers import answers
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.side import verify_side
-from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.slice_counts import slices_of
 
 # Homes that cost more and are right
 

@@ -10,13 +10,13 @@ import pytest
 import z3
 
 from primepar import Primitive, where
+from primepar.commands.resolve_target import load_primitive
 from primepar.errors import PrimitiveError
 from primepar.partition import ByOutput, PrimePar
 from primepar.schedule.primitive import Slices, Value
-from primepar.targets import load_primitive
-from primepar.verify.primitive import question
+from primepar.verify.primitive import z3_question as question
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.side import verify_side
 
 LANGUAGE = "expected +, -, *, //, %, comparisons, &, |, ~ and where"
 IF = (

@@ -11,9 +11,9 @@ from primepar import Primitive, where
 from primepar.reference.check import check
 from primepar.schedule import Movement, Sequence
 from primepar.schedule.operators import PHASES
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.search import FAULTS, MOST_DEVICES_AFTER
-from primepar.verify.primitive.side import verify_side
+from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER
 
 Form = tuple[int, ...]
 """Coefficients of r, c, t and 1, and of 1 at the last step only."""

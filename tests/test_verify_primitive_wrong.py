@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import pytest
 
+from primepar.commands.resolve_target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
-from primepar.targets import load_primitive
 from primepar.verify.explorer.explore import explore
+from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.primitive.search import side_choices
-from primepar.verify.primitive.side import verify_side
+from primepar.verify.primitive.smallest_mesh import side_choices
 from primepar.verify.program.proof import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"

@@ -11,11 +11,11 @@ import pytest
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Program, lower, redistribution
 from primepar.schedule.operators import PHASES
-from primepar.verify.deadline import UndecidedError, deadline
-from primepar.verify.program.flow import Flow
+from primepar.verify.deadline import UnansweredError, deadline
+from primepar.verify.program.matching import Matching
 from primepar.verify.program.proof import verify_program
 from primepar.verify.program.solver import Solver
-from primepar.verify.program.waits import Waits
+from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import PROPERTIES, PropertyResult, Report
 
 SEQUENCES = ("", "B", "M", "N", "K", "N3", "P1x1", "P2x2", "P3x3", "P4x4", "K,P2x2", "P2x2,N",
@@ -318,7 +318,7 @@ def test_the_smallest_sub_operator_is_named() -> None:
 
 def test_what_z3_cannot_tell_is_unknown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def smallest(self: Solver, name: str, limit: int, text: str) -> None:
-        raise UndecidedError("Z3 gave no answer in its time (canceled)")
+        raise UnansweredError("Z3 gave no answer in its time (canceled)")
 
     monkeypatch.setattr(Solver, "smallest", smallest)
     report = verify_program(lower(parse_sequence("N")), timeout=2)
@@ -332,16 +332,16 @@ def test_a_question_that_is_too_hard_ends_within_its_time() -> None:
         "(declare-const x Int)(declare-const y Int)(declare-const z Int)"
         "(assert (and (= 114 (+ (* x x x) (* y y y) (* z z z))) (> x 1) (> y 1) (< z (- 1))))"
     )
-    with pytest.raises(UndecidedError) as raised, deadline(1.0):
+    with pytest.raises(UnansweredError) as raised, deadline(1.0):
         Solver().has_model(hard)
     assert str(raised.value).startswith("Z3 gave no answer in its time (")
 
 
 def test_an_order_that_is_none_is_not_accepted_as_a_certificate() -> None:
-    waits = Waits(Flow.of(lower(parse_sequence("P2x2"))), buffered=False)
+    waits = Waits(Matching.of(lower(parse_sequence("P2x2"))), buffered=False)
     waits.check_order(Solver())
     waits.level[1] = 0
-    with pytest.raises(UndecidedError) as raised:
+    with pytest.raises(UnansweredError) as raised:
         waits.check_order(Solver())
     assert str(raised.value) == "the order that the search found is not one: a bug of this tool"
 

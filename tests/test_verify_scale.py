@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from executed import executed
 
-from primepar.commands.bench_cases import cannon
+from benchmarks.programs import cannon
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
 from primepar.verify import verify_program

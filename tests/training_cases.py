@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from primepar.distributed.command import train_here
-from primepar.distributed.data import Text
-from primepar.distributed.launch import Launch, World
-from primepar.distributed.log import StepRow, read_log
-from primepar.distributed.settings import Settings
-from primepar.distributed.stopping import Stopping
-from primepar.distributed.trainer import Prove
+from primepar.distributed.training.data import Text
+from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.log import StepRow, read_log
+from primepar.distributed.training.run import train_here
+from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.stopping import Stopping
+from primepar.distributed.training.trainer import Prove
 from primepar.errors import PrimeParError
 
 BATCH = 4

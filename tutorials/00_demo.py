@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from primepar.distributed.log import EvaluateRow, StartRow, StepRow, read_log
+from primepar.distributed.training.log import EvaluateRow, StartRow, StepRow, read_log
 
 OUT = Path("demo")
 ONE, FOUR = OUT / "one_process.jsonl", OUT / "four_processes.jsonl"

@@ -16,6 +16,7 @@ from primepar import Primitive
 from primepar.partition import parse_sequence
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import grid_text, space_time
+from primepar.pictures.timeline import timeline_svg
 from primepar.reference import check, emulate, scatter
 from primepar.schedule import (
     Linear,
@@ -27,7 +28,6 @@ from primepar.schedule import (
 )
 from primepar.schedule.lowering import layout
 from primepar.schedule.program import ISend
-from primepar.trace import timeline_svg
 from primepar.verify import verify_primitive
 
 OUT = Path("out/tutorials")

@@ -10,13 +10,13 @@ from pathlib import Path
 from textwrap import fill
 
 from primepar import Primitive
-from primepar.equations import home_equations, map_equations
-from primepar.moves import moves, moves_text
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence, lower
+from primepar.schedule.communication import moves, moves_text
+from primepar.schedule.equations import home_equations, map_equations
 from primepar.schedule.lowering import layout
 from primepar.schedule.operators import PHASES
 from primepar.schedule.redistribute import moved

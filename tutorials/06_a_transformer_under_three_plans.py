@@ -17,12 +17,12 @@ from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
 from primepar.plan import Plan, edges, parameter_places, ready_plan
-from primepar.plan.describe import describe, words
+from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
-from primepar.reference.model import EmulatedModel
-from primepar.reference.optimizers import AdamW, linear_weights
-from primepar.reference.train import windows
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.oracle.optimizers import AdamW, linear_weights
+from primepar.reference.oracle.train import windows
+from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program_file import instruction_text
 from primepar.verify import verify_program
 

@@ -17,7 +17,7 @@ from primepar.partition import parse_sequence
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.reference import check
-from primepar.reference.linear import EmulatedLinear
+from primepar.reference.emulator.linear import EmulatedLinear
 from primepar.schedule import Linear, Sequence, lower
 from primepar.verify import verify_primitive
 

@@ -15,16 +15,17 @@ from msgspec.structs import replace
 
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
+from primepar.pictures.timeline import timeline_svg
 from primepar.plan import ready_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak_bytes
 from primepar.plan.search.explain import explain, words
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
 from primepar.plan.simulator.run import simulate
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Linear, lower
-from primepar.trace import timeline_svg
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
@@ -110,7 +111,7 @@ draw(runs["P2x2"], "P2x2")
 
 # %%
 BATCH = 4
-found = Planner.of(model, cluster, 4, BATCH, "float32", "paper").search()
+found = search(Planner.of(model, cluster, 4, BATCH, "float32", "paper"))
 print(words(explain(found)))
 
 # %% [markdown]
@@ -121,7 +122,7 @@ print(words(explain(found)))
 
 # %%
 for batch in (4, 16, 64, 256):
-    plan = Planner.of(model, cluster, 4, batch, "float32", "paper").search().plan
+    plan = search(Planner.of(model, cluster, 4, batch, "float32", "paper")).plan
     pair = plan.sequences["blocks.1.fc1"], plan.sequences["blocks.1.fc2"]
     print(f"{batch:3} sequences, {batch * model.context:4} tokens: {pair[0]:5} then {pair[1]}")
 
@@ -163,7 +164,7 @@ print(f"             counted   {run.peak}")
 # plan is for two devices: those of one box.
 
 # %%
-two = Planner.of(model, cluster, 2, BATCH, "float32", "paper").search()
+two = search(Planner.of(model, cluster, 2, BATCH, "float32", "paper"))
 save_plan(two.plan, OUT / "09_plan.json")
 (OUT / "09_text.txt").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
 command = ["train", "--ranks", "2", "--plan", OUT / "09_plan.json", "--data", OUT / "09_text.txt"]

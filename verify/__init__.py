@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from primepar.verify.nesting.proof import verify_nesting
+    from primepar.verify.primitive.one_mesh import verify_side
     from primepar.verify.primitive.proof import verify_primitive
-    from primepar.verify.primitive.side import verify_side
     from primepar.verify.program.proof import verify_program
     from primepar.verify.report import PropertyResult, Report
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class UndecidedError(Exception):
+class UnansweredError(Exception):
     """A question is left without an answer; the message is the reason."""
 
 
@@ -31,7 +31,7 @@ _CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=_FOREVER)
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Let what runs inside raise `UndecidedError` once it has taken so many seconds."""
+    """Let what runs inside raise `UnansweredError` once it has taken so many seconds."""
     token = _CURRENT.set(Deadline(seconds, perf_counter() + seconds))
     try:
         yield
@@ -40,16 +40,16 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """Seconds until the deadline, more than 0. Raises `UndecidedError` behind it."""
+    """Seconds until the deadline, more than 0. Raises `UnansweredError` behind it."""
     current = _CURRENT.get()
     left = current.end - perf_counter()
     if left <= 0:
-        raise UndecidedError(f"no answer within {current.seconds:g} s: give it a longer --timeout")
+        raise UnansweredError(f"no answer within {current.seconds:g} s: give it a longer --timeout")
     return left
 
 
 def in_time(items: Iterable[T]) -> Iterator[T]:
-    """The items, one by one; raises `UndecidedError` once the deadline is over."""
+    """The items, one by one; raises `UnansweredError` once the deadline is over."""
     end = _CURRENT.get().end
     for item in items:
         if perf_counter() > end:

@@ -8,9 +8,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
+from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
-from primepar.verify.counterexample.data import Counterexample
 
 __all__ = ["PROPERTIES", "PropertyResult", "Report", "Verdict"]
 

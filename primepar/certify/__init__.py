@@ -5,8 +5,8 @@ claimed (`claims`), how cases are followed (`cases`), and its certificate (`prim
 the grammar of programs and the definition of a primitive, nothing else.
 """
 
-from primepar.certify.file import Certificate, load_certificate, save_certificate
-from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+from primepar.certify.certificate_file import Certificate, load_certificate, save_certificate
+from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 from primepar.certify.primitive import certify_primitive, certify_sequence
 from primepar.certify.program import ProgramCertificate, certify_program
 

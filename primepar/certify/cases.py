@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from primepar.errors import ClaimError
 from primepar.schedule.expression import Condition, Expression
-from primepar.schedule.form import Form, Term
+from primepar.schedule.polynomial_form import Form, Term
 
 MOST_QUOTIENTS = 16
 """Multiples of a divisor that are tried for the quotient."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from primepar.certify.cases import Answer, Case, cases
+from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate, map_texts
 from primepar.certify.claims import Claim, Subject, claims
-from primepar.certify.format import PrimitiveCertificate, SequenceCertificate, map_texts
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.expression import Number, names, parse
-from primepar.schedule.form import Form
 from primepar.schedule.nesting import Nesting
+from primepar.schedule.polynomial_form import Form
 from primepar.schedule.primitive import Primitive
 
 

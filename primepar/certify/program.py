@@ -11,9 +11,9 @@ from typing import Literal, NoReturn
 
 from msgspec import Struct
 
-from primepar.certify.data import Names
-from primepar.certify.flow import Flow, Place, Side
-from primepar.certify.run import Run
+from primepar.certify.block_contents import ProgramNames
+from primepar.certify.matching import Matches, Place, Side
+from primepar.certify.replay import Run
 from primepar.errors import ClaimError
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
@@ -95,8 +95,8 @@ def _at(place: Place | Side) -> str:
 
 class _Checker:
     def __init__(self, given: ProgramCertificate, program: Program) -> None:
-        self.given, self.program, self.names = given, program, Names(program)
-        self.flow = Flow(program, self.names, given.buffered)
+        self.given, self.program, self.names = given, program, ProgramNames(program)
+        self.flow = Matches(program, self.names, given.buffered)
         self.unfinished: list[int] = []
         self.starts: dict[Place, int] = {}
         self.returns: dict[Place, int] = {}

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primepar.commands.options import on_mesh
+from primepar.commands.resolve_target import Target
 from primepar.errors import CertificateError, TargetError
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, lower
 from primepar.schedule.nesting import Nesting
-from primepar.targets import Target
 
 if TYPE_CHECKING:
-    from primepar.certify.file import Certificate
+    from primepar.certify.certificate_file import Certificate
     from primepar.certify.program import ProgramCertificate
     from primepar.verify.report import Report
 
@@ -41,7 +41,7 @@ def write_certificate(
     side: str | None, buffered: bool, timeout: float,
 ) -> None:  # fmt: skip
     """Write the certificate of a report; where it has none there is no file."""
-    from primepar.certify.file import save_certificate
+    from primepar.certify.certificate_file import save_certificate
 
     try:
         made = _made(report, placed, side, buffered, timeout)

@@ -20,14 +20,14 @@ from primepar.commands.options import (
     json_text,
 )
 from primepar.commands.plan import Making
+from primepar.commands.resolve_target import Target
 from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Primitive
 from primepar.schedule.nesting import Nesting
-from primepar.targets import Target
 
 if TYPE_CHECKING:
-    from primepar.certify.format import PrimitiveCertificate, SequenceCertificate
+    from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 
 
 class Checked(Struct, frozen=True):
@@ -80,8 +80,8 @@ def certify(
 
 
 def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) -> Checked:
+    from primepar.certify.certificate_file import load_certificate
     from primepar.certify.claims import PROPERTIES
-    from primepar.certify.file import load_certificate
     from primepar.certify.program import ProgramCertificate, certified, certify_program
 
     given = load_certificate(file)
@@ -116,7 +116,7 @@ def _check_all_sides(
     placed: Target | Nesting,
 ) -> None:
     """Check the certificate of a primitive or of a sequence without lengths."""
-    from primepar.certify.format import PrimitiveCertificate
+    from primepar.certify.certificate_format import PrimitiveCertificate
     from primepar.certify.primitive import certify_primitive, certify_sequence
 
     if isinstance(given, PrimitiveCertificate) and isinstance(placed, Primitive):

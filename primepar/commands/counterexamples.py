@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.commands.resolve_target import Target
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.pictures.counterexample_svg import Panel, counterexample_svg
+from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
 from primepar.schedule import Primitive, Program, Sequence, lower, save_program
 from primepar.schedule.nesting import Nesting
-from primepar.targets import Target
 
 if TYPE_CHECKING:
     from primepar.verify.counterexample.minimal import Minimal
@@ -53,7 +53,7 @@ def check_names(output: Path | None, smallest: Path | None) -> None:
 def write_picture(report: Report, output: Path) -> None:
     """Draw all counterexamples of a report into one file; without any there is no file."""
     panels = [
-        Panel(result.name, result.counterexample, result.details)
+        CounterexamplePanel(result.name, result.counterexample, result.details)
         for result in report.properties
         if result.details is not None and result.counterexample is not None
     ]

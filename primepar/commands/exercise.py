@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.commands.verify import EXIT_CODES
-from primepar.equations import map_equations
-from primepar.errors import TargetError
-from primepar.exercises import (
+from primepar.commands.exercise_catalog import (
     PRIMITIVE,
     Exercise,
     exercise_number,
@@ -21,11 +18,14 @@ from primepar.exercises import (
     other_work,
     verify,
 )
+from primepar.commands.resolve_target import resolve
+from primepar.commands.verify import EXIT_CODES
+from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Primitive, Program, Sequence, lower
+from primepar.schedule.equations import map_equations
 from primepar.schedule.program_file import instruction_text
-from primepar.targets import resolve
 
 if TYPE_CHECKING:
     from primepar.verify.report import Report

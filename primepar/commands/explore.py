@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
+from primepar.commands.resolve_target import resolve
 from primepar.commands.verify import EXIT_CODES, styled
 from primepar.errors import ConfigError
 from primepar.schedule import Program, lower
 from primepar.schedule.program_file import instruction_text
-from primepar.targets import resolve
 
 if TYPE_CHECKING:
     from primepar.verify.explorer.explore import Exploration

@@ -13,9 +13,9 @@ import typer
 from msgspec import Struct
 
 from primepar.commands.options import JsonOption, json_text
-from primepar.equations import map_equations
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Primitive
+from primepar.schedule.equations import map_equations
 
 
 class Entry(Struct, frozen=True):

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from primepar.commands.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence
-from primepar.targets import Target
 
 TargetArgument = Annotated[
     str,

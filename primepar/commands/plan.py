@@ -9,15 +9,15 @@ from pathlib import Path
 import typer
 
 from primepar.commands.options import json_text
+from primepar.commands.resolve_target import Target, resolve, without_lengths
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.operators import lower_step
 from primepar.plan import Plan, ready_plan, save_plan
-from primepar.plan.describe import describe, words
+from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program
 from primepar.schedule.nesting import Nesting
-from primepar.targets import Target, resolve, without_lengths
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
-    from primepar.plan.search.planner import Found, Planner
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Goal = Literal["time", "memory", "redundancy"]
 
@@ -67,16 +68,16 @@ class Objective:
                     f"{option}: expected none beside {beside}, as {because}: leave it out"
                 )
 
-    def best(self, planner: Callable[[bool], Planner]) -> Found:
+    def best(self, planner: Callable[[bool], Planner]) -> SearchResult:
         """The best plan; `planner` makes one that keeps what costs more and takes less memory.
 
         Raises `PlanError` where no plan is within the bound.
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
-        from primepar.plan.search.classes import EXACT
+        from primepar.plan.search.search import EXACT, search
 
-        found = planner(False).search()
+        found = search(planner(False))
         cluster = found.planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
         if found.memory <= bound or max(found.held) <= bound:
@@ -89,7 +90,7 @@ class Objective:
             )
         return self.fastest(planner(True), bound, held=True)
 
-    def fastest(self, planner: Planner, bound: float, held: bool = False) -> Found:
+    def fastest(self, planner: Planner, bound: float, held: bool = False) -> SearchResult:
         """The fastest plan within so many bytes, as the search adds them up.
 
         Where there is none, the smallest, if `held` is asked for and a device holds no more at
@@ -113,13 +114,14 @@ class Objective:
         return found
 
     @staticmethod
-    def smallest(planner: Callable[[bool], Planner], within: float) -> Found:
+    def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
         """The smallest plan within so many seconds. Raises `PlanError`."""
+        from primepar.plan.search.search import search
         from primepar.plan.search.tradeoff import Tradeoff
 
         found = Tradeoff(planner(True)).smallest(within)
         if found is None:
-            shortest = planner(False).search().seconds
+            shortest = search(planner(False)).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"

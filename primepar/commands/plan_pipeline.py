@@ -11,11 +11,11 @@ from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
 from primepar.plan.pipeline.schedule import bubble
 from primepar.plan.pipeline.splits import Pipeline, Splits
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.sequence_space import SpaceName
 
 
 @dataclass(frozen=True)
-class Row:
+class SplitRow:
     """One split: seconds of a step, idle time over work, and bytes of the fullest device."""
 
     stages: int
@@ -32,7 +32,7 @@ class Row:
 def pipelines(
     model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
     space: SpaceName, tick: Tick,
-) -> list[Row]:  # fmt: skip
+) -> list[SplitRow]:  # fmt: skip
     """All splits, the best first.
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
@@ -50,13 +50,13 @@ def pipelines(
     return rows
 
 
-def _row(found: Pipeline, cluster: Cluster) -> Row:
+def _row(found: Pipeline, cluster: Cluster) -> SplitRow:
     idle = bubble(found.split.stages, found.microbatches)
-    return Row(*found.split, found.microbatches, found.size, found.seconds, idle, found.memory,
+    return SplitRow(*found.split, found.microbatches, found.size, found.seconds, idle, found.memory,
                found.memory <= cluster.memory)  # fmt: skip
 
 
-def pipeline_words(rows: list[Row]) -> str:
+def pipeline_words(rows: list[SplitRow]) -> str:
     """The rows as a table."""
     heads = ("stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB", "")
     cells = [heads, *map(_cells, rows)]
@@ -66,7 +66,7 @@ def pipeline_words(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SplitRow) -> tuple[str, ...]:
     split = tuple(map(str, (row.stages, row.replicas, row.parts)))
     took = f"{row.microbatches} of {row.microbatch}", f"{1e3 * row.seconds:,.1f}"
     memory = f"{row.memory / 2**20:,.1f}", "" if row.fits else "too much"

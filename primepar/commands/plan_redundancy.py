@@ -12,9 +12,10 @@ from primepar.errors import ConfigError, PlanError, UndecidedError
 
 if TYPE_CHECKING:
     from primepar.plan.redundancy.compare import Account
-    from primepar.plan.redundancy.least import Least
+    from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
-    from primepar.plan.search.planner import Found, Planner
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Solver = Literal["ilp", "dp"]
 TIMEOUT = 60.0
@@ -58,7 +59,7 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[Found, Comparison | None]:
+    def best(self, planner: Callable[[bool], Planner]) -> tuple[SearchResult, Comparison | None]:
         """The best plan within the bounds; of the least redundancy, others beside it.
 
         `planner` makes one that keeps what costs more and takes less memory. Raises `PlanError`
@@ -73,7 +74,7 @@ class Solving:
         return least.found, self._comparison(least, least.found, planner)
 
     def _by_search(self, planner: Planner) -> Least:
-        from primepar.plan.redundancy.least import least_by_search
+        from primepar.plan.redundancy.least_redundancy import least_by_search
 
         least, cluster = least_by_search(planner), planner.training.cluster
         if least.found is not None and least.found.memory > cluster.memory:
@@ -86,7 +87,7 @@ class Solving:
 
     def _by_program(self, planner: Planner) -> Least:
         """First without the bound on memory that a device is: mostly the plan is within it."""
-        from primepar.plan.redundancy.least import Within, least
+        from primepar.plan.redundancy.least_redundancy import Within, least
 
         asked, device = self.objective, planner.training.cluster.memory
         timeout = self.timeout or TIMEOUT
@@ -98,7 +99,7 @@ class Solving:
 
     def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
-        from primepar.plan.redundancy.program import MOST_COLUMNS
+        from primepar.plan.redundancy.integer_program import MOST_COLUMNS
 
         asked = self.objective
         if least.columns > MOST_COLUMNS:
@@ -123,14 +124,15 @@ class Solving:
         )
 
     def _comparison(
-        self, least: Least, found: Found, planner: Callable[[bool], Planner]
+        self, least: Least, found: SearchResult, planner: Callable[[bool], Planner]
     ) -> Comparison:
         """The plan that was found beside the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
+        from primepar.plan.search.search import search
 
         beside = megatron(found.planner)
         plans = [Account.of("this plan", found),
-                 Account.of("fastest plan", planner(False).search())]  # fmt: skip
+                 Account.of("fastest plan", search(planner(False)))]  # fmt: skip
         plans += [] if beside is None else [beside]
         solver = self.solver or "ilp"
         return Comparison(solver, least.proved, least.bound, least.gap, least.columns, plans)

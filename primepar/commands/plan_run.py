@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.plan.cluster import Cluster
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.space import SpaceName
+    from primepar.plan.search.sequence_space import SpaceName
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def choose(
     question: Question, solving: Solving, explain: bool, output: Path | None, json: bool
 ) -> int:
     """Print the best plan, write it where asked to, and return the exit code."""
-    from primepar.plan.plan import save_plan
+    from primepar.plan.plan_file import save_plan
     from primepar.plan.search.explain import explain as explained
     from primepar.plan.search.explain import words
 

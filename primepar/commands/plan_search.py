@@ -12,7 +12,7 @@ from primepar.commands.plan_objective import Goal, Objective
 from primepar.commands.plan_redundancy import Solver, Solving
 from primepar.commands.plan_run import Question, choose, list_front, list_pipelines
 from primepar.commands.profile import need, profiled, refuse_beside
-from primepar.distributed.settings import DeviceChoice
+from primepar.distributed.training.settings import DeviceChoice
 from primepar.plan.cluster import ready_clusters
 
 Space = Literal["paper", "all"]

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 import typer
 
-from primepar.distributed.settings import DeviceChoice, Dtype
+from primepar.distributed.training.settings import DeviceChoice, Dtype
 from primepar.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def profiled(
     output: Path | None, ranks: int | None, dtype: str | None, device: DeviceChoice
 ) -> int:
     """Measure this machine into a cluster file, and return the exit code."""
-    from primepar.distributed.profile import Profile, profile
+    from primepar.distributed.profiling.measure import Profile, profile
 
     if output is None:
         raise ConfigError(

@@ -25,11 +25,11 @@ from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
+from primepar.pictures.timeline import chrome_trace
 from primepar.plan import Plan
 from primepar.schedule import Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
-from primepar.trace import chrome_trace
 
 
 def show(
@@ -176,7 +176,7 @@ def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:
 def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:
     """The Chrome trace of a run as `check` makes it; a unit of its clock is a second."""
     from primepar.reference.check import memories
-    from primepar.reference.executor import emulate
+    from primepar.reference.emulator.executor import emulate
 
     sequence = placed if isinstance(placed, Sequence) else None
     return chrome_trace(emulate(program, memories(program), sequence).events)

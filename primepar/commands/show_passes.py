@@ -9,17 +9,17 @@ from fractions import Fraction
 from primepar.commands.plan import TrainingStep
 from primepar.operators import lower_step
 from primepar.passes import PASSES, apply
-from primepar.passes.alive import peaks
+from primepar.passes.liveness import peaks
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
-from primepar.verify.program.flow import Flow
+from primepar.verify.program.matching import Matching
 from primepar.verify.program.traffic import sent_by
 
 BEFORE = "lowered"
 
 
 @dataclass(frozen=True)
-class Stage:
+class PassResult:
     """The program after a pass: instructions of all ranks by kind, elements of every rank."""
 
     name: str
@@ -28,25 +28,25 @@ class Stage:
     peak: list[int]
 
     @classmethod
-    def of(cls, name: str, program: Program) -> Stage:
+    def of(cls, name: str, program: Program) -> PassResult:
         """Count what is in a program."""
         kinds = Counter(_kind(node) for nodes in program.programs for node in nodes)
-        meaning, flow = Meaning(program), Flow.of(program)
+        meaning, flow = Meaning(program), Matching.of(program)
         sent = [_number(sent_by(meaning, flow, rank)) for rank in range(program.ranks)]
         return cls(name, dict(sorted(kinds.items())), sent, peaks(program))
 
 
-def stages(step: TrainingStep) -> list[Stage]:
+def stages(step: TrainingStep) -> list[PassResult]:
     """The step as it is lowered, and after each of the passes, one after the other."""
     program = lower_step(step.plan, step.batch, step.positions, passes=())
-    found = [Stage.of(BEFORE, program)]
+    found = [PassResult.of(BEFORE, program)]
     for name in PASSES:
         program = apply(program, [name])
-        found.append(Stage.of(name, program))
+        found.append(PassResult.of(name, program))
     return found
 
 
-def passes_text(title: str, found: list[Stage]) -> str:
+def passes_text(title: str, found: list[PassResult]) -> str:
     """A table with a column for every pass."""
     kinds = sorted({kind for stage in found for kind in stage.instructions})
     rows: list[tuple[str, list[float]]] = [

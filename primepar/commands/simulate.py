@@ -26,8 +26,10 @@ from primepar.commands.options import (
     operator_of,
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
+from primepar.commands.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.files import write_text
+from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster
@@ -35,8 +37,7 @@ from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program, lower
-from primepar.targets import Target
-from primepar.trace import Event, chrome_trace, timeline_svg
+from primepar.schedule.events import Event
 
 
 def simulate(

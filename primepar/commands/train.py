@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from primepar.distributed.settings import DeviceChoice, Dtype, Settings
+from primepar.distributed.training.settings import DeviceChoice, Dtype, Settings
 
 
 def train(
@@ -120,7 +120,7 @@ def train(
     Run it alone, with --ranks N, or under mpirun or torchrun. Ctrl-C ends it after the step.
     """
     from primepar.commands.proof import prove
-    from primepar.distributed.command import train as run
+    from primepar.distributed.training.run import train as run
 
     settings = Settings(
         sequence=sequence,

@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.distributed.executor import Executor
-    from primepar.distributed.gpt import GPT
-    from primepar.distributed.linear import PartitionedLinear
-    from primepar.distributed.mesh import Mesh
-    from primepar.distributed.model import PartitionedModel
-    from primepar.distributed.model_weights import load_weights, save_weights
-    from primepar.distributed.parameters import (
+    from primepar.distributed.modules.gpt import GPT
+    from primepar.distributed.modules.linear import PartitionedLinear
+    from primepar.distributed.modules.model import PartitionedModel
+    from primepar.distributed.modules.parameters import (
         full_gradient,
         full_logits,
         full_parameter,
         load_parameter,
         parameter_layout,
     )
-    from primepar.distributed.redistribute import gather_tensor, scatter_tensor
+    from primepar.distributed.modules.weights import load_weights, save_weights
+    from primepar.distributed.runtime.executor import Executor
+    from primepar.distributed.runtime.mesh import Mesh
+    from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
 
 _MODULES = {
     "GPT": "gpt",

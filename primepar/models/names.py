@@ -14,7 +14,7 @@ _OPT_ROWS = 2  # the first rows of OPT's position table belong to padding
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """Modules of a family: ours -> theirs, several where ours is several of theirs side by side.
 
     A module of theirs that stands there several times holds these parts one after another, as
@@ -32,7 +32,7 @@ class Names:
 _NORMS = {"norm1": ("input_layernorm",), "norm2": ("post_attention_layernorm",)}
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 NAMES = {
-    "gpt2": Names(
+    "gpt2": TensorNames(
         prefix="transformer.",
         outer={"embedding.token": "wte", "embedding.position": "wpe", "norm": "ln_f"},
         layer="h",
@@ -46,7 +46,7 @@ NAMES = {
         },
         transposed=False,
     ),
-    "opt": Names(
+    "opt": TensorNames(
         prefix="model.",
         outer={
             "embedding.token": "decoder.embed_tokens",
@@ -63,7 +63,7 @@ NAMES = {
             "fc2": ("fc2",),
         },
     ),
-    "llama": Names(
+    "llama": TensorNames(
         prefix="model.",
         outer={"embedding.token": "embed_tokens", "norm": "norm"},
         layer="layers",
@@ -75,7 +75,7 @@ NAMES = {
             "fc2": ("mlp.down_proj",),
         },
     ),
-    "bloom": Names(
+    "bloom": TensorNames(
         prefix="transformer.",
         outer={
             "embedding.token": "word_embeddings",
@@ -150,7 +150,7 @@ def sources(config: ModelConfig, name: str, prefix: bool = True) -> tuple[Source
     return tuple(found)
 
 
-def _modules(names: Names, module: str, prefix: str) -> tuple[str, ...]:
+def _modules(names: TensorNames, module: str, prefix: str) -> tuple[str, ...]:
     if module == "head":
         return ("lm_head",)
     if module in names.outer:

@@ -5,7 +5,7 @@ kept for backward), where its tensors must lie, and what moves. Each phase names
 computes it; a reader of programs has one function for every kernel.
 """
 
-from primepar.operators.sites import Site, StepInputs, StepSettings, site_of
+from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site_of
 from primepar.operators.step import Until, lower_step, parameter_views
 
 __all__ = [

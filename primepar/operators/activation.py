@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import View
-from primepar.operators.context import StepContext
+from primepar.operators.step_context import StepContext
 
 
 class ActivationLowering:

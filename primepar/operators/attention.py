@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import View, even
-from primepar.operators.context import StepContext
-from primepar.operators.moves import reblocked, summed_in_parts
-from primepar.plan.layouts import sequence_lines
+from primepar.operators.redistribution import reblocked, summed_in_parts
+from primepar.operators.step_context import StepContext
+from primepar.plan.operator_layouts import sequence_lines
 from primepar.schedule.program import AllGather
 
 

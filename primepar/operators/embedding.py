@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import Cuts, IterationSpace, View
-from primepar.operators.context import StepContext
-from primepar.operators.moves import moved, summed_in_parts
-from primepar.plan.layouts import Way, lookup, part, summed_rows
+from primepar.operators.redistribution import moved, summed_in_parts
+from primepar.operators.step_context import StepContext
+from primepar.plan.layouts import Way, lookup, summed_rows
+from primepar.plan.operator_layouts import part
 
 
 class EmbeddingLowering:

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import Cuts, ProgramBuilder, View, even
-from primepar.operators.context import StepContext
-from primepar.operators.moves import held_after, indices, moved, reblocked, take_in
+from primepar.operators.redistribution import held_after, indices, moved, reblocked, take_in
+from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import table_edge
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import PRODUCTS, Linear, Phase, tensor_dims

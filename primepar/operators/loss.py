@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import View
-from primepar.operators.context import StepContext
+from primepar.operators.step_context import StepContext
 from primepar.schedule.signature import Reduction
 
 

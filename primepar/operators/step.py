@@ -16,17 +16,16 @@ from primepar.operators.activation import ActivationLowering
 from primepar.operators.addition import AdditionLowering
 from primepar.operators.attention import AttentionLowering
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.context import OperatorLowering, StepContext
 from primepar.operators.embedding import EmbeddingLowering
 from primepar.operators.linear import LinearLowering
 from primepar.operators.loss import LossLowering
-from primepar.operators.moves import moved
 from primepar.operators.norm import NormLowering
+from primepar.operators.redistribution import moved
+from primepar.operators.step_context import OperatorLowering, StepContext
 from primepar.operators.update import lower_gradient_norm, lower_update
 from primepar.passes import PASSES, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
-from primepar.plan.rows import row_cuts
 from primepar.schedule.program import Program
 
 LOWERINGS: Mapping[str, Callable[[StepContext, Operator], OperatorLowering]] = {
@@ -90,7 +89,7 @@ def parameter_views(plan: Plan) -> dict[str, View]:
     They are those of its moments too, and the same for every batch.
     """
     positions = plan.model.context
-    batch = plan.batch or row_cuts(plan).smallest_batch(positions)
+    batch = plan.batch or plan.row_cuts.smallest_batch(positions)
     step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
     for operator in plan.operators:
         LOWERINGS[operator.kind](step, operator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from primepar.operators.builder import IterationSpace, ProgramBuilder, View
-from primepar.operators.context import StepContext
+from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import gradients_alike
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name

@@ -21,7 +21,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from primepar.passes.touches import NOTHING, Names, Rank, Touched, request_of
+from primepar.passes.block_uses import NOTHING, Names, Rank, UsedBlocks, request_of
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program, Wait
 from primepar.schedule.program_uses import initial_blocks
 
@@ -73,7 +73,7 @@ class _Ends:
         self._last = dict.fromkeys(initial, -1)
         """Of every block that is there, where it is used last so far."""
         self._flying = Counter[str]()
-        self._posted: dict[str, Touched] = {}
+        self._posted: dict[str, UsedBlocks] = {}
         known = Rank(rank)
         for place, node in enumerate(nodes):
             if type(node) is Free:
@@ -86,7 +86,7 @@ class _Ends:
         for name in () if final is None else [each for each in self._last if each not in kept]:
             self._end(name)
 
-    def _follow(self, place: int, node: Instruction, own: Touched) -> None:
+    def _follow(self, place: int, node: Instruction, own: UsedBlocks) -> None:
         for name in own.made:
             if name not in own.reads:
                 self._end(name)  # it is made anew
@@ -98,7 +98,7 @@ class _Ends:
             if name not in own.made:
                 del self._last[name]
 
-    def _use(self, place: int, own: Touched, posts: int) -> None:
+    def _use(self, place: int, own: UsedBlocks, posts: int) -> None:
         for name in dict.fromkeys(own.reads + own.made):
             self._last[name] = place
             if posts:

@@ -26,9 +26,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from primepar.passes.parts import Edits, edited, tidied
-from primepar.passes.tables import Tables
-from primepar.passes.touches import Line, Rank
+from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.in_place_parts import Edits, edited, tidied
+from primepar.passes.program_tables import Tables
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import (
     AllGather,
@@ -78,7 +78,7 @@ class _Merge:
         self.tables, self.programs = tables, program.programs
         initial = initial_blocks(program)
         self.lines = [
-            Line(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(self.programs)
+            RankList(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(self.programs)
         ]
         self.calls: dict[tuple[Ranks, int], list[int]] = {}
         """Of every rank its calls of each group, in order."""
@@ -192,7 +192,7 @@ class _Merge:
         used = [name for at in run for name in line.rank.touched(nodes[at]).reads]
         return len(set(used)) == len(used)
 
-    def _is_one_kind(self, line: Line, slot: _Slot, run: Run) -> bool:
+    def _is_one_kind(self, line: RankList, slot: _Slot, run: Run) -> bool:
         """Whether blocks were made by one cut, or in the same way."""
         made = [line.before(part, at) for part, at in zip(slot.parts, run, strict=True)]
         if len(set(made)) == 1 and made[0] is not None and isinstance(line.nodes[made[0]], Cut):
@@ -200,7 +200,7 @@ class _Merge:
         ways = [self._history(line, part, at) for part, at in zip(slot.parts, run, strict=True)]
         return all(way == ways[0] for way in ways)
 
-    def _history(self, line: Line, block: str, place: int) -> list[tuple[object, ...]]:
+    def _history(self, line: RankList, block: str, place: int) -> list[tuple[object, ...]]:
         """What has changed a block from where it was last absent, whichever slices it has."""
         ways: list[tuple[object, ...]] = []
         for at in line.between(block, -1, place):
@@ -243,13 +243,13 @@ class _Merge:
         if last.request is not None and waits[0] is not None:
             edits[waits[0]] = [Wait(last.request), *cuts]
 
-    def _wait(self, line: Line, place: int) -> int | None:
+    def _wait(self, line: RankList, place: int) -> int | None:
         """Where what is posted at a place is waited for."""
         request = getattr(line.nodes[place], "request", None)
         later = range(place + 1, len(line.nodes) if request is not None else 0)
         return next((at for at in later if line.nodes[at] == Wait(str(request))), None)
 
-    def _whole(self, line: Line, slot: _Slot, run: Run) -> str:
+    def _whole(self, line: RankList, slot: _Slot, run: Run) -> str:
         coarse = self.tables.coarser(slot.tensor, slot.at, len(run))
         assert coarse is not None
 

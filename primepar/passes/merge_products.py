@@ -27,9 +27,9 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from primepar.passes.parts import Edits, edited, tidied
-from primepar.passes.tables import Tables, template_text
-from primepar.passes.touches import Line, Rank
+from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.in_place_parts import Edits, edited, tidied
+from primepar.passes.program_tables import Tables, template_text
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program
 from primepar.schedule.program_uses import initial_blocks
@@ -71,7 +71,7 @@ class _Operand:
 class _Group:
     """Products of one rank that become one, with their places in its list."""
 
-    line: Line
+    line: RankList
     products: Products
 
     @property
@@ -208,9 +208,9 @@ class _Round:
         return found
 
     @cached_property
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[RankList]:
         initial = initial_blocks(self.tables.program)
-        return list(map(Line, self.lists, self.ranks, initial))
+        return list(map(RankList, self.lists, self.ranks, initial))
 
     def _merge(
         self,

@@ -30,8 +30,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from primepar.passes.alive import Alive, Size, peaks, sizes_of
-from primepar.passes.touches import LOCAL, NOTHING, Rank, Touched, followed, request_of
+from primepar.passes.block_uses import LOCAL, NOTHING, Rank, UsedBlocks, followed, request_of
+from primepar.passes.liveness import LiveBlocks, Size, peaks, sizes_of
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -59,10 +59,10 @@ def overlap(program: Program) -> Program:
     each = zip(program.programs, initial_blocks(program), peaks(program), strict=True)
     for number, (nodes, initial, peak) in enumerate(each):
         rank = Rank(number)
-        late = _Late(Alive(size, rank, initial), size, rank, peak).list(nodes)
-        early = _early(late, Alive(size, rank, initial), size, rank, peak)
+        late = _Late(LiveBlocks(size, rank, initial), size, rank, peak).list(nodes)
+        early = _early(late, LiveBlocks(size, rank, initial), size, rank, peak)
         # Waits pass the posts that now come before them.
-        lists.append(tuple(_Late(Alive(size, rank, initial), size, rank, peak).list(early)))
+        lists.append(tuple(_Late(LiveBlocks(size, rank, initial), size, rank, peak).list(early)))
     programs = tuple(lists)
     return program if programs == program.programs else replace(program, programs=programs)
 
@@ -72,7 +72,7 @@ class _Held:
     """A wait, or a free after it, that is not done yet."""
 
     node: Instruction
-    touches: Touched
+    touches: UsedBlocks
     post: int | None = None
     """Where the collective stands that blocks unless computes follow it."""
     computes: int = 0
@@ -82,7 +82,7 @@ class _Held:
 class _Late:
     """Waits as late as they can be."""
 
-    def __init__(self, alive: Alive, size: Size, rank: Rank, peak: int) -> None:
+    def __init__(self, alive: LiveBlocks, size: Size, rank: Rank, peak: int) -> None:
         self.alive, self.size, self.rank, self.peak = alive, size, rank, peak
         self.done: list[Instruction] = []
         self.computes = 0
@@ -106,7 +106,7 @@ class _Late:
             self._let_go(held)
         return self.done
 
-    def _follow(self, node: Instruction, own: Touched, requests: set[str | None]) -> None:
+    def _follow(self, node: Instruction, own: UsedBlocks, requests: set[str | None]) -> None:
         if isinstance(node, Free) and self._goes_with_waits(node):
             self._hold(_Held(node, own))
             return
@@ -139,7 +139,7 @@ class _Late:
         else:
             self.frees[held] = None
 
-    def _make_way(self, own: Touched) -> None:
+    def _make_way(self, own: UsedBlocks) -> None:
         """Do all that an instruction must find done."""
         for name in own.reads:
             for held in list(self.by_block.get(name, ())):
@@ -195,7 +195,7 @@ class _Late:
 
 
 def _early(
-    nodes: list[Instruction], alive: Alive, size: Size, rank: Rank, peak: int
+    nodes: list[Instruction], alive: LiveBlocks, size: Size, rank: Rank, peak: int
 ) -> list[Instruction]:
     """The list with its posts moved up."""
     most, new = [], []
@@ -221,16 +221,16 @@ class _Posts:
     """Posts on their way up, the last one in the list first."""
 
     def __init__(self) -> None:
-        self.posts: list[tuple[Instruction, Touched, int]] = []
+        self.posts: list[tuple[Instruction, UsedBlocks, int]] = []
         self.reads, self.changes, self.requests = Counter[str](), Counter[str](), Counter[str]()
         self.elements = 0
 
-    def take(self, node: Instruction, own: Touched, elements: int) -> None:
+    def take(self, node: Instruction, own: UsedBlocks, elements: int) -> None:
         """Have another post on its way; `elements` are those that it makes alive."""
         self.posts.append((node, own, elements))
         self._count(node, own, elements, 1)
 
-    def _count(self, node: Instruction, own: Touched, elements: int, times: int) -> None:
+    def _count(self, node: Instruction, own: UsedBlocks, elements: int, times: int) -> None:
         self.elements += times * elements
         self.requests[str(request_of(node))] += times
         for name in own.reads:
@@ -239,7 +239,7 @@ class _Posts:
             self.changes[name] += times
 
     def stopped_by(
-        self, own: Touched, request: str | None, blocks: bool, room: int
+        self, own: UsedBlocks, request: str | None, blocks: bool, room: int
     ) -> list[Instruction]:
         """Posts that do not pass an instruction, the last first.
 

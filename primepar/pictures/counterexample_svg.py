@@ -18,7 +18,7 @@ from primepar.pictures.counterexample_text import (
     event_text,
     mesh_rows,
 )
-from primepar.verify.counterexample.data import Arrow, Counterexample, Event
+from primepar.schedule.counterexample import Arrow, Counterexample, InvolvedInstruction
 
 RED = "#d1454f"
 """What is wrong: as legible on a white page as on a dark one."""
@@ -26,7 +26,7 @@ HIGH, ROW, CHARACTER, CELL = 22, 38, 6.1, 30
 LEFT, COLUMNS = 8, 104
 
 
-class Panel(NamedTuple):
+class CounterexamplePanel(NamedTuple):
     """One refuted property: its name, its sentence and its counterexample."""
 
     property: str
@@ -40,7 +40,7 @@ class _Drawn(NamedTuple):
     bottom: float
 
 
-def counterexample_svg(title: str, panels: Sequence[Panel]) -> str:
+def counterexample_svg(title: str, panels: Sequence[CounterexamplePanel]) -> str:
     """Return the picture of all counterexamples of one target."""
     body, right, y = [svg.text(title, LEFT, 18, font_weight=600)], 640.0, 30.0
     for panel in panels:
@@ -50,7 +50,7 @@ def counterexample_svg(title: str, panels: Sequence[Panel]) -> str:
     return svg.picture(right + LEFT, y, body, title)
 
 
-def _panel(panel: Panel, y: float) -> _Drawn:
+def _panel(panel: CounterexamplePanel, y: float) -> _Drawn:
     marks = [svg.text(f"{panel.property}: {panel.found.kind}", LEFT, y + 14, fill=RED,
                       font_weight=600)]  # fmt: skip
     lines = wrap(panel.sentence.splitlines()[0], COLUMNS)
@@ -140,7 +140,7 @@ def _arrow(
         yield svg.text(arrow.means, (x + to_x) / 2 + 8, (y + to_y) / 2 + 3, font_size=10)
 
 
-def _box(event: Event, x: float, y: float) -> Iterator[str]:
+def _box(event: InvolvedInstruction, x: float, y: float) -> Iterator[str]:
     colour = RED if event.wrong else svg.GREY
     yield svg.element("rect", svg.title(f"rank {event.rank}: {event_text(event)} {event.role}"),
                       x=x, y=y, width=_width(event), height=HIGH, rx=5, fill=colour,
@@ -149,7 +149,7 @@ def _box(event: Event, x: float, y: float) -> Iterator[str]:
                    fill=colour)  # fmt: skip
 
 
-def _width(event: Event) -> float:
+def _width(event: InvolvedInstruction) -> float:
     return 16 + CHARACTER * len(event_text(event))
 
 

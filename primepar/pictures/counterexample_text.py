@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from primepar.verify.counterexample.data import Arrow, Counterexample, Device, Event, Plane
+from primepar.schedule.counterexample import (
+    Arrow,
+    Counterexample,
+    InvolvedDevice,
+    InvolvedInstruction,
+    Plane,
+)
 
 MOST_ROWS = 8
 """Rows of a circle or a mesh that are drawn; the others are counted."""
@@ -30,12 +36,12 @@ def counterexample_lines(found: Counterexample, width: int = 94) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def event_text(event: Event) -> str:
+def event_text(event: InvolvedInstruction) -> str:
     """`3 send X -> 1`, or what there is without an index."""
     return event.text if event.index is None else f"{event.index} {event.text}"
 
 
-def device_text(device: Device) -> str:
+def device_text(device: InvolvedDevice) -> str:
     """`device 2 (r=1, c=0) at t=1`."""
     place = ", ".join(f"{axis}={at}" for axis, at in device.coordinates.items())
     when = "" if device.step is None else f" at t={device.step}"
@@ -50,7 +56,9 @@ def blocks_text(found: Counterexample) -> str:
     return f"{want}: on no device" if found.kind == "nowhere" else f"{want}: without a home"
 
 
-def circle_rows(found: Counterexample) -> tuple[list[tuple[Event, Event]], int]:
+def circle_rows(
+    found: Counterexample,
+) -> tuple[list[tuple[InvolvedInstruction, InvolvedInstruction]], int]:
     """For each rank that is drawn what it hangs in and never reaches; and how many are not."""
     pairs = list(zip(found.events[::2], found.events[1::2], strict=True))
     hidden = max(0, len(pairs) - MOST_ROWS)
@@ -157,7 +165,7 @@ def _story(found: Counterexample, width: int) -> list[str]:
     return lines if in_columns else lines[1:]
 
 
-def _marked(event: Event) -> str:
+def _marked(event: InvolvedInstruction) -> str:
     role = f"  ({event.role})" if event.role else ""
     return f"{'! ' if event.wrong else '  '}{event_text(event)}{role}"
 

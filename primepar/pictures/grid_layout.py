@@ -17,7 +17,7 @@ GUTTER, END, RAIL = 50, 20, 10
 TOP, ROW_GAP = 78, 12
 
 
-class Place(NamedTuple):
+class BlockBar(NamedTuple):
     """A bar: the block that a rank uses in a column, or that arrives before it."""
 
     column: int
@@ -25,11 +25,11 @@ class Place(NamedTuple):
     block: str
 
 
-class Hop(NamedTuple):
+class HopArrow(NamedTuple):
     """A block on its way from one bar to another."""
 
-    source: Place
-    target: Place
+    source: BlockBar
+    target: BlockBar
 
 
 class Picture:
@@ -51,10 +51,10 @@ class Picture:
         arriving = {hop.target for hop in self.hops}
         self.parked = {place for place in arriving if not self.has_bar(place)}
         self.stays = [
-            Hop(Place(column, rank, block), after)
+            HopArrow(BlockBar(column, rank, block), after)
             for (rank, column), blocks in self.bars.items()
             for block in blocks
-            if self.has_bar(after := Place(column + 1, rank, block)) and after not in arriving
+            if self.has_bar(after := BlockBar(column + 1, rank, block)) and after not in arriving
         ]
         self.stages = [head(cells).phase for cells in grid.cells]
         self.collectives = [self._collectives(column) for column in range(self.columns)]
@@ -66,27 +66,27 @@ class Picture:
         self.heading = 24 + 6 * max((len(equation(head(cells))) for cells in grid.cells), default=0)
         self.edges = self._edges()
 
-    def has_bar(self, place: Place) -> bool:
+    def has_bar(self, place: BlockBar) -> bool:
         """Whether the cell of `place` shows its block."""
         return place.block in self.bars.get((place.rank, place.column), ())
 
-    def _hops(self, column: int, cell: Cell) -> Iterator[Hop]:
+    def _hops(self, column: int, cell: Cell) -> Iterator[HopArrow]:
         """Hops that leave a cell; a partial sum is the one that the column before has left."""
         written = {product.writes for product in cell.products}
         for message in cell.messages:
             if message.leaves:
                 landings = self._landings.get((cell.rank, message.peer))
                 landing = landings.popleft() if landings else message.block
-                partial = Place(column, message.peer, landing)
-                before = Place(column - 1, cell.rank, message.block)
+                partial = BlockBar(column, message.peer, landing)
+                before = BlockBar(column - 1, cell.rank, message.block)
                 if self.has_bar(partial) and self.has_bar(before) and (
                     message.block not in written
                     and landing in self._written(message.peer, column)
                 ):  # fmt: skip
-                    yield Hop(before, partial)
+                    yield HopArrow(before, partial)
                 else:
-                    source = Place(column, cell.rank, message.block)
-                    yield Hop(source, Place(column + 1, message.peer, landing))
+                    source = BlockBar(column, cell.rank, message.block)
+                    yield HopArrow(source, BlockBar(column + 1, message.peer, landing))
 
     def _written(self, rank: int, column: int) -> set[str]:
         cell = self.cells.get((rank, column))
@@ -116,14 +116,14 @@ class Picture:
             x += RAIL * len(self.collectives[column])
         return [*edges, max(x, stage + self.heading)]
 
-    def y(self, place: Place) -> float:
+    def y(self, place: BlockBar) -> float:
         """Middle of a bar; of one that is parked, in the slot of its tensor."""
         blocks = self.bars.get((place.rank, place.column), ())
         slot = blocks.index(place.block) if place.block in blocks else _slot(place.block)
         top = TOP + place.rank * (self.cell_height + ROW_GAP) + PAD
         return top + min(slot, self.slots - 1) * (HIGH + SPACE) + HIGH / 2
 
-    def x(self, place: Place) -> float:
+    def x(self, place: BlockBar) -> float:
         """Left edge of a bar."""
         return self.edges[place.column] + (-BAR - 8 if place in self.parked else PAD)
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from primepar.pictures import svg
-from primepar.pictures.grid_layout import BAR, HIGH, PAD, RAIL, ROW_GAP, TOP, Hop, Picture, Place
+from primepar.pictures.grid_layout import (
+    BAR,
+    HIGH,
+    PAD,
+    RAIL,
+    ROW_GAP,
+    TOP,
+    BlockBar,
+    HopArrow,
+    Picture,
+)
 from primepar.pictures.space_time import SpaceTime, cell_lines, column_name, equation, head
 
 
@@ -67,10 +77,12 @@ def _cell(layout: Picture, rank: int, column: int) -> Iterator[str]:
     )
     written = {product.writes for product in cell.products}
     for block in layout.bars[rank, column]:
-        yield from _bar(layout, Place(column, rank, block), "sum" if block in written else "read")
+        yield from _bar(
+            layout, BlockBar(column, rank, block), "sum" if block in written else "read"
+        )
 
 
-def _bar(layout: Picture, place: Place, use: str) -> Iterator[str]:
+def _bar(layout: Picture, place: BlockBar, use: str) -> Iterator[str]:
     """A bar: filled if read, outlined if summed into, dashed if it only arrives here."""
     colour, x, y = layout.shades[place.block], layout.x(place), layout.y(place)
     dashed = {} if use else {"stroke_dasharray": "3 2"}
@@ -90,14 +102,14 @@ def _bar(layout: Picture, place: Place, use: str) -> Iterator[str]:
     )
 
 
-def _line(layout: Picture, stay: Hop) -> str:
+def _line(layout: Picture, stay: HopArrow) -> str:
     y = layout.y(stay.source)
     return svg.element("line", x1=layout.x(stay.source) + BAR, y1=y, x2=layout.x(stay.target),
                        y2=y, stroke=layout.shades[stay.source.block], stroke_width=1.6,
                        stroke_opacity=0.45)  # fmt: skip
 
 
-def _curve(layout: Picture, hop: Hop) -> Iterator[str]:
+def _curve(layout: Picture, hop: HopArrow) -> Iterator[str]:
     x, y = layout.x(hop.source) + BAR, layout.y(hop.source)
     to_x, to_y = layout.x(hop.target), layout.y(hop.target)
     colour, bend = layout.shades[hop.source.block], (to_x - x) * 0.55
@@ -119,7 +131,7 @@ def _rails(layout: Picture, column: int) -> Iterator[str]:
     for number, collective in enumerate(layout.collectives[column]):
         x = layout.edges[column] + BAR + 2 * PAD + RAIL * (number + 0.8)
         colour = layout.shades.get(collective.block, svg.GREY)
-        marks = [layout.y(Place(column, rank, collective.block)) for rank in collective.group]
+        marks = [layout.y(BlockBar(column, rank, collective.block)) for rank in collective.group]
         yield svg.element(
             "path",
             svg.title(collective.text),

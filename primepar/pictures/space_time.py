@@ -36,7 +36,7 @@ from primepar.schedule.program import (
 from primepar.schedule.program_file import instruction_line
 
 
-class Product(Struct, frozen=True):
+class DrawnProduct(Struct, frozen=True):
     """One product of a phase."""
 
     writes: str
@@ -72,7 +72,7 @@ class Cell(Struct, frozen=True):
     phase: str
     step: int | None = None
     """Counts the columns of its phase in which a rank multiplies; None in the others."""
-    products: tuple[Product, ...] = ()
+    products: tuple[DrawnProduct, ...] = ()
     sums: tuple[str, ...] = ()
     """Additions, other than of a product that waited for its partial sum."""
     messages: tuple[Message, ...] = ()
@@ -167,7 +167,7 @@ def _with(cell: Cell, node: Instruction) -> Cell:
     match node:
         case Compute(phase=phase, reads=reads, accumulates=block) if phase is not None:
             sub_operator: dict[Dim, int] = node.sub_operator or {}
-            product = Product(block.rstrip("'"), reads, sub_operator)
+            product = DrawnProduct(block.rstrip("'"), reads, sub_operator)
             return replace(cell, phase=phase, products=(*cell.products, product))
         case Compute(reads=reads) if not all(block.endswith("'") for block in reads):
             return replace(cell, sums=(*cell.sums, instruction_line(node)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from primepar.trace import Event, kind_of
+from primepar.pictures.timeline import kind_of
+from primepar.schedule.events import Event
 
 LETTERS = {
     "forward": "F",

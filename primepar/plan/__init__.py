@@ -2,7 +2,6 @@
 
 from primepar.plan.layouts import (
     Edge,
-    Ends,
     ParameterPlace,
     Way,
     edges,
@@ -10,17 +9,17 @@ from primepar.plan.layouts import (
     lookup,
     padded_vocabulary,
     parameter_places,
-    part,
-    sequence_lines,
     summed_rows,
     weight_layout,
 )
-from primepar.plan.plan import Plan, load_plan, save_plan
-from primepar.plan.ready import READY, ready_plan
-from primepar.plan.rows import RowCuts
+from primepar.plan.operator_layouts import Ends, part, sequence_lines
+from primepar.plan.plan import Plan
+from primepar.plan.plan_file import load_plan, save_plan
+from primepar.plan.presets import PRESETS, ready_plan
+from primepar.plan.row_cuts import RowCuts
 
 __all__ = [
-    "READY",
+    "PRESETS",
     "Edge",
     "Ends",
     "ParameterPlace",

@@ -5,59 +5,63 @@ Two operators that each divide the rows and columns between them divide them tog
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from math import prod
-from typing import TYPE_CHECKING
 
 from primepar.errors import PlanError, SequenceError
-from primepar.models.graph import Operator
+from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator, operators
 from primepar.partition.by_dimension import ByBatch, ByInput
-from primepar.plan.layouts import ends
+from primepar.plan.operator_layouts import ends_of, sequence_of
 from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence
 
-if TYPE_CHECKING:
-    from primepar.plan.plan import Plan
 
-
-def check_plan(plan: Plan) -> None:
-    """Raise `PlanError` naming the JSON path of what does not fit."""
-    _check_names(plan)
-    for operator in plan.operators:
+def check_sequences(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -> None:
+    """Raise `PlanError` naming the JSON path of what fits neither the model nor the mesh."""
+    _check_names(model, ranks, sequences)
+    for operator in operators(model):
         try:
-            _check_sequence(plan, operator)
+            _check_sequence(model, ranks, operator, sequences[operator.name])
         except (SequenceError, PlanError) as error:
-            raise PlanError(f"{_path(operator.name)}: {error}") from None
-    if plan.batch is not None:
-        refusal = plan.row_cuts.refusal(plan.batch, plan.model.context)
-        if refusal is not None:
-            raise PlanError(f"$.batch: {refusal}")
+            raise PlanError(f'$.sequences["{operator.name}"]: {error}') from None
 
 
-def _path(name: str) -> str:
-    return f'$.sequences["{name}"]'
+def operator_named(model: ModelConfig, name: str) -> Operator:
+    """The operator of that name. Raises `PlanError` where the model has none."""
+    named = {operator.name: operator for operator in operators(model)}
+    if name not in named:
+        near = get_close_matches(name, named, n=1)
+        write = f"write {near[0]}" if near else f"write one like {list(named)[1]}"
+        layers = f"{model.layers} layer{'s' * (model.layers != 1)}"
+        raise PlanError(f"expected an operator of this model of {layers}, got {name!r}: {write}")
+    return named[name]
 
 
-def _check_names(plan: Plan) -> None:
-    for name in plan.sequences:
+def _check_names(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -> None:
+    known = [operator.name for operator in operators(model)]
+    unknown = next((name for name in sequences if name not in set(known)), None)
+    if unknown is not None:
         try:
-            plan.operator(name)
+            operator_named(model, unknown)
         except PlanError as error:
             raise PlanError(f"$.sequences: {error}") from None
-    missing = [each.name for each in plan.operators if each.name not in plan.sequences]
+    missing = [name for name in known if name not in sequences]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise PlanError(
             f"$.sequences: expected a sequence for every operator of the model, got none for "
-            f'{missing[0]}{more}: add "{missing[0]}": "M{plan.ranks}", say'
+            f'{missing[0]}{more}: add "{missing[0]}": "M{ranks}", say'
         )
 
 
-def _check_sequence(plan: Plan, operator: Operator) -> None:
-    sequence = plan.sequence(operator.name)
-    ranks = prod(sequence.axis_lengths)
-    if ranks != plan.ranks:
+def _check_sequence(model: ModelConfig, ranks: int, operator: Operator, text: str) -> None:
+    sequence = sequence_of(operator, text)
+    devices = prod(sequence.axis_lengths)
+    if devices != ranks:
         raise PlanError(
-            f"expected a sequence for the {plan.ranks} devices of $.ranks, got {ranks} "
+            f"expected a sequence for the {ranks} devices of $.ranks, got {devices} "
             f"in {str(sequence)!r}: their lengths multiply to the number of devices"
         )
     for element in sequence.elements:
@@ -73,11 +77,12 @@ def _check_sequence(plan: Plan, operator: Operator) -> None:
                 f"expected no split of N, as this operator sums over no dim, "
                 f"got {str(sequence)!r}: write R{side} for N{side}"
             )
-    slices = ends(plan, operator.name).output.grid[1]
     if operator.kind == "linear":
+        ends_of(operator.kind, str(sequence))
         _check_linear(operator, sequence)
     else:
-        _check_columns(plan, operator, sequence, slices)
+        slices = ends_of(operator.kind, str(sequence)).output.grid[1]
+        _check_columns(model, operator, sequence, slices)
 
 
 def _check_linear(operator: Operator, sequence: Sequence) -> None:
@@ -94,9 +99,8 @@ def _check_linear(operator: Operator, sequence: Sequence) -> None:
             )
 
 
-def _check_columns(plan: Plan, operator: Operator, sequence: Sequence, slices: int) -> None:
+def _check_columns(model: ModelConfig, operator: Operator, sequence: Sequence, slices: int) -> None:
     """Raise `PlanError` unless a cut of the columns is one of whole heads or hidden elements."""
-    model = plan.model
     cut = {
         "attention": {"heads": model.heads, "kv_heads": model.kv_heads},
         "activation": {"ffn": model.ffn},

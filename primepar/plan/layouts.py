@@ -6,8 +6,8 @@ sequence would leave its output, forward and backward alike: `M4` cuts its rows,
 `R4` replicates it, and `S2x2` lies as SUMMA does. The embedding takes `N` (or `Ns`) too, which cuts
 the vocabulary: its partial rows are summed, and with `Ns` the sum is scattered along the rows.
 
-Rows are the tokens of a step, sequence after sequence; how many of them a plan's cuts divide is
-told in `primepar.plan.rows`. All layouts here are the coarsest. A device holds one block of each,
+Rows are the tokens of a step, sequence after sequence; `primepar.plan.row_cuts` has how many of
+them a plan's cuts divide. All layouts here are the coarsest. A device holds one block of each,
 but for those of a linear operator, of which it may hold several: some slices of the rows by some of
 the columns. Its tensor is then these, put together in their order.
 """
@@ -16,40 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from math import lcm, prod
-from typing import TYPE_CHECKING
+from math import lcm
 
-from primepar.errors import SequenceError
-from primepar.models.graph import Kind
-from primepar.partition.by_dimension import ByInput, Replicated
-from primepar.partition.registry import parse_sequence
-from primepar.partition.sequence_parallel import SequenceRow
+from primepar.plan.operator_layouts import (
+    Ends,
+    Groups,
+    ends_of,
+    lookup_of,
+    movement_of,
+    part,
+    resident,
+    summed_rows_of,
+)
+from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.lowering import layout
-from primepar.schedule.movement import Movement
-from primepar.schedule.operators import Phase
 from primepar.schedule.redistribute import moved
-from primepar.schedule.sequence import Element, Sequence
-
-if TYPE_CHECKING:
-    from primepar.plan.plan import Plan
-
-Groups = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Layouts over (rows, features) of what an operator takes and leaves.
-
-    `input` is where each of its inputs must lie before forward, `output` where forward leaves its
-    output and where dO must lie before backward, `input_gradient` where backward leaves the
-    gradient of each input. All three are one, but for a linear operator.
-    """
-
-    input: Layout
-    output: Layout
-    input_gradient: Layout
 
 
 @dataclass(frozen=True)
@@ -113,22 +95,7 @@ def lookup(plan: Plan) -> Layout:
     rows lie. These are summed over `peers_along(1)`, at first into `summed_rows`; gradients of the
     table are summed over `peers_along(0)`.
     """
-    return _lookup(str(plan.sequence("embedding")))
-
-
-@lru_cache(maxsize=1024)
-def sequence_lines(layout: Layout, batch: int) -> Groups:
-    """Ranks that hold the parts of one sequence in the same columns, in the order of the parts.
-
-    Every rank is in one line, copies of a block in different ones; it is there alone where the
-    rows are cut by whole sequences. `batch` is the number of sequences of a step that fits.
-    """
-    parts = max(1, layout.grid[0] // batch)
-    return tuple(
-        line[first : first + parts]
-        for line in layout.peers_along(0)
-        for first in range(0, len(line), parts)
-    )
+    return lookup_of(str(plan.sequence("embedding")))
 
 
 def summed_rows(plan: Plan) -> Layout:
@@ -137,7 +104,7 @@ def summed_rows(plan: Plan) -> Layout:
     Each rank keeps a part of the rows that it has looked up: that of its output where this is
     among them, so that the fewest sums go on to where the output lies.
     """
-    return _summed_rows(str(plan.sequence("embedding")))
+    return summed_rows_of(str(plan.sequence("embedding")))
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
@@ -170,7 +137,7 @@ def table_edge(plan: Plan) -> Edge | None:
 
 def weight_layout(plan: Plan, name: str) -> Layout:
     """Where the weight of a linear operator rests before forward and after gradient, (N, K)."""
-    return _resting(str(plan.sequence(name)), "W")
+    return resident(str(plan.sequence(name)), "W")
 
 
 def parameter_places(plan: Plan) -> dict[str, ParameterPlace]:
@@ -224,87 +191,3 @@ def gradients_alike(plan: Plan) -> tuple[tuple[str, ...], ...]:
 
 def _several(groups: Groups) -> Groups:
     return tuple(group for group in groups if len(group) > 1)
-
-
-def part(whole: Layout, dims: tuple[int, ...]) -> Layout:
-    """What a layout says of some of its dims, in that order."""
-    held = tuple(
-        tuple(sorted({tuple(index[dim] for dim in dims) for index in blocks}))
-        for blocks in whole.held
-    )
-    return Layout(tuple(whole.grid[dim] for dim in dims), held).coarsest()
-
-
-@lru_cache(maxsize=1024)
-def ends_of(kind: Kind, text: str) -> Ends:
-    """Layouts of an operator of some kind under a sequence. Raises `SequenceError`."""
-    if kind == "linear":
-        return Ends(_resting(text, "I"), _resting(text, "O"), _resting(text, "dI"))
-    output = _resting(text, "O", linear=False)
-    return Ends(output, output, output)
-
-
-@lru_cache(maxsize=1024)
-def _resting(text: str, tensor: str, linear: bool = True) -> Layout:
-    """Where a tensor rests. Raises `SequenceError` for several blocks of one not `linear`."""
-    phase: Phase = "backward" if tensor == "dI" else "forward"
-    last = tensor in ("O", "dI")
-    found = layout(movement_of(text, linear), phase, tensor, last=last).coarsest()
-    most = max(map(len, found.held))
-    if most > 1 and not linear:
-        raise SequenceError(
-            f"expected one block of {tensor} on every device at rest, as only a linear operator "
-            f"may leave several, got {most} in {text!r}: put Ks, Ns, C, Cr or D last"
-        )
-    return found
-
-
-@lru_cache(maxsize=256)
-def movement_of(text: str, linear: bool) -> Movement:
-    """The movement of a sequence, derived once."""
-    return Movement(parse_sequence(text, linear=linear))
-
-
-@lru_cache(maxsize=256)
-def _lookup(text: str) -> Layout:
-    cut = (ByInput, SequenceRow)
-    elements = [
-        Element(ByInput(), each.sides) if isinstance(each.primitive, cut) else each
-        for each in parse_sequence(text, linear=False).elements
-    ]
-    lines = _resting(str(Sequence(tuple(elements))), "O", linear=False)
-    vocabulary = Sequence(tuple(map(_without_other_cuts, elements)))
-    held = tuple(
-        tuple(
-            (row, n, column)
-            for row, column in blocks
-            for n in vocabulary.slices("forward", rank, 0)["N"]
-        )
-        for rank, blocks in enumerate(lines.held)
-    )
-    return Layout((lines.grid[0], vocabulary.grid["N"], lines.grid[1]), held)
-
-
-@lru_cache(maxsize=256)
-def _summed_rows(text: str) -> Layout:
-    whole, output = _lookup(text), _resting(text, "O", linear=False)
-    parts = output.grid[0] // whole.grid[0]
-    kept: dict[int, int] = {}
-    for group in whole.peers_along(1):
-        first = parts * whole.held[group[0]][0][0]
-        free = [row for row in range(first, first + parts) for _ in range(len(group) // parts)]
-        for rank in group:
-            ((row, _),) = output.held[rank]
-            if row in free:
-                free.remove(row)
-                kept[rank] = row
-        kept.update(zip((rank for rank in group if rank not in kept), free, strict=True))
-    held = (((kept[rank], column),) for rank, ((_, column),) in enumerate(output.held))
-    return Layout(output.grid, tuple(held))
-
-
-def _without_other_cuts(element: Element) -> Element:
-    """The element where it cuts N, else as many devices that cut nothing."""
-    if isinstance(element.primitive, ByInput):
-        return element
-    return Element(Replicated(), (prod(element.axis_lengths),))

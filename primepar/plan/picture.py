@@ -11,7 +11,7 @@ from colorsys import hls_to_rgb
 from itertools import product
 
 from primepar.pictures import svg
-from primepar.plan.describe import MOST_CELLS, Description, Row, holders, told
+from primepar.plan.description import MOST_CELLS, Description, OperatorRow, holders, told
 from primepar.schedule.layout import Layout
 
 CELL_HIGH, CELL_PAD, GAP, TOP = 15, 10, 14, 62
@@ -42,7 +42,7 @@ def _heads(columns: list[int]) -> Iterator[str]:
         yield svg.text(name, x, TOP - 14, font_size=11)
 
 
-def _row(description: Description, row: Row, columns: list[int], y: float) -> Iterator[str]:
+def _row(description: Description, row: OperatorRow, columns: list[int], y: float) -> Iterator[str]:
     middle = y + _high(description, row) / 2 + 4
     yield svg.text(row.name, LEFT, middle, font_weight=600)
     yield svg.text(row.sequence, 160, middle, font_family=svg.MONO)
@@ -91,7 +91,7 @@ def _wide(layout: Layout) -> int:
     return layout.grid[1] * _cell_wide(layout)
 
 
-def _high(description: Description, row: Row) -> float:
+def _high(description: Description, row: OperatorRow) -> float:
     letters = (row.takes, row.leaves, row.gradient)
     grids = [description.layouts[each].grid for each in letters if each in description.layouts]
     return CELL_HIGH * max((rows for rows, _ in grids if rows <= MOST_CELLS), default=1)

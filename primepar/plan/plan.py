@@ -1,23 +1,19 @@
-"""A plan: one sequence for every operator of a model, on one mesh; versioned JSON."""
+"""A plan: one sequence for every operator of a model, on one mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
-from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from primepar.errors import ConfigError, PlanError
-from primepar.files import read_bytes, write_text
+from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
-from primepar.partition.registry import parse_sequence
-from primepar.plan.rows import RowCuts, row_cuts
+from primepar.plan.checks import check_sequences, operator_named
+from primepar.plan.operator_layouts import sequence_of
+from primepar.plan.row_cuts import RowCuts, row_cuts
 from primepar.schedule.sequence import Sequence
 
 MOST_RANKS = 4096
@@ -39,9 +35,11 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     sequences: dict[str, str]
 
     def __post_init__(self) -> None:
-        from primepar.plan.checks import check_plan
-
-        check_plan(self)
+        check_sequences(self.model, self.ranks, self.sequences)
+        if self.batch is not None:
+            refusal = self.row_cuts.refusal(self.batch, self.model.context)
+            if refusal is not None:
+                raise PlanError(f"$.batch: {refusal}")
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -54,24 +52,16 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
 
     def operator(self, name: str) -> Operator:
         """The operator of that name. Raises `PlanError` where the model has none."""
-        if name not in self._by_name:
-            near = get_close_matches(name, self._by_name, n=1)
-            write = f"write {near[0]}" if near else f"write one like {self.operators[1].name}"
-            layers = f"{self.model.layers} layer{'s' * (self.model.layers != 1)}"
-            raise PlanError(
-                f"expected an operator of this model of {layers}, got {name!r}: {write}"
-            )
-        return self._by_name[name]
+        return self._by_name[name] if name in self._by_name else operator_named(self.model, name)
 
     def sequence(self, name: str) -> Sequence:
         """The sequence of an operator. Raises `PlanError` where the model has no such operator."""
-        linear = self.operator(name).kind == "linear"
-        return _parse(self.sequences[name], linear)
+        return sequence_of(self.operator(name), self.sequences[name])
 
     @cached_property
     def row_cuts(self) -> RowCuts:
         """How the operators cut the rows, and so which batches fit."""
-        return row_cuts(self)
+        return row_cuts(self.operators, self.sequences)
 
     def check_batch(self, batch: int, positions: int) -> None:
         """Raise `PlanError` unless it is the planned batch and its rows can be cut.
@@ -104,90 +94,3 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                     f"plan: expected a model with {field.name}={planned}, as it was made for, "
                     f"got {field.name}={got}: take that model, or make a plan for this one"
                 )
-
-
-@lru_cache(maxsize=1024)
-def _parse(text: str, linear: bool) -> Sequence:
-    return parse_sequence(text, linear=linear)
-
-
-class _Headed(Struct):
-    format: str = ""
-    sequences: msgspec.Raw = msgspec.Raw()
-
-
-class _File(Struct):
-    """What a plan file must say of itself, and the keys of its model."""
-
-    format: Literal["primepar-plan"]
-    version: Literal[1]
-    model: dict[str, msgspec.Raw] = {}
-
-
-def is_plan(path: Path) -> bool:
-    """Whether a file says that it is a plan, or says not what it is but has the sequences of one.
-
-    One that cannot be read says nothing.
-    """
-    try:
-        found = msgspec.json.decode(read_bytes(path), type=_Headed)
-    except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
-        return False
-    return found.format == "primepar-plan" or (not found.format and bool(bytes(found.sequences)))
-
-
-def load_plan(path: Path) -> Plan:
-    """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
-    try:
-        content = read_bytes(path)
-        _check_model_keys(msgspec.json.decode(content, type=_File).model)
-        return msgspec.json.decode(content, type=Plan)
-    except OSError as error:
-        raise PlanError(f"{path}: expected a plan file, got {error.strerror}") from None
-    except RecursionError:
-        raise PlanError(f"{path}: expected a plan, got JSON nested too deeply") from None
-    except (PlanError, ConfigError) as error:
-        place = "$.model: " if isinstance(error, ConfigError) else ""
-        raise PlanError(f"{path}: {place}{error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: {_mend(str(error))}") from None
-
-
-def _check_model_keys(model: Mapping[str, object]) -> None:
-    known = [field.name for field in fields(ModelConfig)]
-    for key in model:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            write = f"write {near[0]}" if near else "leave it out"
-            raise PlanError(f"$.model: expected one of {', '.join(known)}, got {key!r}: {write}")
-
-
-def _mend(message: str) -> str:
-    message = " ".join(message.split())
-    if "truncated" in message or "malformed" in message or "utf-8" in message:
-        return f"expected JSON, got broken text: {message}"
-    for field, value in (("format", '"primepar-plan"'), ("version", "1")):
-        if message.startswith("Invalid enum value") and message.endswith(f"`$.{field}`"):
-            return f"{message}: write {value}"
-        if message == f"Object missing required field `{field}`":
-            return f'{message}: write "{field}": {value}'
-    return message
-
-
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file, replacing an old one in one go. Raises `PlanError` if it cannot."""
-    write_text(path, plan_json(plan), PlanError)
-
-
-def plan_json(plan: Plan) -> str:
-    """JSON text of a plan, keys in fixed order, one operator per line so that diffs read."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
-
-
-def schema() -> dict[str, object]:
-    """JSON Schema of the plan format; shipped as `plan.schema.json` beside this file."""
-    found: dict[str, Any] = msgspec.json.schema(Plan)
-    plan, model = found["$defs"]["Plan"], found["$defs"]["ModelConfig"]
-    plan["required"] = ["format", "version", *plan["required"]]
-    model["additionalProperties"] = False
-    return found

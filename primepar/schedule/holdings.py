@@ -36,7 +36,7 @@ def holders(holdings: Holdings) -> Holders:
 
 
 @dataclass(frozen=True)
-class Mesh:
+class MeshDistance:
     """Which devices of a sequence's mesh are near to one another."""
 
     sequence: Sequence

@@ -42,7 +42,7 @@ class When(Enum):
     EVERY = auto()
 
 
-class Part(NamedTuple):
+class LivePart(NamedTuple):
     """The blocks of a tensor that a device has `when`."""
 
     when: When
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     tensor: str
 
 
-Parts = tuple[Part, ...]
+Parts = tuple[LivePart, ...]
 """A union; the blocks of different parts may be the same."""
 AWAITED: dict[Phase, dict[str, Phase]] = {
     "forward": {"I": "forward", "W": "forward"},
@@ -82,12 +82,14 @@ def kept(
     `keeps`: copies brought in forward are kept; `homes`: tensors have homes; `realigns`: blocks
     are brought during the last step for the phase that uses the operand next.
     """
-    rest = Part(When.REST, phase, tensor)
+    rest = LivePart(When.REST, phase, tensor)
     if keeps and phase == "forward":
-        return rest, Part(When.NOW, phase, tensor)
+        return rest, LivePart(When.NOW, phase, tensor)
     if not last:
-        return rest, Part(When.NEXT, phase, tensor)
+        return rest, LivePart(When.NEXT, phase, tensor)
     following = NEXT_USE.get((phase, tensor))
     if following is None or homes:
         return (rest,)
-    return (Part(When.FIRST, following, tensor) if realigns else Part(When.NOW, phase, tensor),)
+    return (
+        LivePart(When.FIRST, following, tensor) if realigns else LivePart(When.NOW, phase, tensor),
+    )

@@ -16,7 +16,7 @@ from typing import TypedDict
 from primepar.schedule import liveness
 from primepar.schedule.holdings import Holdings, both, less
 from primepar.schedule.layout import Layout
-from primepar.schedule.liveness import AWAITED, Part, When
+from primepar.schedule.liveness import AWAITED, LivePart, When
 from primepar.schedule.movement import Hop, Movement
 from primepar.schedule.operators import (
     DIMS,
@@ -248,7 +248,7 @@ def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     return reduce(both, (_blocks(movement, part, step) for part in parts))
 
 
-def _blocks(movement: Movement, part: Part, step: int) -> Holdings:
+def _blocks(movement: Movement, part: LivePart, step: int) -> Holdings:
     """The blocks of a part on every rank, `step` being the one of now."""
     if part.when is When.REST:
         return movement.resting(part.phase, part.tensor)

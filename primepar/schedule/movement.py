@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from primepar.schedule.holdings import Holders, Holdings, Mesh, both, holders, less
+from primepar.schedule.holdings import Holders, Holdings, MeshDistance, both, holders, less
 from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase
 from primepar.schedule.sequence import FlatSlices, Sequence, blocks_of
 
@@ -93,8 +93,8 @@ class Movement:
         return self._maps[phase].held[tensor][step]
 
     @cached_property
-    def _mesh(self) -> Mesh:
-        return Mesh(self.sequence)
+    def _mesh(self) -> MeshDistance:
+        return MeshDistance(self.sequence)
 
     @cached_property
     def _maps(self) -> dict[Phase, _PhaseMap]:

@@ -12,14 +12,14 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel
-from primepar.reference.layers import Array
-from primepar.reference.layers_attention import (
-    Part,
+from primepar.reference.oracle.attention import (
+    AttentionPart,
     attend_to,
     attend_to_backward,
     operands,
     operands_backward,
 )
+from primepar.reference.oracle.layers import Array
 
 
 def keys(site: Site, inputs: StepInputs, x_MC: Array) -> Array:
@@ -75,12 +75,12 @@ def _gradients(
     return attend_to_backward(part, q_BATD, k_BGSD, v_BGSD, do_BTH, inputs.draw, site.name)
 
 
-def _part(site: Site) -> Part:
+def _part(site: Site) -> AttentionPart:
     """Which heads and queries of the model a block of qkv has."""
     config, ((row, _), (column, end)) = site.step.model, site.reads[0]
     group = (config.heads // config.kv_heads + 2) * config.head_dim
     sequence, position = divmod(row, site.step.positions)
-    return Part(config, column // group, (end - column) // group, sequence, position)
+    return AttentionPart(config, column // group, (end - column) // group, sequence, position)
 
 
 def _sequences(site: Site, x_MC: Array) -> Array:
@@ -100,7 +100,7 @@ def _columns(k_BGTD: Array, v_BGTD: Array) -> Array:
     return kv_BTG2D.reshape(batch * positions, -1)
 
 
-def _heads(part: Part, kv_S: Array) -> tuple[Array, Array]:
+def _heads(part: AttentionPart, kv_S: Array) -> tuple[Array, Array]:
     """Keys and values (1, G, S, D) of a sequence or of a part of it."""
     kv_SG2D = kv_S.reshape(len(kv_S), part.count, 2, -1)
     k_GSD, v_GSD = kv_SG2D.transpose(2, 1, 0, 3)

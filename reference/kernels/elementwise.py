@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel, dropped
-from primepar.reference.layers import Array
-from primepar.reference.layers_activation import activation, activation_backward
+from primepar.reference.oracle.activations import activation, activation_backward
+from primepar.reference.oracle.layers import Array
 
 
 def activation_of(site: Site, inputs: StepInputs, x_MK: Array) -> Array:

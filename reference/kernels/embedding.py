@@ -6,7 +6,7 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel, dropped, inside, numbers
-from primepar.reference.layers import Array, Tokens
+from primepar.reference.oracle.layers import Array, Tokens
 from primepar.schedule.meaning import Box
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from primepar.operators import Site, StepInputs
-from primepar.reference.layers import Array, Tokens, dropout, kept_elements
+from primepar.reference.oracle.layers import Array, Tokens, dropout, kept_elements
 from primepar.schedule.meaning import Box
 
 Kernel = Callable[..., Array]

@@ -8,7 +8,7 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel
-from primepar.reference.layers import Array
+from primepar.reference.oracle.layers import Array
 from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.signature import Template

@@ -9,7 +9,7 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel, inside, numbers
-from primepar.reference.layers import Array, Tokens
+from primepar.reference.oracle.layers import Array, Tokens
 
 
 def largest(site: Site, inputs: StepInputs, x_MV: Array) -> Array:

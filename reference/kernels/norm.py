@@ -6,7 +6,7 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel
-from primepar.reference.layers import Array
+from primepar.reference.oracle.layers import Array
 
 
 def mean(site: Site, inputs: StepInputs, x_MH: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from primepar.operators import Site, StepInputs
 from primepar.reference.kernels.extents import Kernel
-from primepar.reference.layers import Array
+from primepar.reference.oracle.layers import Array
 
 
 def squares(site: Site, inputs: StepInputs, *gradients: Array) -> Array:

@@ -18,8 +18,8 @@ import numpy as np
 from primepar.errors import PlanError, SequenceError
 from primepar.models import GPTConfig, operators
 from primepar.plan import Plan, edges, ends, lookup, part, weight_layout
-from primepar.reference.model import EmulatedModel
-from primepar.reference.transformer import Transformer
+from primepar.reference.emulator.model import EmulatedModel
+from primepar.reference.oracle.transformer import Transformer
 
 
 # USER CODE BEGIN

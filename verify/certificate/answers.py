@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from primepar.certify.cases import Answer, Case, Taken
 from primepar.errors import CertificateError
-from primepar.schedule.form import Form
+from primepar.schedule.polynomial_form import Form
 from primepar.verify.deadline import seconds_left
 
 LONGEST = 4

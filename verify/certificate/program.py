@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from primepar.certify.data import Names
-from primepar.certify.flow import Place
+from primepar.certify.block_contents import ProgramNames
+from primepar.certify.matching import Place
 from primepar.certify.program import (
     Evidence,
     ProgramCertificate,
@@ -20,9 +20,9 @@ from primepar.certify.program import (
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Program
-from primepar.verify.program.flow import Flow, Operation
+from primepar.verify.program.matching import Matching, Operation
 from primepar.verify.program.races import races
-from primepar.verify.program.waits import Waits
+from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import PropertyResult, Report
 
 _PLACE = re.compile(r"rank (\d+), (?:instruction (\d+)|final )")
@@ -64,8 +64,8 @@ def certificate(
 class _Made:
     def __init__(self, program: Program, buffered: bool) -> None:
         self.program = program
-        self.flow = Flow.of(program)
-        self.products = Names(program).products
+        self.flow = Matching.of(program)
+        self.products = ProgramNames(program).products
         self.waits = Waits(self.flow, buffered)
         self.order = self.waits.order()
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.program import Program
-from primepar.verify.counterexample.data import Counterexample
 from primepar.verify.counterexample.removals import (
     Item,
     entries,

@@ -6,10 +6,16 @@ import re
 from collections import Counter
 from itertools import product
 
+from primepar.schedule.counterexample import (
+    Counterexample,
+    InvolvedDevice,
+    Plane,
+    kind_of,
+    plane_around,
+)
 from primepar.schedule.operators import DIMS, PHASES, Phase
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
-from primepar.verify.counterexample.data import Counterexample, Device, Plane, kind_of, plane_around
 
 _DEVICE = re.compile(r"\bdevice (\d+)(?: \([^()]*\))?(?: at t=(\d+))?")
 _BLOCK = re.compile(r"\b[A-Za-z]+\[[\d,]*\]")
@@ -29,7 +35,7 @@ def of_mesh(sequence: Sequence, sides: dict[str, int], name: str, sentence: str)
     axes, places = sequence.axes, sequence.coordinates
     told = sentence.partition(": ")[2]
     devices = tuple(
-        Device(int(rank), dict(zip(axes, places[int(rank)], strict=True)),
+        InvolvedDevice(int(rank), dict(zip(axes, places[int(rank)], strict=True)),
                int(step) if step else None)
         for rank, step in dict.fromkeys(_DEVICE.findall(told))
     )  # fmt: skip

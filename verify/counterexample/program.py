@@ -7,19 +7,19 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from primepar.schedule.program import Broadcast, Compute, Program, Wait
-from primepar.schedule.program_file import instruction_line
-from primepar.verify.counterexample.data import (
+from primepar.schedule.counterexample import (
     Arrow,
     Counterexample,
-    Event,
+    InvolvedInstruction,
     Kind,
     Meaning,
     Plane,
     kind_of,
     plane_around,
 )
-from primepar.verify.program.flow import Flow, Operation, Post
+from primepar.schedule.program import Broadcast, Compute, Program, Wait
+from primepar.schedule.program_file import instruction_line
+from primepar.verify.program.matching import Matching, MessageEnd, Operation
 from primepar.verify.program.races import touched
 
 MOST_HOPS = 4
@@ -49,7 +49,7 @@ _ROLES: dict[Kind, str] = {
 }  # fmt: skip
 
 
-def of_program(program: Program, flow: Flow, name: str, sentence: str) -> Counterexample:
+def of_program(program: Program, flow: Matching, name: str, sentence: str) -> Counterexample:
     """Look up what the sentence of a refuted property names.
 
     `flow` is the program's own; `name` the property.
@@ -58,10 +58,10 @@ def of_program(program: Program, flow: Flow, name: str, sentence: str) -> Counte
 
 
 class _Lookup:
-    def __init__(self, program: Program, flow: Flow, name: str, sentence: str) -> None:
+    def __init__(self, program: Program, flow: Matching, name: str, sentence: str) -> None:
         self.program, self.flow, self.sentence = program, flow, sentence
         self.kind = kind_of(name, sentence)
-        self.events: list[Event] = []
+        self.events: list[InvolvedInstruction] = []
         self.arrows: list[Arrow] = []
         self.blocks = self._blocks()
 
@@ -160,7 +160,9 @@ class _Lookup:
             for index, node in enumerate(nodes):
                 if isinstance(node, Compute) and node.accumulates == block:
                     self._arrow(self._add(rank, index, "sums it"), 1, "never reaches")
-                    self.events.append(Event(rank, "the end", role="nobody keeps it", wrong=True))
+                    self.events.append(
+                        InvolvedInstruction(rank, "the end", role="nobody keeps it", wrong=True)
+                    )
                     return
 
     def _sent(self) -> None:
@@ -176,9 +178,13 @@ class _Lookup:
         message = re.search(r"expected a (\w+ \w+ rank \d+) on rank (\d+) ", self.sentence)
         call = re.search(r"expected rank (\d+) to make the matching call", self.sentence)
         if message:
-            self.events.append(Event(int(message[2]), f"no {message[1]} is left", role="missing"))
+            self.events.append(
+                InvolvedInstruction(int(message[2]), f"no {message[1]} is left", role="missing")
+            )
         elif call:
-            self.events.append(Event(int(call[1]), "no matching call is left", role="missing"))
+            self.events.append(
+                InvolvedInstruction(int(call[1]), "no matching call is left", role="missing")
+            )
         if message or call:
             self._arrow(0, 1, "waits for")
 
@@ -218,24 +224,28 @@ class _Lookup:
         """What a block at the end should have been, after the places where it is elsewhere."""
         there = re.search(r"got it on rank (\d+)", self.sentence)
         if there:
-            self.events.append(Event(int(there[1]), f"at the end {block}", role="it is here"))
+            self.events.append(
+                InvolvedInstruction(int(there[1]), f"at the end {block}", role="it is here")
+            )
         elif "got it never" in self.sentence:
             self.events = [replace(event, role="has it", wrong=False) for event in self.events]
         if self.events:
             lost = there is not None or "got it never" in self.sentence
             self._arrow(0, len(self.events), "never reaches" if lost else "moves to")
         wrong = not any(event.wrong for event in self.events)
-        self.events.append(Event(rank, f"at the end {block}", role="wanted here", wrong=wrong))
+        self.events.append(
+            InvolvedInstruction(rank, f"at the end {block}", role="wanted here", wrong=wrong)
+        )
 
-    def _way(self, rank: int, before: int, block: str) -> list[Event]:
+    def _way(self, rank: int, before: int, block: str) -> list[InvolvedInstruction]:
         """How a block came to a rank before an instruction: from its maker, message by message."""
-        way: list[Event] = []
+        way: list[InvolvedInstruction] = []
         for _ in range(MOST_HOPS):
             writer = self._writer(rank, before, block)
             if writer is None:
                 initial = (self.program.initial or ((),) * self.program.ranks)[rank]
                 if block in initial:
-                    way.insert(0, Event(rank, f"initial {block}"))
+                    way.insert(0, InvolvedInstruction(rank, f"initial {block}"))
                 return way
             way.insert(0, self._event(rank, writer.index))
             source = self._source(writer)
@@ -246,15 +256,15 @@ class _Lookup:
             block = getattr(getattr(source, "message", None), "block", block)
         return way
 
-    def _event(self, rank: int, index: int) -> Event:
+    def _event(self, rank: int, index: int) -> InvolvedInstruction:
         nodes = self.program.programs[rank]
         if index >= len(nodes):
-            return Event(rank, "the end")
-        return Event(rank, instruction_line(nodes[index]), index)
+            return InvolvedInstruction(rank, "the end")
+        return InvolvedInstruction(rank, instruction_line(nodes[index]), index)
 
-    def _writer(self, rank: int, before: int, block: str) -> Operation | Post | None:
+    def _writer(self, rank: int, before: int, block: str) -> Operation | MessageEnd | None:
         """What last wrote a block before an instruction: a receive, a call, or an own product."""
-        found: Operation | Post | None = None
+        found: Operation | MessageEnd | None = None
         for operation in self.flow.operations[rank]:
             if operation.index >= before:
                 break
@@ -268,9 +278,9 @@ class _Lookup:
                 found = operation
         return found
 
-    def _source(self, writer: Operation | Post) -> Operation | Post | None:
+    def _source(self, writer: Operation | MessageEnd) -> Operation | MessageEnd | None:
         """The other end of a message, or the root of a broadcast."""
-        if isinstance(writer, Post):
+        if isinstance(writer, MessageEnd):
             return writer.partner
         node = writer.instruction
         if isinstance(node, Broadcast):

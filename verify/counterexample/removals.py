@@ -26,7 +26,7 @@ from primepar.schedule.program import (
     Send,
     named_ranks,
 )
-from primepar.verify.program.flow import Flow, Operation, Post
+from primepar.verify.program.matching import Matching, MessageEnd, Operation
 
 Item = tuple[int, int, int]
 """(rank, instruction index, place in the body of a group or 0)."""
@@ -36,7 +36,7 @@ Entry = tuple[str, int, str]
 
 def units(program: Program) -> list[frozenset[Item]]:
     """Sets of instructions that can only go together, in the order of their first ones."""
-    flow = Flow.of(program)
+    flow = Matching.of(program)
     group: dict[Item, set[Item]] = {}
     items = {
         post: (post.rank, post.index, place)
@@ -55,7 +55,9 @@ def units(program: Program) -> list[frozenset[Item]]:
     return sorted(found.values(), key=min)
 
 
-def _together(operation: Operation, flow: Flow, items: dict[Post, Item]) -> Iterator[Item]:
+def _together(
+    operation: Operation, flow: Matching, items: dict[MessageEnd, Item]
+) -> Iterator[Item]:
     """An instruction and what it goes with; a group is only as much as one of its messages."""
     for post in (*operation.starts, *operation.awaits):
         yield items[post]

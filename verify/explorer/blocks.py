@@ -10,7 +10,7 @@ from primepar.schedule.meaning import Box
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Instruction, Join
 from primepar.verify.explorer.contents import (
     ZERO,
-    Content,
+    CellSums,
     combined,
     is_zero,
     piece,
@@ -18,15 +18,15 @@ from primepar.verify.explorer.contents import (
     sizes,
     whole,
 )
-from primepar.verify.explorer.names import Corner, Names, cell_of
+from primepar.verify.explorer.names import BlockNames, Corner, cell_of
 from primepar.verify.explorer.state import RankState
 
 
 @dataclass
-class Blocks:
+class RankMemories:
     """The ranks, the cells that were there before the program, and what has failed."""
 
-    names: Names
+    names: BlockNames
     buffered: bool
     ranks: list[RankState]
     before: frozenset[tuple[str, Corner]] = frozenset()
@@ -44,7 +44,7 @@ class Blocks:
         if wrong or any(self._races(rank, block, True) for block in writes):
             self._fail("races")
 
-    def _write(self, rank: int, block: str, content: Content) -> None:
+    def _write(self, rank: int, block: str, content: CellSums) -> None:
         self.ranks[rank].memory[block] = content
         self.ranks[rank].known.add(block)
 
@@ -57,7 +57,7 @@ class Blocks:
             self.before |= {(found.tensor, corner) for corner in corners}
         self._write(rank, block, self.names.datum(block))
 
-    def _read(self, rank: int, block: str, kind: str, excused: bool) -> Content:
+    def _read(self, rank: int, block: str, kind: str, excused: bool) -> CellSums:
         own = self.ranks[rank]
         if block not in own.memory:
             if self.names.program.initial is None and block not in own.known:
@@ -67,7 +67,7 @@ class Blocks:
                 self._write(rank, block, self.names.datum(block))
         return own.memory[block]
 
-    def _take(self, rank: int, block: str) -> Content:
+    def _take(self, rank: int, block: str) -> CellSums:
         """Read a block where nothing special is asked of it."""
         return self._read(rank, block, "placement", self._races(rank, block, False))
 
@@ -135,7 +135,7 @@ class Blocks:
         if len(node.reads) != len(wanted):
             self._fail(kind)
 
-    def due(self, block: str) -> Content:
+    def due(self, block: str) -> CellSums:
         """What a block must hold."""
         return self.names.due(block, self.before)
 
@@ -207,6 +207,6 @@ def _corners(lines: list[list[int]], box: Box) -> list[Corner]:
     return list(product(*inside))
 
 
-def _fits(content: Content, box: Box) -> bool:
+def _fits(content: CellSums, box: Box) -> bool:
     """Whether what a block holds is as large as the block."""
     return is_zero(content) or sizes(content) == tuple(end - first for first, end in box)

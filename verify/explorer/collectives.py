@@ -18,9 +18,9 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.verify.explorer.contents import Content, combined
+from primepar.verify.explorer.contents import CellSums, combined
 
-Call = tuple[Collective, list[Content]]
+Call = tuple[Collective, list[CellSums]]
 """A collective with the contents that one member brings to it."""
 
 
@@ -54,7 +54,7 @@ def gets(node: Collective, rank: int) -> tuple[str, ...]:
             return (node.block,)
 
 
-def results(node: Collective, rank: int, given: dict[int, list[Content]]) -> list[Content]:
+def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> list[CellSums]:
     """What `rank` gets, in the order of `gets`."""
     brought = [given[member] for member in node.group]
     own = node.group.index(rank)

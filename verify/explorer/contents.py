@@ -19,14 +19,14 @@ Lengths = tuple[tuple[int, ...], ...]
 EMPTY: Sum = frozenset()
 
 
-class Content(NamedTuple):
+class CellSums(NamedTuple):
     """Sums of the cells of a block, row-major."""
 
     lengths: Lengths
     cells: tuple[Sum, ...]
 
 
-ZERO = Content((), ())
+ZERO = CellSums((), ())
 """Zeros, of whatever size."""
 
 
@@ -35,12 +35,12 @@ def single(atoms: Iterable[Atom]) -> Sum:
     return frozenset((atom, 1) for atom in atoms)
 
 
-def is_zero(content: Content) -> bool:
+def is_zero(content: CellSums) -> bool:
     """Whether there is nothing in any cell."""
     return not any(content.cells)
 
 
-def sizes(content: Content) -> tuple[int, ...]:
+def sizes(content: CellSums) -> tuple[int, ...]:
     """Elements along each dim."""
     return tuple(map(sum, content.lengths))
 
@@ -50,7 +50,7 @@ def starts(lengths: Lengths) -> Iterator[tuple[int, ...]]:
     return product(*(accumulate(line[:-1], initial=0) for line in lengths))
 
 
-def finer(content: Content, cuts: Iterable[frozenset[int]]) -> Content:
+def finer(content: CellSums, cuts: Iterable[frozenset[int]]) -> CellSums:
     """The same, cut at more elements of each dim."""
     dims = []
     for line, more in zip(content.lengths, cuts, strict=True):
@@ -66,7 +66,7 @@ def finer(content: Content, cuts: Iterable[frozenset[int]]) -> Content:
         )
         away = tuple(at - start for at, start in zip(corner, around, strict=True))
         cells.append(moved(old[around], away) if any(away) else old[around])
-    return Content(tuple(tuple(b - a for a, b in pairwise(line)) for line in dims), tuple(cells))
+    return CellSums(tuple(tuple(b - a for a, b in pairwise(line)) for line in dims), tuple(cells))
 
 
 def moved(cell: Sum, away: tuple[int, ...]) -> Sum:
@@ -83,7 +83,7 @@ def _moved(atom: Atom, away: tuple[int, ...]) -> Atom:
     return (source, tensor, tuple(a + b for a, b in zip(corner, away, strict=True)))
 
 
-def alike(contents: list[Content]) -> list[Content] | None:
+def alike(contents: list[CellSums]) -> list[CellSums] | None:
     """The same contents with the same cells; None if they have other sizes."""
     formed = [content for content in contents if not is_zero(content)]
     if len({sizes(content) for content in formed}) > 1:
@@ -94,12 +94,12 @@ def alike(contents: list[Content]) -> list[Content] | None:
         formed = [finer(content, cuts) for content in formed]
     if not formed:
         return contents
-    blank = Content(formed[0].lengths, (EMPTY,) * len(formed[0].cells))
+    blank = CellSums(formed[0].lengths, (EMPTY,) * len(formed[0].cells))
     rest = iter(formed)
     return [blank if is_zero(content) else next(rest) for content in contents]
 
 
-def same(one: Content, other: Content) -> bool:
+def same(one: CellSums, other: CellSums) -> bool:
     """Whether two blocks hold the same."""
     if is_zero(one) or is_zero(other):
         return is_zero(one) and is_zero(other)
@@ -107,7 +107,7 @@ def same(one: Content, other: Content) -> bool:
     return both is not None and both[0].cells == both[1].cells
 
 
-def combined(reduction: str, contents: Iterable[Content]) -> Content:
+def combined(reduction: str, contents: Iterable[CellSums]) -> CellSums:
     """Their sum, or the largest or smallest, cell by cell; blocks of other sizes make no sense."""
     given = list(contents)
     if reduction == "sum":
@@ -117,9 +117,9 @@ def combined(reduction: str, contents: Iterable[Content]) -> Content:
     formed = alike(given)
     if formed is None:
         senseless: Atom = ("of other sizes", frozenset(given), ())
-        return Content((), (single([senseless]),))
+        return CellSums((), (single([senseless]),))
     columns = zip(*(content.cells for content in formed), strict=True)
-    return Content(formed[0].lengths, tuple(reduced(reduction, cells) for cells in columns))
+    return CellSums(formed[0].lengths, tuple(reduced(reduction, cells) for cells in columns))
 
 
 def reduced(reduction: str, cells: Iterable[Sum]) -> Sum:
@@ -155,7 +155,7 @@ def atoms(cell: Sum) -> Iterator[Atom]:
             yield atom
 
 
-def piece(content: Content, box: Iterable[tuple[int, int]]) -> Content:
+def piece(content: CellSums, box: Iterable[tuple[int, int]]) -> CellSums:
     """The part of a block that lies in a box, counted from the block's first element."""
     sides = list(box)
     cut = finer(content, [frozenset(side) for side in sides])
@@ -164,7 +164,7 @@ def piece(content: Content, box: Iterable[tuple[int, int]]) -> Content:
         for corner, cell in zip(starts(cut.lengths), cut.cells, strict=True)
         if all(first <= at < end for at, (first, end) in zip(corner, sides, strict=True))
     )
-    return Content(
+    return CellSums(
         tuple(
             tuple(b - a for a, b in pairwise(_ends(line)) if first <= a < end)
             for line, (first, end) in zip(cut.lengths, sides, strict=True)
@@ -177,7 +177,7 @@ def _ends(line: tuple[int, ...]) -> list[int]:
     return list(accumulate(line, initial=0))
 
 
-def whole(parts: list[tuple[tuple[int, ...], Content]]) -> Content:
+def whole(parts: list[tuple[tuple[int, ...], CellSums]]) -> CellSums:
     """Blocks put together, each with its place; they fill a box."""
     ends: list[set[int]] = [{0} for _ in parts[0][0]]
     for place, content in parts:
@@ -191,4 +191,4 @@ def whole(parts: list[tuple[tuple[int, ...], Content]]) -> Content:
         for corner, cell in zip(starts(fine.lengths), fine.cells, strict=True):
             cells[tuple(a + b for a, b in zip(place, corner, strict=True))] = cell
     lengths = tuple(tuple(b - a for a, b in pairwise(sorted(dim))) for dim in ends)
-    return Content(lengths, tuple(cells[corner] for corner in sorted(cells)))
+    return CellSums(lengths, tuple(cells[corner] for corner in sorted(cells)))

@@ -32,14 +32,14 @@ from primepar.schedule.program import (
     Send,
 )
 from primepar.verify.explorer.collectives import gets, gives, members
-from primepar.verify.explorer.names import Names
+from primepar.verify.explorer.names import BlockNames
 
 
 class UnknownError(Exception):
     """The program does not tell how many elements a block has."""
 
 
-def judge_counts(names: Names) -> tuple[set[str], set[str]]:
+def judge_counts(names: BlockNames) -> tuple[set[str], set[str]]:
     """Those of memory and traffic that fail, and those that nobody can tell."""
     failed, unknown = set(), set()
     for name, wrong in (("memory", _is_over), ("traffic", _is_unequal)):
@@ -50,14 +50,14 @@ def judge_counts(names: Names) -> tuple[set[str], set[str]]:
     return failed, unknown
 
 
-def _elements(names: Names, block: str) -> int:
+def _elements(names: BlockNames, block: str) -> int:
     count = names.meaning.elements(block)
     if count is None:
         raise UnknownError
     return count
 
 
-def _is_over(names: Names) -> bool:
+def _is_over(names: BlockNames) -> bool:
     bound = names.program.memory
     if bound is None:
         return False
@@ -70,7 +70,7 @@ def _is_over(names: Names) -> bool:
     )
 
 
-def _alive(names: Names, rank: int) -> Iterator[tuple[set[str], set[str]]]:
+def _alive(names: BlockNames, rank: int) -> Iterator[tuple[set[str], set[str]]]:
     """Blocks on the device and on the host, at the start and after every instruction."""
     device, host = _start(names, rank)
     yield device, host
@@ -87,7 +87,7 @@ def _alive(names: Names, rank: int) -> Iterator[tuple[set[str], set[str]]]:
         yield device, host
 
 
-def _start(names: Names, rank: int) -> tuple[set[str], set[str]]:
+def _start(names: BlockNames, rank: int) -> tuple[set[str], set[str]]:
     """What is there at first; without `initial`, what is used and not brought before."""
     if names.program.initial is not None:
         return set(names.program.initial[rank]), set()
@@ -137,7 +137,7 @@ def _used(node: Instruction, rank: int) -> tuple[str, ...]:
             return ()
 
 
-def _is_unequal(names: Names) -> bool:
+def _is_unequal(names: BlockNames) -> bool:
     roots = _roots(names)
     return any(
         Fraction(told) != sum(_leaving(names, rank, roots), Fraction(0))
@@ -145,7 +145,7 @@ def _is_unequal(names: Names) -> bool:
     )
 
 
-def _roots(names: Names) -> dict[tuple[object, int], str]:
+def _roots(names: BlockNames) -> dict[tuple[object, int], str]:
     """(communicator and ranks, number of the call) -> the block that its root broadcasts."""
     roots: dict[tuple[object, int], str] = {}
     for rank, nodes in enumerate(names.program.programs):
@@ -166,7 +166,9 @@ def _numbered(nodes: tuple[Instruction, ...]) -> Iterator[tuple[int, Instruction
         yield number, node
 
 
-def _leaving(names: Names, rank: int, roots: dict[tuple[object, int], str]) -> Iterator[Fraction]:
+def _leaving(
+    names: BlockNames, rank: int, roots: dict[tuple[object, int], str]
+) -> Iterator[Fraction]:
     """Elements that leave a rank, instruction by instruction."""
     for number, node in _numbered(names.program.programs[rank]):
         match node:
@@ -181,7 +183,7 @@ def _leaving(names: Names, rank: int, roots: dict[tuple[object, int], str]) -> I
                 yield _by_collective(names, rank, node, passed)
 
 
-def _by_collective(names: Names, rank: int, node: Collective, passed: str | None) -> Fraction:
+def _by_collective(names: BlockNames, rank: int, node: Collective, passed: str | None) -> Fraction:
     """What one member of a ring, of a chain or of direct messages sends."""
     count, own = len(node.group), node.group.index(rank)
     match node:

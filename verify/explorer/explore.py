@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from primepar.schedule.program import Program
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 from primepar.verify.explorer.counts import judge_counts
-from primepar.verify.explorer.judge import STATIC, asked, judge_coverage, judge_end
 from primepar.verify.explorer.machine import Machine
+from primepar.verify.explorer.properties import STATIC, asked, judge_coverage, judge_end
 
 MOST_STATES = 200_000
 

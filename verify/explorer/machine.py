@@ -16,7 +16,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.verify.explorer.blocks import Blocks
+from primepar.verify.explorer.blocks import RankMemories
 from primepar.verify.explorer.collectives import (
     Call,
     agree,
@@ -26,13 +26,13 @@ from primepar.verify.explorer.collectives import (
     members,
     results,
 )
-from primepar.verify.explorer.contents import ZERO, Content
-from primepar.verify.explorer.names import Names
+from primepar.verify.explorer.contents import ZERO, CellSums
+from primepar.verify.explorer.names import BlockNames
 from primepar.verify.explorer.state import Channel, Flight, Key, RankState, Side
 
 
 @dataclass
-class Machine(Blocks):
+class Machine(RankMemories):
     """One state; `go` and `carry` are its moves."""
 
     sides: dict[Channel, tuple[list[Side], list[Side]]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Machine(Blocks):
     @classmethod
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
-        machine = cls(Names(program), buffered, [RankState() for _ in range(program.ranks)])
+        machine = cls(BlockNames(program), buffered, [RankState() for _ in range(program.ranks)])
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._bring(rank, block)
@@ -215,7 +215,7 @@ class Machine(Blocks):
             self._fly(rank, node.request, Flight(reads, writes, len(calls), node=node))
         calls.append((node, given))
 
-    def _met(self, key: Key, number: int) -> dict[int, list[Content]] | None:
+    def _met(self, key: Key, number: int) -> dict[int, list[CellSums]] | None:
         """What each member gives to a call, once all have made the same one."""
         calls = self.calls[key]
         met = {member: calls.get(member, [])[number : number + 1] for member in key[1]}

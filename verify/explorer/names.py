@@ -12,7 +12,7 @@ from primepar.schedule.program import Compute, Program
 from primepar.verify.explorer.contents import (
     EMPTY,
     Atom,
-    Content,
+    CellSums,
     Lengths,
     Sum,
     atoms,
@@ -37,7 +37,7 @@ def cells_of(grid: Mapping[str, int]) -> Iterator[Cell]:
         yield tuple(sorted(zip(grid, index, strict=True)))
 
 
-class Names:
+class BlockNames:
     """The names of one program: where blocks lie, and what should be in them."""
 
     def __init__(self, program: Program) -> None:
@@ -89,26 +89,26 @@ class Names:
         ]
         return len(set(found)) < len(found)
 
-    def datum(self, block: str) -> Content:
+    def datum(self, block: str) -> CellSums:
         """What a block holds that the program did not make."""
         found, (lengths, corners) = self.meaning.place(block), self.cells(block)
         tensor = block if found is None else found.tensor
         source = "own" if self.maker(block) is None else "before"
         source = source if found else "loose"
-        return Content(lengths, tuple(single([(source, tensor, corner)]) for corner in corners))
+        return CellSums(lengths, tuple(single([(source, tensor, corner)]) for corner in corners))
 
-    def blank(self, block: str) -> Content:
+    def blank(self, block: str) -> CellSums:
         """Zeros of a block's size."""
         lengths, corners = self.cells(block)
-        return Content(lengths, (EMPTY,) * len(corners))
+        return CellSums(lengths, (EMPTY,) * len(corners))
 
-    def product(self, phase: Phase, cell: Cell) -> Content:
+    def product(self, phase: Phase, cell: Cell) -> CellSums:
         """What one sub-operator makes."""
         written, source = phase.writes.block(dict(cell)), (phase.name, _told(phase, cell))
         lengths, corners = self.cells(written)
         found = self.meaning.place(written)
         assert found is not None
-        return Content(
+        return CellSums(
             lengths, tuple(single([(source, found.tensor, corner)]) for corner in corners)
         )
 
@@ -131,7 +131,7 @@ class Names:
             if isinstance(node, Compute) and node.phase == phase.name and node.sub_operator:
                 yield cell_of(node.sub_operator)
 
-    def due(self, block: str, before: frozenset[tuple[str, Corner]]) -> Content:
+    def due(self, block: str, before: frozenset[tuple[str, Corner]]) -> CellSums:
         """What a block must hold: its own data, or every product once and what was there before."""
         phase = self.maker(block)
         if phase is None:
@@ -145,16 +145,16 @@ class Names:
                 terms.append(("before", found.tensor, corner))
             sums = [single([term]) for term in terms]
             cells.append(reduced(phase.reduction, sums) if sums else EMPTY)
-        return Content(lengths, tuple(cells))
+        return CellSums(lengths, tuple(cells))
 
-    def is_part(self, got: Content, due: Content) -> bool:
+    def is_part(self, got: CellSums, due: CellSums) -> bool:
         """Whether these are terms that are due, each in its cell, some missing or too often."""
         if got.lengths != due.lengths:
             return not any(got.cells)
         pairs = zip(got.cells, due.cells, strict=True)
         return all(set(atoms(have)) <= set(atoms(want)) for have, want in pairs)
 
-    def is_one_kind(self, content: Content, box: Box) -> bool:
+    def is_one_kind(self, content: CellSums, box: Box) -> bool:
         """Whether all cells of a block are sums of the same parts of the same tensors."""
         corner = tuple(first for first, _ in box)
         kinds = {

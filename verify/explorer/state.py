@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from primepar.schedule.program import Collective
-from primepar.verify.explorer.contents import Content
+from primepar.verify.explorer.contents import CellSums
 
 Channel = tuple[int, int, str]
 Key = tuple[str, tuple[int, ...]]
@@ -19,7 +19,7 @@ class Side:
     rank: int
     block: str
     tag: int
-    payload: Content | None = None
+    payload: CellSums | None = None
 
 
 class Flight(NamedTuple):
@@ -38,8 +38,8 @@ class RankState:
 
     at: int = 0
     inside: bool = False
-    memory: dict[str, Content] = field(default_factory=dict)
-    host: dict[str, Content] = field(default_factory=dict)
+    memory: dict[str, CellSums] = field(default_factory=dict)
+    host: dict[str, CellSums] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     flying: dict[str | int, Flight] = field(default_factory=dict)
     phase: str | None = None

@@ -14,12 +14,12 @@ from functools import cached_property
 from itertools import combinations
 
 from primepar.schedule.primitive import ANY
-from primepar.verify.formulas.alive import Life, Moment
-from primepar.verify.formulas.amount import Case, broken, doubtful
-from primepar.verify.formulas.blocks import Block, Blocks, overlap
+from primepar.verify.formulas.block_sets import Block, BlockSets, overlap
+from primepar.verify.formulas.liveness import Life, Moment
 from primepar.verify.formulas.polynomial import Polynomial, Range, cancelled
-from primepar.verify.primitive import terms
-from primepar.verify.primitive.symbol import Term
+from primepar.verify.formulas.symbolic_amount import ConditionalRatio, broken, doubtful
+from primepar.verify.primitive import z3_terms as terms
+from primepar.verify.primitive.z3_symbols import Term
 
 LONGEST_ALONE = 3
 """A side is looked at on its own below this length."""
@@ -27,7 +27,7 @@ Pair = tuple[int, int, int]
 """Two boxes of a tensor, by their places."""
 
 
-def counters(blocks: Blocks, held: list[Case]) -> Iterator[tuple[str, Term]]:
+def counters(blocks: BlockSets, held: list[ConditionalRatio]) -> Iterator[tuple[str, Term]]:
     """Claims, each with what a counterexample satisfies."""
     for moment in Life(blocks).moments():
         text = f"{moment.text}: at most as much is alive as the formula says"
@@ -38,14 +38,14 @@ def counters(blocks: Blocks, held: list[Case]) -> Iterator[tuple[str, Term]]:
 class Count:
     """How much is alive at one moment."""
 
-    blocks: Blocks
+    blocks: BlockSets
     moment: Moment
 
-    def beyond(self, held: list[Case]) -> Term:
+    def beyond(self, held: list[ConditionalRatio]) -> Term:
         """What a counterexample satisfies to: the formula gives as much as is alive, or more."""
         return terms.Or(*self._broken(held, self.moment.known))
 
-    def _broken(self, held: list[Case], known: Range) -> list[Term]:
+    def _broken(self, held: list[ConditionalRatio], known: Range) -> list[Term]:
         """Counterexamples, short sides on their own only where that helps."""
         always = frozenset(pair for pair, term in self.conditions.items() if terms.TRUE.eq(term))
         during = terms.And(self.during, known.term())
@@ -64,7 +64,7 @@ class Count:
         parts = known.split((chosen or short)[0])
         return [wrong for part in parts for wrong in self._broken(held, part)]
 
-    def _cases(self, held: list[Case], known: Range, during: Term) -> Iterator[Term]:
+    def _cases(self, held: list[ConditionalRatio], known: Range, during: Term) -> Iterator[Term]:
         for truths in self.blocks.cases(during, list(self.conditions.values())):
             case = dict(zip(self.conditions, truths, strict=True))
             met = frozenset(pair for pair, one in case.items() if one)
@@ -121,7 +121,7 @@ def _common(boxes: Sequence[Block]) -> Block:
     }  # fmt: skip
 
 
-def copies(blocks: Blocks) -> str:
+def copies(blocks: BlockSets) -> str:
     """How often each of I, W and O is there at rest, `copies at rest: I 1, W d, O 1`."""
     parts = []
     for tensor, step in (("I", 0), ("W", 0), ("O", blocks.last)):

@@ -13,7 +13,7 @@ from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
 
-from primepar.verify.primitive import terms
+from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.affine import Affine, sum_text
 
 Monomial = tuple[str, ...]

@@ -14,15 +14,15 @@ from primepar.schedule.expression import Number
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import formula
 from primepar.verify.counterexample.primitive import of_primitive
-from primepar.verify.deadline import UndecidedError
-from primepar.verify.formulas.amount import Case
-from primepar.verify.formulas.blocks import Blocks
+from primepar.verify.deadline import UnansweredError
+from primepar.verify.formulas.block_sets import BlockSets
 from primepar.verify.formulas.memory import copies, counters
-from primepar.verify.formulas.traffic import Traffic
-from primepar.verify.primitive import terms
-from primepar.verify.primitive.question import smallest_model
-from primepar.verify.primitive.search import fault_at, smallest_faults
-from primepar.verify.primitive.symbol import Term
+from primepar.verify.formulas.symbolic_amount import ConditionalRatio
+from primepar.verify.formulas.traffic import SentSets
+from primepar.verify.primitive import z3_terms as terms
+from primepar.verify.primitive.smallest_mesh import fault_at, smallest_faults
+from primepar.verify.primitive.z3_question import smallest_model
+from primepar.verify.primitive.z3_symbols import Term
 from primepar.verify.report import PropertyResult
 
 FORMULAS = {"memory": "held", "traffic": "sent"}
@@ -36,7 +36,7 @@ def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterato
     The number of `slices` is that of the proof of correctness; Z3 is asked until `end`, a time of
     `perf_counter`. Raises `PrimitiveError` if a formula cannot be called, or not with numbers.
     """
-    blocks = Blocks(primitive, slices, end)
+    blocks = BlockSets(primitive, slices, end)
     for property_, method in FORMULAS.items():
         start = perf_counter()
         try:
@@ -48,11 +48,11 @@ def formula_results(primitive: Primitive, slices: Slices, end: float) -> Iterato
             yield _result(blocks, property_, traced, start)
 
 
-def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> PropertyResult:
+def _result(blocks: BlockSets, property_: str, traced: Number, start: float) -> PropertyResult:
     hint = None
     try:
         reason, hint = _failure(blocks, property_, blocks.amount(traced))
-    except (PrimitiveError, UndecidedError) as error:
+    except (PrimitiveError, UnansweredError) as error:
         reason = str(error)
     if reason is None:
         note = copies(blocks) if property_ == "memory" else None
@@ -68,9 +68,11 @@ def _result(blocks: Blocks, property_: str, traced: Number, start: float) -> Pro
     return PropertyResult(property_, "refuted", seconds, found.sentence, details=details)
 
 
-def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | None, Sides | None]:
+def _failure(
+    blocks: BlockSets, property_: str, cases: list[ConditionalRatio]
+) -> tuple[str | None, Sides | None]:
     """Why a formula is not proved, None if it is; and the smallest sides that break a claim."""
-    claims = counters(blocks, cases) if property_ == "memory" else Traffic(blocks).counters(cases)
+    claims = counters(blocks, cases) if property_ == "memory" else SentSets(blocks).counters(cases)
     for text, counter in claims:
         if not terms.FALSE.eq(counter) and not blocks.is_never(counter):
             sides = _smallest(blocks, counter)
@@ -80,14 +82,14 @@ def _failure(blocks: Blocks, property_: str, cases: list[Case]) -> tuple[str | N
     return None, None
 
 
-def _smallest(blocks: Blocks, counter: Term) -> Sides | None:
+def _smallest(blocks: BlockSets, counter: Term) -> Sides | None:
     """The sides of a counterexample with the smallest sum; None if Z3 finds none in time."""
     solver = blocks.solver
     solver.push()
     try:
         solver.add(counter)
         model = smallest_model(solver, blocks.space, blocks.deadline)
-    except UndecidedError:
+    except UnansweredError:
         return None
     finally:
         solver.pop()

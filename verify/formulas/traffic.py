@@ -14,25 +14,25 @@ from collections.abc import Iterator
 from primepar.schedule.expression import Number, negated
 from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PRODUCTS, Phase
-from primepar.verify.formulas.amount import Case, broken, doubtful
-from primepar.verify.formulas.blocks import Block, Blocks, Condition, either
+from primepar.verify.formulas.block_sets import Block, BlockSets, Condition, either
+from primepar.verify.formulas.cardinality import BlockSet, Ones, Which, subsets
+from primepar.verify.formulas.partial_sums import PartialSums, SumFate, kind
 from primepar.verify.formulas.polynomial import Polynomial, Range
-from primepar.verify.formulas.sets import BlockSet, Ones, Which, subsets
-from primepar.verify.formulas.sums import Kind, PartialSums, kind
-from primepar.verify.primitive import terms
-from primepar.verify.primitive.symbol import Term
+from primepar.verify.formulas.symbolic_amount import ConditionalRatio, broken, doubtful
+from primepar.verify.primitive import z3_terms as terms
+from primepar.verify.primitive.z3_symbols import Term
 
 
-class Traffic:
+class SentSets:
     """What is sent: of each of `sets` so many times the blocks, and of tensors so many `more`."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: BlockSets) -> None:
         self.blocks, self.here, self.homes = blocks, blocks.here, blocks.homes
         self.devices = blocks.product(*blocks.lengths.values())
         self.sets: list[tuple[int, BlockSet]] = []
         self.more: list[tuple[str, Polynomial]] = []
 
-    def counters(self, sent: list[Case]) -> Iterator[tuple[str, Term]]:
+    def counters(self, sent: list[ConditionalRatio]) -> Iterator[tuple[str, Term]]:
         """Claims, each with what a counterexample satisfies.
 
         What is counted is what there is; the formula gives what is counted.
@@ -51,7 +51,9 @@ class Traffic:
             for _, counted in self.sets:
                 differs = self.blocks.term(counted.differs(ones))
                 yield f"{counted.text}: as many as the rule says", terms.And(known.term(), differs)
-            every = [Case(facts, top * self.devices, bottom) for facts, top, bottom in sent]
+            every = [
+                ConditionalRatio(facts, top * self.devices, bottom) for facts, top, bottom in sent
+            ]
             wrong = doubtful(every, operator.eq, self.total(ones), known)
             text = "the blocks that leave all devices are as many elements as devices times sent"
             yield text, broken(wrong, known)
@@ -122,7 +124,7 @@ class Traffic:
     def _sum(self, phase: Phase, tensor: str) -> Iterator[tuple[str, Term]]:
         """Parts of sums that leave a device, and what is reduced over several in the end."""
         blocks = self.blocks
-        passes = not self.homes and kind(blocks, phase) is Kind.MOVES
+        passes = not self.homes and kind(blocks, phase) is SumFate.MOVES
 
         def leaves(step: Number, block: Block) -> Condition:
             stays = blocks.adds(phase, self.here, step + 1, block)

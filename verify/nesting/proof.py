@@ -14,15 +14,15 @@ from itertools import product
 from math import prod
 from time import perf_counter
 
+from primepar.certify.certificate_format import SequenceCertificate
 from primepar.certify.claims import PROPERTIES
-from primepar.certify.format import SequenceCertificate
 from primepar.errors import SymbolicError
 from primepar.schedule.movement import Movement
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample.primitive import of_mesh
 from primepar.verify.primitive.proof import Proof, prove
-from primepar.verify.primitive.search import FAULTS, MOST_DEVICES_AFTER, MeshFault
+from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER, MeshFault
 from primepar.verify.report import PropertyResult, Report
 
 LONGEST_SIDE, MOST_DEVICES = 4, 36

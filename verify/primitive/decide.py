@@ -14,10 +14,10 @@ from time import perf_counter
 
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
-from primepar.verify.deadline import UndecidedError
-from primepar.verify.primitive.mesh import Point, choices
-from primepar.verify.primitive.question import Questions
+from primepar.verify.deadline import UnansweredError
+from primepar.verify.primitive.claims_on_mesh import Point, choices
 from primepar.verify.primitive.witness import Found, NoWitnessError, Points, find
+from primepar.verify.primitive.z3_question import Questions
 
 LONGEST = 5
 """Sides of the meshes on which expressions are found first."""
@@ -64,7 +64,7 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
         point, reason = None, None
         try:
             found, point = _decided(claim, questions, meshes)
-        except (SymbolicError, UndecidedError) as error:
+        except (SymbolicError, UnansweredError) as error:
             reason = str(error)
         yield Decision(claim, perf_counter() - start, found, point, reason)
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from primepar.certify.cases import Answer
+from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import PROPERTIES, Subject
-from primepar.certify.format import PrimitiveCertificate, map_texts
 from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import STANDS_ON
 from primepar.verify.certificate.answers import answers
-from primepar.verify.deadline import UndecidedError, deadline
+from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.formulas.proof import formula_results
 from primepar.verify.primitive.decide import Decision, decisions
-from primepar.verify.primitive.refute import Fault, faults
-from primepar.verify.primitive.slices import slices_of
+from primepar.verify.primitive.refutation import Refutation, faults
+from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
 
 
@@ -115,7 +115,7 @@ def _certified(decision: Decision, end: float) -> tuple[Answer, ...] | None:
             given = answers(lambda case: holds(claim, found, case))
         texts = {name: str(node) for name, node in found.items()}
         certify_claim(claim, texts, given)
-    except (CertificateError, ClaimError, UndecidedError):
+    except (CertificateError, ClaimError, UnansweredError):
         return None
     return given
 
@@ -149,7 +149,7 @@ def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
 
 
 def _result(
-    proof: Proof, name: str, decided: list[Decision], fault: Fault | None
+    proof: Proof, name: str, decided: list[Decision], fault: Refutation | None
 ) -> PropertyResult:
     seconds = sum(proof.seconds[each.claim.name] for each in decided)
     failed = next((each for each in decided if not each.is_proved), None)

@@ -25,8 +25,8 @@ from primepar.certify.cases import Case
 from primepar.certify.claims import Claim
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import Condition, Number, evaluate, every, name
-from primepar.schedule.form import Form
-from primepar.verify.primitive.mesh import Array, Point, choices, column, grid, limits
+from primepar.schedule.polynomial_form import Form
+from primepar.verify.primitive.claims_on_mesh import Array, Point, choices, column, grid, limits
 
 Found = dict[str, Number]
 """An expression for every name that is to be found."""

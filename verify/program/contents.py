@@ -25,14 +25,14 @@ Source = tuple[str, Key]
 `LOOSE` if no tensor has it."""
 
 
-class Part(NamedTuple):
+class Summand(NamedTuple):
     """One summand of a block."""
 
     source: Source
     place: Place
 
 
-class Choice(NamedTuple):
+class Extremum(NamedTuple):
     """The largest or smallest of some sums."""
 
     reduction: Reduction
@@ -51,7 +51,7 @@ class Content:
 
     __slots__ = ("_flat", "_of", "_reduction")
 
-    def __init__(self, reduction: Reduction, of: tuple[Content | Part, ...]) -> None:
+    def __init__(self, reduction: Reduction, of: tuple[Content | Summand, ...]) -> None:
         self._reduction, self._of = reduction, of
         self._flat: Sum | None = None
 
@@ -63,7 +63,7 @@ class Content:
         return content
 
     @classmethod
-    def one(cls, part: Part) -> Content:
+    def one(cls, part: Summand) -> Content:
         """A single part."""
         return cls("sum", (part,))
 
@@ -88,7 +88,7 @@ class Content:
         ready: list[Content] = [self]
         for above in ready:
             for content in above._of:
-                if isinstance(content, Part):
+                if isinstance(content, Summand):
                     _add(total, content.place, ((content.source, 1),), often[id(above)])
                     continue
                 at = id(content)
@@ -108,7 +108,7 @@ class Content:
         ready: list[Content] = [self]
         for above in in_time(ready):
             for content in above._of:
-                if isinstance(content, Part):
+                if isinstance(content, Summand):
                     continue
                 at = id(content)
                 uses[at] = uses.get(at, 0) + 1
@@ -160,14 +160,14 @@ def _chosen(parts: Sum, reduction: Reduction) -> frozenset[Sum]:
 
 
 def _choice_of(reduction: Reduction, sums: Iterable[Sum]) -> Sum:
-    return frozenset(((Choice(reduction, frozenset(sums)), ONCE),))
+    return frozenset(((Extremum(reduction, frozenset(sums)), ONCE),))
 
 
-def reduced(reduction: Reduction, contents: Iterable[Content | Part]) -> Content:
+def reduced(reduction: Reduction, contents: Iterable[Content | Summand]) -> Content:
     """The sum of some contents, or the largest or smallest."""
     if reduction == "sum":
         return Content(reduction, tuple(contents))
-    return Content(reduction, tuple([Content.one(each) if type(each) is Part else each
+    return Content(reduction, tuple([Content.one(each) if type(each) is Summand else each
                                      for each in contents]))  # fmt: skip
 
 
@@ -178,23 +178,23 @@ def made_of(place: Place, terms: Terms, reduction: Reduction) -> Sum:
     return _choice_of(reduction, [frozenset(((place, frozenset((term,))),)) for term in terms])
 
 
-def parts_of(content: Sum) -> Counter[Part]:
+def parts_of(content: Sum) -> Counter[Summand]:
     """How often each part is in a sum, those that a choice is among counted too."""
-    found: Counter[Part] = Counter()
+    found: Counter[Summand] = Counter()
     for where, terms in in_time(content):
-        if isinstance(where, Choice):
+        if isinstance(where, Extremum):
             for one in where.of:
                 found.update(parts_of(one))
             continue
         for source, times in terms:
             assert source is not None
-            found[Part(source, where)] += times
+            found[Summand(source, where)] += times
     return found
 
 
 def _places(content: Sum) -> Iterator[Place]:
     for where, _ in in_time(content):
-        if isinstance(where, Choice):
+        if isinstance(where, Extremum):
             for one in where.of:
                 yield from _places(one)
         else:
@@ -238,8 +238,8 @@ def _each(content: Sum, change: Callable[[Place], Place]) -> Sum:
     """A sum with its parts elsewhere. What `fits` is moved by one distance, so no two meet."""
     return frozenset(
         (
-            Choice(where.reduction, frozenset(_each(one, change) for one in where.of))
-            if isinstance(where, Choice)
+            Extremum(where.reduction, frozenset(_each(one, change) for one in where.of))
+            if isinstance(where, Extremum)
             else change(where),
             terms,
         )

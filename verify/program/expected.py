@@ -14,9 +14,9 @@ from primepar.verify.program.contents import (
     LOOSE,
     OWN,
     Content,
-    Part,
     Source,
     Sum,
+    Summand,
     Terms,
     made_of,
 )
@@ -64,7 +64,7 @@ class Expected:
     def _datum(self, block: str) -> Content:
         found = self.meaning.place(block)
         source: Source = OWN if self.meaning.maker(block) is None else BEFORE
-        part = Part(source, found) if found else Part(LOOSE, Place(block, ()))
+        part = Summand(source, found) if found else Summand(LOOSE, Place(block, ()))
         return Content.flat(made_of(part.place, frozenset(((part.source, 1),)), "sum"))
 
     def sum(self, block: str) -> Sum:

@@ -31,17 +31,17 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.signature import Bound
-from primepar.verify.deadline import UndecidedError, in_time
+from primepar.verify.deadline import UnansweredError, in_time
 from primepar.verify.program.races import touched
 
 MOST_NAMED = 4
 
 
 def elements(meaning: Meaning, block: str) -> int:
-    """Elements of a block. Raises `UndecidedError` where the program does not tell."""
+    """Elements of a block. Raises `UnansweredError` where the program does not tell."""
     size = meaning.elements(block)
     if size is None:
-        raise UndecidedError(
+        raise UnansweredError(
             f"the elements of {block} are not known: give the shape of the operator, "
             "or the cuts of its tensor in tensors"
         )
@@ -80,7 +80,7 @@ Held = dict[str, int | None]
 """Block -> its elements; None where the program does not tell."""
 
 
-class Alive(NamedTuple):
+class LiveElements(NamedTuple):
     """What is alive on a rank after an instruction; before the first one, `at` is -1."""
 
     at: int
@@ -127,7 +127,7 @@ class Memory:
         return "; ".join([*parts, *(["copies at rest: " + ", ".join(copies)] if copies else [])])
 
     def peaks(self, where: Literal["device", "host"]) -> list[int]:
-        """Most elements alive at once on every rank. Raises `UndecidedError` if not told."""
+        """Most elements alive at once on every rank. Raises `UnansweredError` if not told."""
         return [
             max(self._total(getattr(alive, where)) for alive in self.follow(rank))
             for rank in range(self.program.ranks)
@@ -149,12 +149,12 @@ class Memory:
             if all(self.meaning.elements(block) is not None for block in blocks)
         }
 
-    def follow(self, rank: int) -> Iterator[Alive]:
+    def follow(self, rank: int) -> Iterator[LiveElements]:
         """What is alive before the first instruction of a rank, and after each that changes it."""
         instructions = self.program.programs[rank]
         here, there = self._start(rank)
         device, host = self._sized(here), self._sized(there)
-        yield Alive(-1, device, host)
+        yield LiveElements(-1, device, host)
         for index, instruction in enumerate(in_time(instructions)):
             match instruction:
                 case Free(block=block):
@@ -178,7 +178,7 @@ class Memory:
                     if not new:
                         continue
                     device.update(self._sized(new))
-            yield Alive(index, device, host)
+            yield LiveElements(index, device, host)
 
     def _start(self, rank: int) -> tuple[list[str], list[str]]:
         """Blocks on the device and on the host: as told, or those that are used before written."""
@@ -198,7 +198,7 @@ class Memory:
         return {block: self.meaning.elements(block) for block in blocks}
 
     def _total(self, held: Held) -> int:
-        """Elements of some blocks together. Raises `UndecidedError` if one is not known."""
+        """Elements of some blocks together. Raises `UnansweredError` if one is not known."""
         return sum(elements(self.meaning, b) if n is None else n for b, n in held.items())
 
     def _sentence(self, rank: int, index: int, where: str, held: Held, limit: int) -> str:

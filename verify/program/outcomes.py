@@ -9,10 +9,10 @@ from itertools import product
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join, Program
 from primepar.verify.deadline import in_time
-from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Part, Sum, parts_of
+from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Sum, Summand, parts_of
 from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected
-from primepar.verify.program.flow import place
+from primepar.verify.program.matching import place
 from primepar.verify.program.values import (
     GONE,
     ON_HOST,
@@ -85,7 +85,7 @@ def _number(times: int) -> str:
     return str(times) if times <= MOST_COUNTED else f"more than {MOST_COUNTED}"
 
 
-def part_text(expected: Expected, part: Part) -> str:
+def part_text(expected: Expected, part: Summand) -> str:
     """How messages name a part: `forward product (M=0, N=1, K=0)`, or the block that it is of."""
     name, key = part.source
     block = expected.meaning.block_at(*part.place)
@@ -120,7 +120,7 @@ class Miscount:
         text = content_text(self.expected, got)
         return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
 
-    def _sentence(self, part: Part, name: str, counts: Counter[Part], held: str) -> str:
+    def _sentence(self, part: Summand, name: str, counts: Counter[Summand], held: str) -> str:
         times, due = counts[part], self.due[part]
         how = OFTEN.get(times) or f"{_number(times)} times"
         expected = f"expected {name} {OFTEN.get(due) or f'{_number(due)} times'}, got it {how}"

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 
+from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
-from primepar.verify.counterexample.data import Counterexample
 from primepar.verify.counterexample.program import of_program
-from primepar.verify.deadline import UndecidedError, deadline
+from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.program.coverage import cover
-from primepar.verify.program.flow import Flow
+from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
-from primepar.verify.program.waits import Waits
+from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import PropertyResult, Report
 
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
@@ -112,7 +112,7 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
             note = proof.leans_on_buffers()
         if wrong is None and name == "memory":
             note = proof.memory.note()
-    except UndecidedError as error:
+    except UnansweredError as error:
         return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
     except RecursionError:
         return PropertyResult(name, "unknown", perf_counter() - start, reason=NESTED)
@@ -127,7 +127,7 @@ def _details(proof: _Proof, name: str, wrong: str) -> Counterexample | None:
     """A counterexample as data, unless even its messages cannot be matched in time."""
     try:
         return of_program(proof.program, proof.flow, name, wrong)
-    except UndecidedError:
+    except UnansweredError:
         return None
 
 
@@ -142,8 +142,8 @@ class _Proof:
         return Meaning(self.program)
 
     @cached_property
-    def flow(self) -> Flow:
-        return Flow.of(self.program)
+    def flow(self) -> Matching:
+        return Matching.of(self.program)
 
     @cached_property
     def waits(self) -> Waits:
@@ -177,7 +177,7 @@ class _Proof:
 
     def _to_the_end(self, wrong: str | None) -> str | None:
         if wrong is None and not self.waits.finishes:
-            raise UndecidedError(STOPS)
+            raise UnansweredError(STOPS)
         return wrong
 
     def deadlock(self) -> str | None:

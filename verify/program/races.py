@@ -31,7 +31,7 @@ from primepar.schedule.program import (
 )
 from primepar.verify.deadline import in_time
 from primepar.verify.program.expected import meet
-from primepar.verify.program.flow import Flow, Operation, Post, place
+from primepar.verify.program.matching import Matching, MessageEnd, Operation, place
 
 
 @dataclass(frozen=True, order=True)
@@ -44,43 +44,43 @@ class Race:
     sentence: str
 
 
-class Touched(NamedTuple):
+class AccessedBlocks(NamedTuple):
     """Blocks that an instruction reads and writes (to free, evict or cut it up is to write it)."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
 
-def touched(instruction: Instruction, rank: int) -> Touched:
+def touched(instruction: Instruction, rank: int) -> AccessedBlocks:
     """What one instruction touches, the blocks of messages left out.
 
     A block that a collective takes and gives back is written, as it may not be read meanwhile.
     """
     match instruction:
         case Compute(reads=reads, accumulates=block):
-            return Touched((*reads, block), (block,))
+            return AccessedBlocks((*reads, block), (block,))
         case AllReduce(block=block):
-            return Touched((block,), (block,))
+            return AccessedBlocks((block,), (block,))
         case Reduce(block=block, root=root):
-            return Touched((block,), (block,) if rank == root else ())
+            return AccessedBlocks((block,), (block,) if rank == root else ())
         case Broadcast(block=block, root=root):
-            return Touched((block,), ()) if rank == root else Touched((), (block,))
+            return AccessedBlocks((block,), ()) if rank == root else AccessedBlocks((), (block,))
         case Cut(in_place=True) | Join(in_place=True):
             names = (instruction.block, *instruction.blocks)
-            return Touched(names[:1] if isinstance(instruction, Cut) else names[1:], names)
+            return AccessedBlocks(names[:1] if isinstance(instruction, Cut) else names[1:], names)
         case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
-            return Touched((block,), blocks)
+            return AccessedBlocks((block,), blocks)
         case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
-            return Touched(blocks, (block,))
+            return AccessedBlocks(blocks, (block,))
         case AllToAll(blocks=blocks, into=into):
-            return Touched(blocks, into)
+            return AccessedBlocks(blocks, into)
         case Alloc(block=block) | Free(block=block) | Fetch(block=block) | Evict(block=block):
-            return Touched((), (block,))
+            return AccessedBlocks((), (block,))
         case _:
-            return Touched((), ())
+            return AccessedBlocks((), ())
 
 
-def races(flow: Flow, meaning: Meaning) -> list[Race]:
+def races(flow: Matching, meaning: Meaning) -> list[Race]:
     """All races, smallest instruction index first; then what is never waited for."""
     leaked = set(flow.leaked)
     found = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
@@ -108,7 +108,7 @@ def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
 class _Flight(NamedTuple):
     """What uses a block in flight, and whether the block may not even be read."""
 
-    posted: Post | Operation
+    posted: MessageEnd | Operation
     gets: bool
 
 
@@ -116,7 +116,7 @@ _Flying = dict[str, list[_Flight]]
 """Flights of one rank by the block in flight."""
 
 
-def _of_rank(operations: list[Operation], leaked: set[Post | Operation]) -> Iterator[Race]:
+def _of_rank(operations: list[Operation], leaked: set[MessageEnd | Operation]) -> Iterator[Race]:
     flying: _Flying = {}
     for operation in in_time(operations):
         if not flying and _is_alone(operation):
@@ -148,7 +148,7 @@ def _is_alone(operation: Operation) -> bool:
     return len(set(blocks)) == len(blocks)
 
 
-def _land(flying: _Flying, posted: Post | Operation, blocks: Iterable[str]) -> None:
+def _land(flying: _Flying, posted: MessageEnd | Operation, blocks: Iterable[str]) -> None:
     for block in blocks:
         flying[block] = [flight for flight in flying[block] if flight.posted is not posted]
         if not flying[block]:
@@ -160,7 +160,7 @@ def _clashes(
     blocks: tuple[str, ...],
     how: str,
     flying: _Flying,
-    leaked: set[Post | Operation],
+    leaked: set[MessageEnd | Operation],
 ) -> Iterator[Race]:
     for block in blocks:
         for flight in flying.get(block, ()):
@@ -173,7 +173,9 @@ def _clashes(
                 yield Race(operation.index, operation.rank, block, sentence)
 
 
-def _mend(operation: Operation, posted: Post | Operation, leaked: set[Post | Operation]) -> str:
+def _mend(
+    operation: Operation, posted: MessageEnd | Operation, leaked: set[MessageEnd | Operation]
+) -> str:
     if posted.index == operation.index:
         return "two messages of one group need two blocks"
     if posted in leaked:
@@ -181,7 +183,7 @@ def _mend(operation: Operation, posted: Post | Operation, leaked: set[Post | Ope
     return f"move its wait for {_request(posted)!r} before this instruction, or use another block"
 
 
-def _leak(posted: Post | Operation) -> Race:
+def _leak(posted: MessageEnd | Operation) -> Race:
     sentence = (
         f"{place(posted)}: expected a wait for {_request(posted)!r}, got none before the request "
         "is posted again or the program ends: add the wait"
@@ -189,6 +191,6 @@ def _leak(posted: Post | Operation) -> Race:
     return Race(posted.index, posted.rank, _request(posted), sentence)
 
 
-def _request(posted: Post | Operation) -> str:
-    node = posted.message if isinstance(posted, Post) else posted.instruction
+def _request(posted: MessageEnd | Operation) -> str:
+    node = posted.message if isinstance(posted, MessageEnd) else posted.instruction
     return str(getattr(node, "request", ""))

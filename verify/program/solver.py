@@ -12,8 +12,8 @@ from typing import Any
 
 import z3
 
-from primepar.verify.answer import check_by
-from primepar.verify.deadline import UndecidedError, seconds_left
+from primepar.verify.deadline import UnansweredError, seconds_left
+from primepar.verify.z3_answer import check_by
 
 
 class Solver:
@@ -22,14 +22,14 @@ class Solver:
     def has_model(self, text: str) -> bool:
         """Whether the declarations and assertions of an SMT-LIB text can all be true.
 
-        Raises `UndecidedError` if Z3 cannot tell within the time limit.
+        Raises `UnansweredError` if Z3 cannot tell within the time limit.
         """
         return bool(self._check(self._solver(text)) == z3.sat)
 
     def smallest(self, name: str, limit: int, text: str) -> int | None:
         """Smallest integer `name` from 0 below `limit` that makes a text true, None if none does.
 
-        The text declares it. Raises `UndecidedError` as `has_model` does.
+        The text declares it. Raises `UnansweredError` as `has_model` does.
         """
         solver, number = self._solver(text), z3.Int(name)
         low, high = 0, limit
@@ -50,7 +50,7 @@ class Solver:
     def core(self, claims: Sequence[Any], assumptions: Sequence[Any]) -> set[str] | None:
         """Names of assumptions that cannot all hold, or None where they can.
 
-        Raises `UndecidedError` as `has_model` does.
+        Raises `UnansweredError` as `has_model` does.
         """
         solver = self._solver("")
         solver.add(*claims)
@@ -65,5 +65,5 @@ class Solver:
     def _check(self, solver: Any, *assumptions: Any) -> Any:
         found = check_by(solver, perf_counter() + seconds_left(), *assumptions)
         if found == z3.unknown:
-            raise UndecidedError(f"Z3 gave no answer in its time ({solver.reason_unknown()})")
+            raise UnansweredError(f"Z3 gave no answer in its time ({solver.reason_unknown()})")
         return found

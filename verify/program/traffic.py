@@ -21,13 +21,13 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 from primepar.verify.deadline import in_time
-from primepar.verify.program.flow import Flow, Operation
+from primepar.verify.program.matching import Matching, Operation
 from primepar.verify.program.memory import elements
 
 MOST_NAMED = 3
 
 
-def unequal(meaning: Meaning, flow: Flow) -> str | None:
+def unequal(meaning: Meaning, flow: Matching) -> str | None:
     """The first rank that other elements leave than `traffic` says; None if there is none."""
     for rank, told in enumerate(meaning.program.traffic or ()):
         expected = Fraction(told)
@@ -41,12 +41,12 @@ def unequal(meaning: Meaning, flow: Flow) -> str | None:
     return None
 
 
-def sent(meaning: Meaning, flow: Flow) -> Fraction:
+def sent(meaning: Meaning, flow: Matching) -> Fraction:
     """Elements that leave all ranks. Raises `UndecidedError` where a size is not known."""
     return sum((sent_by(meaning, flow, r) for r in range(meaning.program.ranks)), Fraction(0))
 
 
-def sent_by(meaning: Meaning, flow: Flow, rank: int) -> Fraction:
+def sent_by(meaning: Meaning, flow: Matching, rank: int) -> Fraction:
     """Elements that leave a rank. Raises `UndecidedError` where a size is not known."""
     return sum((count for count, _ in _sent(meaning, flow, rank)), Fraction(0))
 
@@ -61,7 +61,7 @@ def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
     return ", ".join(texts) + more
 
 
-def _sent(meaning: Meaning, flow: Flow, rank: int) -> Iterator[tuple[Fraction, Operation]]:
+def _sent(meaning: Meaning, flow: Matching, rank: int) -> Iterator[tuple[Fraction, Operation]]:
     """Every operation of a rank that elements leave by, with how many."""
     for operation in in_time(flow.operations[rank]):
         count = Fraction(
@@ -74,7 +74,7 @@ def _sent(meaning: Meaning, flow: Flow, rank: int) -> Iterator[tuple[Fraction, O
 
 
 def _by_collective(
-    meaning: Meaning, flow: Flow, operation: Operation, node: Collective
+    meaning: Meaning, flow: Matching, operation: Operation, node: Collective
 ) -> Fraction:
     """Elements that leave one member of a collective."""
     members = len(node.group)
@@ -101,7 +101,7 @@ def _by_collective(
             return Fraction(0)
 
 
-def _carried(flow: Flow, operation: Operation, node: Broadcast | Reduce) -> str:
+def _carried(flow: Matching, operation: Operation, node: Broadcast | Reduce) -> str:
     """The block that a member passes on: of a broadcast, that of the root."""
     met = flow.meeting.get(operation, ())
     nodes: Iterator[Instruction] = (

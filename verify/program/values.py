@@ -34,8 +34,8 @@ from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     ZERO,
     Content,
-    Part,
     Sum,
+    Summand,
     cut,
     fits,
     joined,
@@ -44,9 +44,9 @@ from primepar.verify.program.contents import (
 )
 from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected, fills
-from primepar.verify.program.flow import COLLECTIVES, Flow, Operation, Post, place
+from primepar.verify.program.matching import COLLECTIVES, Matching, MessageEnd, Operation, place
 from primepar.verify.program.races import touched
-from primepar.verify.program.waits import Stretch
+from primepar.verify.program.wait_order import Stretch
 
 ON_HOST = "in host memory"
 OPERANDS = "and nothing but these"
@@ -62,7 +62,7 @@ class Made(NamedTuple):
     operation: Operation
     block: str
     content: Content
-    part: Part | None = None
+    part: Summand | None = None
     """The product that it added, if it was one."""
 
 
@@ -83,7 +83,7 @@ class Broken:
 class SymbolicRun:
     """Runs a program on symbols; `device[rank]` is what lies there at the end."""
 
-    def __init__(self, meaning: Meaning, flow: Flow, racing: set[tuple[int, int, str]]) -> None:
+    def __init__(self, meaning: Meaning, flow: Matching, racing: set[tuple[int, int, str]]) -> None:
         program = meaning.program
         self.program, self.flow = program, flow
         self.expected = Expected(meaning)
@@ -94,7 +94,7 @@ class SymbolicRun:
         self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._gone: list[set[str]] = [set() for _ in range(program.ranks)]
         """What was freed or evicted there."""
-        self._sent: dict[Post, Content] = {}
+        self._sent: dict[MessageEnd, Content] = {}
         self._given: dict[Operation, list[Content]] = {}
         self._racing = racing
         self._first_step: list[tuple[str | None, bool]] = [(None, False)] * program.ranks
@@ -156,7 +156,7 @@ class SymbolicRun:
         return again._noted
 
     def _note(
-        self, operation: Operation, block: str, content: Content, part: Part | None = None
+        self, operation: Operation, block: str, content: Content, part: Summand | None = None
     ) -> None:
         if self._noted is not None:
             self._noted.append(Made(operation, block, content, part))
@@ -222,7 +222,7 @@ class SymbolicRun:
 
     def _compute(self, operation: Operation, node: Compute) -> None:
         rank, part = operation.rank, None
-        added: tuple[Content | Part, ...]
+        added: tuple[Content | Summand, ...]
         if node.phase is None or node.sub_operator is None:
             added = tuple(self._read(operation, block) for block in node.reads)
             phase = self.expected.meaning.maker(node.accumulates.rstrip("'"))
@@ -238,10 +238,10 @@ class SymbolicRun:
         self._write(rank, node.accumulates, total)
         self._note(operation, node.accumulates, total, part)
 
-    def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Part:
+    def _part(self, phase: Phase, sub_operator: dict[str, int]) -> Summand:
         found = self.expected.meaning.place(phase.writes.block(sub_operator))
         assert found is not None
-        return Part((phase.name, phase.key(sub_operator)), found)
+        return Summand((phase.name, phase.key(sub_operator)), found)
 
     def _operands(
         self, operation: Operation, phase: Phase, sub_operator: dict[str, int], reads: Sequence[str]

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional
 
 from primepar.distributed.kernels.attention_chunks import attend_in_chunks, gradients_in_chunks
-from primepar.distributed.kernels.attention_part import Part, Three
+from primepar.distributed.kernels.attention_part import AttentionBlock, Three
 from primepar.models.dropout import Draw
 from primepar.operators import Site, StepInputs
 
 
 def keys(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
     """Keys and values of the block's rows, `[R, G 2 D]`."""
-    part = Part.of(site)
+    part = AttentionBlock.of(site)
     kv_BTG2D = part.turned(x_RC)[:, :, :, part.queries :]
     return kv_BTG2D.clone(memory_format=torch.contiguous_format).view(len(x_RC), -1)
 
@@ -29,7 +29,7 @@ def forward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The heads side by side, `[R, A D]`; `kv_SC` has the keys and values of whole sequences."""
-    part = Part.of(site)
+    part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     plain = _plain(part, inputs.draw)
     o_BATD = _attend(*operands) if plain else attend_in_chunks(part, inputs.draw, operands)
@@ -40,7 +40,7 @@ def backward(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, *others: torch.Tensor
 ) -> torch.Tensor:
     """Gradient of the columns, of (x, dy) or, of a part of a sequence, (x, KV, dy, own dKV)."""
-    part = Part.of(site)
+    part = AttentionBlock.of(site)
     if len(others) == 1:
         return part.gathered(*_gradients(part, inputs.draw, part.operands(x_RC, None), *others))
     kv_SC, dy_RC, dkv_RC = others
@@ -52,7 +52,7 @@ def backward_keys(
     site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor, dy_RC: torch.Tensor
 ) -> torch.Tensor:
     """What the block's queries give to the gradients of all keys and values of their sequences."""
-    part = Part.of(site)
+    part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     _, dk_BGSD, dv_BGSD = _gradients(part, inputs.draw, operands, dy_RC)
     dkv_BSG2D = dy_RC.new_zeros(len(dk_BGSD), part.positions, part.groups, 2, dk_BGSD.shape[-1])
@@ -61,7 +61,7 @@ def backward_keys(
     return dkv_BSG2D.view(kv_SC.shape)
 
 
-def _plain(part: Part, draw: Draw | None) -> bool:
+def _plain(part: AttentionBlock, draw: Draw | None) -> bool:
     """Whether torch has a fused function for it: causal, and nothing more."""
     drops = draw is not None and part.config.attention_dropout > 0
     return part.at[0] == 0 and part.config.positions != "alibi" and not drops
@@ -75,7 +75,9 @@ def _attend(q_BATD: torch.Tensor, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) ->
     return functional.scaled_dot_product_attention(q_BATD, k_BGTD, v_BGTD, is_causal=True)
 
 
-def _gradients(part: Part, draw: Draw | None, operands: Three, dy_RC: torch.Tensor) -> Three:
+def _gradients(
+    part: AttentionBlock, draw: Draw | None, operands: Three, dy_RC: torch.Tensor
+) -> Three:
     """Gradients of queries, keys and values.
 
     On a CPU chunks take less time than torch's own backward after its forward, but in half

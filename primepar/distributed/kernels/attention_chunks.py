@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 
 import torch
 
-from primepar.distributed.kernels.attention_part import Part, Three
+from primepar.distributed.kernels.attention_part import AttentionBlock, Three
 from primepar.distributed.kernels.common import Line, counted, kept_elements, widened
 from primepar.models.dropout import Draw
 
@@ -23,7 +23,7 @@ _SCORES = {"cpu": 1 << 17}
 """Type of device -> scores of a chunk of several groups at most."""
 
 
-def attend_in_chunks(part: Part, draw: Draw | None, operands: Three) -> torch.Tensor:
+def attend_in_chunks(part: AttentionBlock, draw: Draw | None, operands: Three) -> torch.Tensor:
     """The heads of all queries, `[B, A, T, D]`."""
     attention = _Attention.of(part, draw, operands)
     o_NQTD = torch.empty_like(attention.q)
@@ -39,7 +39,7 @@ def attend_in_chunks(part: Part, draw: Draw | None, operands: Three) -> torch.Te
 
 
 def gradients_in_chunks(
-    part: Part, draw: Draw | None, operands: Three, do_BATD: torch.Tensor
+    part: AttentionBlock, draw: Draw | None, operands: Three, do_BATD: torch.Tensor
 ) -> Three:
     """Gradients of queries, keys and values, of that of the heads."""
     attention = _Attention.of(part, draw, operands)
@@ -86,7 +86,7 @@ class _Chunk:
 class _Attention:
     """Operands by groups, of which the queries `q` are times `scale`; room for a chunk's scores."""
 
-    part: Part
+    part: AttentionBlock
     dropped: float
     draw: Draw | None
     q: torch.Tensor
@@ -95,7 +95,7 @@ class _Attention:
     scale: float
 
     @classmethod
-    def of(cls, part: Part, draw: Draw | None, operands: Three) -> _Attention:
+    def of(cls, part: AttentionBlock, draw: Draw | None, operands: Three) -> _Attention:
         q_BATD, k_BGSD, v_BGSD = map(widened, operands)
         B, G, S, D = k_BGSD.shape
         q_NQTD = q_BATD.new_empty(B * G, part.queries, q_BATD.shape[2], D)

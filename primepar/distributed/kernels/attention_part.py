@@ -21,7 +21,7 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Part:
+class AttentionBlock:
     """Which queries and groups of the attention `name` a block has.
 
     Its rows are those of whole sequences of so many positions, or some of one.
@@ -34,7 +34,7 @@ class Part:
     columns: Line
 
     @classmethod
-    def of(cls, site: Site) -> Part:
+    def of(cls, site: Site) -> AttentionBlock:
         """The part whose columns of qkv the phase reads first."""
         rows, columns = site.reads[0]
         return cls(site.step.model, site.name, site.step.positions, rows, columns)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.plan.cost.links import Wires
-from primepar.plan.cost.spread import Digits, Slices, Spread
+from primepar.plan.cost.device_slices import Digits, Slices, Spread
+from primepar.plan.cost.links import ClusterLinks
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -30,7 +30,7 @@ AT_ONCE = 1 << 18
 class Layouts:
     """The distinct layouts of a search over 2^n devices, by number."""
 
-    wires: Wires
+    wires: ClusterLinks
     _numbers: dict[tuple[int, bytes], int] = field(default_factory=dict)
     _fixed: list[int] = field(default_factory=list)
     _values: list[Digits] = field(default_factory=list)
@@ -216,7 +216,7 @@ class Ways:
     together (PrimePar, equations 8 and 9).
     """
 
-    wires: Wires
+    wires: ClusterLinks
     loads: tuple[Floats, ...]
     moved_PQ: Floats
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
-from primepar.plan.cost.links import Wires
-from primepar.plan.cost.moving import Load, Shares, moving
-from primepar.plan.search.space import Candidate
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.sweeps import Load, Shares, moving
+from primepar.plan.search.sequence_space import Candidate
 from primepar.schedule.operators import PRODUCTS, Linear, Phase
 
 MOMENTS = 8
@@ -27,7 +27,7 @@ MASTER = 4
 class Training:
     """How a cluster trains: `batch` sequences of `positions` tokens a step, in one data type."""
 
-    wires: Wires
+    wires: ClusterLinks
     dtype: str
     batch: int
     positions: int
@@ -104,7 +104,7 @@ def linear_working(training: Training, operator: Linear, candidate: Candidate) -
     return _Linear(training, operator, candidate, tied=False).working
 
 
-def alike(wires: Wires, candidate: Candidate) -> tuple[object, ...]:
+def alike(wires: ClusterLinks, candidate: Candidate) -> tuple[object, ...]:
     """What the cost of a sequence depends on: sequences that have it alike cost the same.
 
     The order of the cuts says which device bits they take, and only the levels of these matter.

@@ -15,7 +15,7 @@ from primepar.plan.cluster import Cluster, Collective, Link
 
 
 @dataclass(frozen=True)
-class Wires:
+class ClusterLinks:
     """The links among the first 2^`bits` devices of a cluster."""
 
     cluster: Cluster

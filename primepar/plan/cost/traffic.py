@@ -13,7 +13,7 @@ from functools import cached_property
 
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
-from primepar.plan.cost.amounts import (
+from primepar.plan.cost.sent_elements import (
     Amounts,
     all_reduced,
     gathered,
@@ -29,13 +29,11 @@ from primepar.plan.layouts import (
     ends,
     gradients_alike,
     lookup,
-    movement_of,
     padded_vocabulary,
     parameter_place,
-    part,
-    sequence_lines,
     summed_rows,
 )
+from primepar.plan.operator_layouts import movement_of, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Linear, Phase
@@ -46,7 +44,7 @@ SWEEPS: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "gradient"))
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PredictedTraffic:
     """Elements that leave every rank in a step.
 
     `operators` has what each one sends itself, with the sums of its gradients; `edges` what goes
@@ -69,7 +67,7 @@ class Traffic:
         return tuple(-(-each.numerator * BYTES[dtype] // each.denominator) for each in self.total)
 
 
-def traffic(plan: Plan, batch: int, positions: int) -> Traffic:
+def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
     """What a step of `batch` sequences of `positions` tokens sends.
 
     Raises `PlanError` for a batch that the plan does not divide.
@@ -79,7 +77,7 @@ def traffic(plan: Plan, batch: int, positions: int) -> Traffic:
     own = {each.name: step.operator(each) for each in plan.operators}
     between = {(each.producer, each.consumer): step.edge(each) for each in edges(plan)}
     numbers = [Fraction(len(gradients_alike(plan)))] * plan.ranks
-    return Traffic(own, between, all_reduced((tuple(range(plan.ranks)),), numbers))
+    return PredictedTraffic(own, between, all_reduced((tuple(range(plan.ranks)),), numbers))
 
 
 @dataclass

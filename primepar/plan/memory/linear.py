@@ -25,7 +25,7 @@ STEP: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "gradient"))
 
 
 @dataclass(frozen=True)
-class Held:
+class LinearHoldings:
     """Elements of one linear operator on every rank, R ranks.
 
     `weight_R` rests, `stash_R` is what else lies there between forward and backward; `forward_R`
@@ -41,7 +41,7 @@ class Held:
     backward_R: Ints
 
 
-def held(movement: Movement, operator: Linear, lent: bool = False) -> Held:
+def held(movement: Movement, operator: Linear, lent: bool = False) -> LinearHoldings:
     """Follow the blocks of an operator of that shape through a training step.
 
     A weight that is `lent` is a copy, and gone once backward has read it.
@@ -56,7 +56,7 @@ def held(movement: Movement, operator: Linear, lent: bool = False) -> Held:
     stash = blocks.now_R - weight
     blocks.begin("dO", movement.end("forward", "O"))
     backward = blocks.run(STEP[1])
-    return Held(weight, given, stash, made, blocks.leave("dI"), forward, backward)
+    return LinearHoldings(weight, given, stash, made, blocks.leave("dI"), forward, backward)
 
 
 class _Blocks:

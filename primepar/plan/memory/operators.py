@@ -11,17 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from primepar.models.graph import Operator
-from primepar.plan.layouts import (
-    Way,
-    ends,
-    lookup,
-    part,
-    sequence_lines,
-    summed_rows,
-    table_edge,
-)
+from primepar.plan.layouts import Way, ends, lookup, summed_rows, table_edge
 from primepar.plan.memory.lifetimes import Lies
-from primepar.plan.memory.step import Step
+from primepar.plan.memory.step_memory import StepMemory
+from primepar.plan.operator_layouts import part, sequence_lines
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Linear
 
@@ -40,10 +33,10 @@ class Followed(Protocol):
         ...
 
 
-class Local:
+class LocalOperator:
     """An operator that works on the block of every rank."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         self.step, self.events, self.operator = step, step.events, operator
         self.layout = ends(step.plan, operator.name).output
         self.takes = Cells.even(self.layout.grid)
@@ -58,10 +51,10 @@ class Local:
         self.step.gradients[name] = self.events.make(replace(self.step.parameters[name]), *reads)
 
 
-class Norm(Local):
+class Norm(LocalOperator):
     """Means go over the rows; what is normed is stashed, with its mean squares."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
         own = (f"{operator.name}.{each}" for each in ("weight", "bias"))
         self.parameters = [step.parameters[name] for name in own if name in step.parameters]
@@ -87,7 +80,7 @@ class Norm(Local):
         return (self.events.make(self.of(self.operator.K), *reads, self.square, sums),)
 
 
-class Activation(Local):
+class Activation(LocalOperator):
     """Backward reads the input again."""
 
     def forward(self, *inputs: Lies) -> Lies:
@@ -101,7 +94,7 @@ class Activation(Local):
         return (self.events.make(self.of(self.operator.N), *self.inputs, dy),)
 
 
-class Add(Local):
+class Add(LocalOperator):
     """The gradient of the stream is that of the output; the branch has its own."""
 
     def forward(self, *inputs: Lies) -> Lies:
@@ -114,10 +107,10 @@ class Add(Local):
         return dy, self.events.make(self.of(self.operator.K), dy)
 
 
-class Attention(Local):
+class Attention(LocalOperator):
     """Ranks that share a sequence gather its keys and values, and keep them for backward."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
         model = step.plan.model
         self.keys = 2 * model.kv_heads * model.head_dim
@@ -149,10 +142,10 @@ class Attention(Local):
         return (self.events.make(self.of(self.operator.N), *reads),)
 
 
-class LinearOperator(Local):
+class LinearOperator(LocalOperator):
     """The blocks of its sequence; a bias; a tied head fetches the table and sends dW back."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
         name, self.grid = operator.name, step.plan.sequence(operator.name).grid
         self.columns = step.vocabulary if name == "head" else operator.K
@@ -211,10 +204,10 @@ class LinearOperator(Local):
         return (dx,)
 
 
-class Embedding(Local):
+class Embedding(LocalOperator):
     """Each rank looks up what it holds of the table; partial rows are summed in parts."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
         self.looked_up, self.kept = lookup(step.plan), summed_rows(step.plan)
         self.tokens = step.events.begin(step.rows_of(self.looked_up, 1))
@@ -253,10 +246,10 @@ class Embedding(Local):
         return ()
 
 
-class Loss(Local):
+class Loss(LocalOperator):
     """A row's largest logit, sum and target; the shares of all columns are made in backward."""
 
-    def __init__(self, step: Step, operator: Operator) -> None:
+    def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
         self.targets = step.events.begin(step.rows_of(self.layout, 1))
 

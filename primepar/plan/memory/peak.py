@@ -31,11 +31,11 @@ from primepar.plan.memory.operators import (
     Loss,
     Norm,
 )
-from primepar.plan.memory.step import Step, layer_of
+from primepar.plan.memory.step_memory import StepMemory, layer_of
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Cells
 
-FOLLOWED: Mapping[str, Callable[[Step, Operator], Followed]] = {
+FOLLOWED: Mapping[str, Callable[[StepMemory, Operator], Followed]] = {
     "embedding": Embedding,
     "norm": Norm,
     "linear": LinearOperator,
@@ -76,7 +76,7 @@ def peak(
     """
     plan.check_batch(batch, positions)
     plan, times = folded(plan)
-    step = Step(plan, batch, positions, times, moment, copy)
+    step = StepMemory(plan, batch, positions, times, moment, copy)
     parts = {each.name: FOLLOWED[each.kind](step, each) for each in plan.operators}
     ways = {(each.producer, each.consumer): each for each in edges(plan) if each.rows is None}
     _forward(step, parts, ways)
@@ -89,7 +89,7 @@ def peak(
     return step.events.peak_R
 
 
-def _gradient_norm(step: Step) -> None:
+def _gradient_norm(step: StepMemory) -> None:
     """A sum of squares for the gradients that lie alike, and the norm: one number each."""
     one = Lies(Cells.even((1,)), 1, np.ones(step.plan.ranks, np.int64))
     gradients = list(step.gradients.values())
@@ -127,7 +127,7 @@ def folded(plan: Plan) -> tuple[Plan, dict[int, int]]:
 Ways = Mapping[tuple[str, str], Edge]
 
 
-def _forward(step: Step, parts: Mapping[str, Followed], ways: Ways) -> None:
+def _forward(step: StepMemory, parts: Mapping[str, Followed], ways: Ways) -> None:
     made: dict[str, Lies] = {}
     consumers = Counter(source for each in step.plan.operators for source in each.inputs)
     for layer, operators in groupby(step.plan.operators, key=lambda each: layer_of(each.name)):
@@ -143,7 +143,7 @@ def _forward(step: Step, parts: Mapping[str, Followed], ways: Ways) -> None:
     step.events.keep(made["loss"])
 
 
-def _backward(step: Step, parts: Mapping[str, Followed], ways: Ways) -> None:
+def _backward(step: StepMemory, parts: Mapping[str, Followed], ways: Ways) -> None:
     """In reverse; gradients of a tensor that went to several operators are added."""
     found: dict[str, list[Lies]] = {each.name: [] for each in step.plan.operators}
     in_reverse = reversed(step.plan.operators)

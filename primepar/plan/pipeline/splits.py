@@ -19,12 +19,12 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import Wires
+from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.pipeline.schedule import dealt, in_flight, step_seconds
-from primepar.plan.pipeline.stage import Group, Place, Stage
-from primepar.plan.search.classes import EXACT
+from primepar.plan.pipeline.stage import Stage, StageDevices, StagePart
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.search import EXACT
+from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 MANY = 1e9
@@ -68,7 +68,7 @@ class Splits:
     part: Part = "model"
     tick: Callable[[str], object] = field(default=str, repr=False)
     """Called with what is planned next."""
-    _groups: dict[tuple[int, int, bool], Group] = field(default_factory=dict)
+    _groups: dict[tuple[int, int, bool], StageDevices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cluster.check_devices(self.devices)
@@ -129,7 +129,7 @@ class Splits:
         summing = most / MANY / (microbatches + split.stages - 1)
         stages = []
         for at, layers in enumerate(dealt(self.model.layers, split.stages)):
-            place = Place(layers, at == 0, at == split.stages - 1)
+            place = StagePart(layers, at == 0, at == split.stages - 1)
             stages.append(group.searched(place, summing) if sequences is None
                           else group.given(place, sequences(group.planner(place))))  # fmt: skip
         taken = [0.0, *(self._boundary(split, at, *pair) for at, pair in
@@ -145,26 +145,26 @@ class Splits:
         )  # fmt: skip
         return Pipeline(split, size, microbatches, tuple(stages), seconds, memory)
 
-    def _group(self, split: Split, size: int) -> Group:
+    def _group(self, split: Split, size: int) -> StageDevices:
         tied = self.model.tied and split.stages == 1
         key = split.parts, size, tied
         if key not in self._groups:
-            wires = Wires(self._without_updates, split.parts.bit_length() - 1)
+            wires = ClusterLinks(self._without_updates, split.parts.bit_length() - 1)
             training = Training(wires, self.dtype, size, self.model.context)
             model = replace(self.model, tied=tied)
-            self._groups[key] = Group(model, training, self.space, self.part)
+            self._groups[key] = StageDevices(model, training, self.space, self.part)
         return self._groups[key]
 
-    def _summed(self, split: Split, group: Group, parameters: float) -> float:
+    def _summed(self, split: Split, group: StageDevices, parameters: float) -> float:
         """Seconds of the sum of so many gradients of each device over the replicas of a stage."""
-        wires = Wires(self.cluster, (split.replicas * split.parts).bit_length() - 1)
+        wires = ClusterLinks(self.cluster, (split.replicas * split.parts).bit_length() - 1)
         bits = range(split.replicas.bit_length() - 1)
         return wires.all_reduce(bits, parameters * group.training.item)
 
-    def _updated(self, group: Group, parameters: float) -> float:
+    def _updated(self, group: StageDevices, parameters: float) -> float:
         """Seconds of AdamW for so many parameters of each device, once in a step."""
         own = group.training
-        wires = Wires(self.cluster, own.wires.bits)
+        wires = ClusterLinks(self.cluster, own.wires.bits)
         return Training(wires, own.dtype, own.batch, own.positions).update(parameters)
 
     def _boundary(self, split: Split, before: int, one: Stage, other: Stage) -> float:

@@ -10,13 +10,15 @@ from typing import ClassVar, NamedTuple
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cost.linear import Training
-from primepar.plan.search.given import Given
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Catalogue, Options
-from primepar.plan.search.planner import Found, Part, Planner
-from primepar.plan.search.space import SpaceName
+from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SpaceName
 
 
-class Place(NamedTuple):
+class StagePart(NamedTuple):
     """What a stage has of a model: so many layers, and whether it is the first and the last one."""
 
     layers: int
@@ -32,7 +34,7 @@ class _Stashing(Training):
 
 
 @dataclass
-class Group:
+class StageDevices:
     """The devices of one replica of one stage, and the stages that may be planned for them.
 
     A step of `training` is one microbatch.
@@ -42,7 +44,7 @@ class Group:
     training: Training
     space: SpaceName
     part: Part
-    _stages: dict[tuple[Place, float], Stage] = field(default_factory=dict)
+    _stages: dict[tuple[StagePart, float], Stage] = field(default_factory=dict)
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -56,20 +58,20 @@ class Group:
         training = _Stashing(own.wires, own.dtype, own.batch, own.positions)
         return Catalogue.whole(self.model, training, self.space)
 
-    def planner(self, place: Place, summing: float = 0.0) -> Planner:
+    def planner(self, place: StagePart, summing: float = 0.0) -> Planner:
         """The planner of a stage; a parameter on a device costs `summing` seconds on top."""
         model = replace(self.model, layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
                        summing=summing)  # fmt: skip
 
-    def searched(self, place: Place, summing: float = 0.0) -> Stage:
+    def searched(self, place: StagePart, summing: float = 0.0) -> Stage:
         """The best plan of a stage, by its time with `summing` and told without."""
         if (place, summing) not in self._stages:
-            found = self.planner(place, summing).search()
+            found = search(self.planner(place, summing))
             self._stages[place, summing] = self.given(place, found.sequences)
         return self._stages[place, summing]
 
-    def given(self, place: Place, sequences: Mapping[str, str]) -> Stage:
+    def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
         """The plan with these sequences. Raises `PlanError` for one that the space has not."""
         return Stage(self, Given.beside(self.planner(place), sequences).found)
 
@@ -78,8 +80,8 @@ class Group:
 class _Layers(Planner):
     """Plans of some layers, the embedding before the first of them, the head after the last."""
 
-    group: Group = field(kw_only=True)
-    place: Place = field(kw_only=True)
+    group: StageDevices = field(kw_only=True)
+    place: StagePart = field(kw_only=True)
     summing: float = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class _Layers(Planner):
         return super().options(name)
 
 
-def _operators(model: ModelConfig, part: Part, place: Place) -> tuple[Operator, ...]:
+def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operator, ...]:
     whole, blocks = operators(model), stack(model)
     if part == "blocks":
         return blocks
@@ -112,8 +114,8 @@ def _operators(model: ModelConfig, part: Part, place: Place) -> tuple[Operator, 
 class Stage:
     """A plan of one stage, with what a pipeline needs to know of it."""
 
-    group: Group
-    found: Found
+    group: StageDevices
+    found: SearchResult
 
     @property
     def seconds(self) -> float:

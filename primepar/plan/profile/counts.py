@@ -12,11 +12,11 @@ from math import inf
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import Cluster, Link, Rate
+from primepar.plan.cost.device_slices import Spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import Wires
-from primepar.plan.cost.local import Local, embedding_cost
-from primepar.plan.cost.spread import Spread
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def _cluster(launch: float = 0, rate: float = inf, bandwidth: float = inf) -> Cl
 def _seconds(
     model: ModelConfig, operator: Operator, batch: int, dtype: str, cluster: Cluster
 ) -> float:
-    training = Training(Wires(cluster, 0), dtype, batch, model.context)
+    training = Training(ClusterLinks(cluster, 0), dtype, batch, model.context)
     layouts = Layouts(training.wires)
     whole = layouts.number(Spread.whole())
     assert whole is not None, "one device holds everything"
     if operator.kind == "embedding":
         return embedding_cost(training, model, layouts, whole, ()).seconds
-    return Local(training, model, layouts, operator, whole).cost.seconds
+    return LocalOperatorCost(training, model, layouts, operator, whole).cost.seconds

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from primepar.errors import PlanError
-from primepar.plan.ready import ready_plan
+from primepar.plan.presets import ready_plan
 from primepar.plan.redundancy.cost import Redundancy
-from primepar.plan.search.given import Given
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.given_plan import Given
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Account:
     memory: float
 
     @classmethod
-    def of(cls, name: str, found: Found) -> Self:
+    def of(cls, name: str, found: SearchResult) -> Self:
         """The account of a plan."""
         redundancy = Redundancy(found.planner)
         redundant = redundancy.by(found.choices)
@@ -47,7 +48,7 @@ def megatron(planner: Planner) -> Account | None:
     return min(known, key=lambda each: each.redundant, default=None)
 
 
-def _degrees(planner: Planner) -> Iterator[tuple[str, Found]]:
+def _degrees(planner: Planner) -> Iterator[tuple[str, SearchResult]]:
     devices, batch = planner.training.wires.devices, planner.training.batch
     for bit in range(planner.training.wires.bits + 1):
         name = f"M{1 << bit},megatron" if bit else "megatron"

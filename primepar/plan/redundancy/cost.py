@@ -15,8 +15,8 @@ import numpy as np
 
 from primepar.models.graph import Operator
 from primepar.plan.cost.linear import alike, linear_working
-from primepar.plan.cost.links import Wires
-from primepar.plan.redundancy.graph import Choices, Graph
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.redundancy.option_graph import Choices, Graph
 from primepar.plan.search.options import Catalogue, Numbers, Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Matrix, Vector
@@ -39,7 +39,7 @@ class Redundancy:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         wires = planner.training.wires
-        alone = replace(planner.training, wires=Wires(wires.cluster, 0))
+        alone = replace(planner.training, wires=ClusterLinks(wires.cluster, 0))
         self.devices = wires.devices
         self._alone = Catalogue.whole(planner.model, alone, "paper")
         self._known: dict[Hashable, Matrix] = {}

@@ -19,7 +19,7 @@ TICK = 1e-12
 """Seconds to which sums are rounded down on their way, so that like layers come to cost alike."""
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """The next node of a chain: its cost, and the edge from the node before.
 
     Links with one key are the same.
@@ -30,7 +30,7 @@ class Link(NamedTuple):
     node: Vector
 
 
-def bounds(start: Vector, chain: Several[Link]) -> list[Vector]:
+def bounds(start: Vector, chain: Several[ChainLink]) -> list[Vector]:
     """For each node a cost that no way through each of its choices goes below."""
     before = _along(start, chain, _reached)
     after = _along(0 * before[-1][1], chain[::-1], _ahead)
@@ -38,7 +38,7 @@ def bounds(start: Vector, chain: Several[Link]) -> list[Vector]:
             for (low, one), (high, other) in zip(before, reversed(after), strict=True)]  # fmt: skip
 
 
-def cheapest_way(start: Vector, chain: Several[Link]) -> Choices:
+def cheapest_way(start: Vector, chain: Several[ChainLink]) -> Choices:
     """The choices of the cheapest way along the chain."""
     *before, (_, last) = _along(start, chain, _reached)
     choices = [int(last.argmin())]
@@ -48,7 +48,7 @@ def cheapest_way(start: Vector, chain: Several[Link]) -> Choices:
 
 
 def _along(
-    cost: Vector, chain: Iterable[Link], step: Callable[[Vector, Link], Vector]
+    cost: Vector, chain: Iterable[ChainLink], step: Callable[[Vector, ChainLink], Vector]
 ) -> list[tuple[float, Vector]]:
     """After each link, what all of its choices cost, and each beyond that.
 
@@ -68,11 +68,11 @@ def _along(
     return found
 
 
-def _reached(cost: Vector, link: Link) -> Vector:
+def _reached(cost: Vector, link: ChainLink) -> Vector:
     found: Vector = (cost[:, None] + link.edge).min(axis=0) + link.node
     return found
 
 
-def _ahead(cost: Vector, link: Link) -> Vector:
+def _ahead(cost: Vector, link: ChainLink) -> Vector:
     found: Vector = (link.edge + (link.node + cost)).min(axis=1)
     return found

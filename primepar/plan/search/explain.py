@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from primepar.plan.cost.traffic import traffic
-from primepar.plan.search.planner import Found
+from primepar.plan.search.result import SearchResult
 
 NEIGHBOURS = 3
 """Other sequences that are priced for each operator."""
@@ -26,7 +26,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSequence:
     """The sequence of one operator, or of the same one of several layers.
 
     `seconds` and `moving` are of a training step of one layer: of the operator, and of what brings
@@ -63,10 +63,10 @@ class Explanation:
     gap: float
     """By how much the plan may be above the best at most, as a share of that."""
     sent: tuple[int, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenSequence, ...]
 
 
-def explain(found: Found, neighbours: bool = False) -> Explanation:
+def explain(found: SearchResult, neighbours: bool = False) -> Explanation:
     """Tell what was chosen, and where asked what else was near."""
     planner = found.planner
     training = planner.training
@@ -91,10 +91,10 @@ def explain(found: Found, neighbours: bool = False) -> Explanation:
     )
 
 
-def _choice(found: Found, name: str, neighbours: bool) -> Choice:
+def _choice(found: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
     planner, at = found.planner, found.choices[name]
     options = planner.options(name)
-    return Choice(
+    return ChosenSequence(
         operator=name,
         sequence=options.candidates[at].text,
         seconds=float(options.seconds[at]),
@@ -104,7 +104,7 @@ def _choice(found: Found, name: str, neighbours: bool) -> Choice:
     )
 
 
-def _neighbours(found: Found, name: str) -> Iterator[Neighbour]:
+def _neighbours(found: SearchResult, name: str) -> Iterator[Neighbour]:
     """The nearest other options, all other operators keeping theirs."""
     planner, at = found.planner, found.choices[name]
     options = planner.options(name)
@@ -116,7 +116,7 @@ def _neighbours(found: Found, name: str) -> Iterator[Neighbour]:
             yield Neighbour(text, float(costs[other] - costs[at]), more)
 
 
-def _folded(choices: list[Choice]) -> Iterator[Choice]:
+def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
     """Consecutive layers with the same sequences as one, told by the first: `blocks.1-11.qkv`."""
     layers = [(key, list(own)) for key, own in groupby(choices, key=_layer)]
     for _, group in groupby(layers, key=lambda each: [(_own(c), c.sequence) for c in each[1]]):
@@ -126,16 +126,16 @@ def _folded(choices: list[Choice]) -> Iterator[Choice]:
             name = choice.operator
             if first[0] and len(alike) > 1:
                 name = f"blocks.{first[0]}-{last[0]}.{_own(choice)}"
-            yield Choice(name, choice.sequence, choice.seconds, choice.moving, choice.kept,
+            yield ChosenSequence(name, choice.sequence, choice.seconds, choice.moving, choice.kept,
                          choice.neighbours)  # fmt: skip
 
 
-def _layer(choice: Choice) -> str:
+def _layer(choice: ChosenSequence) -> str:
     parts = choice.operator.split(".")
     return parts[1] if parts[0] == "blocks" else ""
 
 
-def _own(choice: Choice) -> str:
+def _own(choice: ChosenSequence) -> str:
     return choice.operator.split(".", 2)[2] if _layer(choice) else choice.operator
 
 
@@ -179,6 +179,6 @@ def _priced(other: Neighbour) -> str:
     return f"    {other.sequence}: {more}"
 
 
-def _cells(choice: Choice) -> tuple[str, ...]:
+def _cells(choice: ChosenSequence) -> tuple[str, ...]:
     times = (f"{1e3 * each:,.3f}" for each in (choice.seconds, choice.moving))
     return (choice.operator, choice.sequence, *times, f"{choice.kept / 2**20:,.1f}")

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput, ByOutput
+from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, alike, linear_cost
-from primepar.plan.cost.local import Local, embedding_cost, padded
-from primepar.plan.cost.spread import Spread, element_spread
-from primepar.plan.search.space import Candidate, Space, SpaceName
+from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost, padded
+from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
 from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import Primitive
 
@@ -110,7 +110,7 @@ class Catalogue:
     def whole(cls, model: ModelConfig, training: Training, space: SpaceName) -> Self:
         """The catalogue of all sequences of a space."""
         wires = training.wires
-        return cls(model, training, Space.whole(space, wires.bits).of, Layouts(wires))
+        return cls(model, training, SequenceSpace.whole(space, wires.bits).of, Layouts(wires))
 
     def options(self, operator: Operator) -> Options:
         """Options of an operator: the sequences that its sizes and the batch allow."""
@@ -168,7 +168,7 @@ class Catalogue:
             first.setdefault(number, candidate)
         for number, candidate in first.items():
             if number is not None and self._divides(operator, number):
-                own = Local(self.training, self.model, self.layouts, operator, number)
+                own = LocalOperatorCost(self.training, self.model, self.layouts, operator, number)
                 yield _Option(candidate, own.cost, (number, number, number, 0))
 
     def _divides(self, operator: Operator, layout: int) -> bool:

@@ -18,14 +18,12 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
-from primepar.plan.cost.least import LeastWays
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import Wires
-from primepar.plan.memory.peak import peak_bytes
-from primepar.plan.plan import Plan
+from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.space import Space, SpaceName
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 
 Part = Literal["model", "blocks"]
 """What is planned: all of a model, or its blocks alone, as in the paper's evaluation."""
@@ -59,7 +57,7 @@ class Planner:
         self.operators = (operators if self.part == "model" else stack)(self.model)
         self.named = {operator.name: operator for operator in self.operators}
         wires = self.training.wires
-        candidates = self.candidates or Space.whole(self.space, wires.bits).of
+        candidates = self.candidates or SequenceSpace.whole(self.space, wires.bits).of
         self.catalogue = Catalogue(self.model, self.training, candidates, Layouts(wires))
 
     @classmethod
@@ -75,7 +73,7 @@ class Planner:
         cluster.check_devices(devices)
         dtype = dtype or next(iter(cluster.rates))
         cluster.rate(dtype)
-        wires = Wires(cluster, devices.bit_length() - 1)
+        wires = ClusterLinks(cluster, devices.bit_length() - 1)
         training = Training(wires, dtype, batch, model.context)
         return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
 
@@ -202,58 +200,3 @@ class Planner:
         """Costs of an edge by the options of its first or last end, the other end being chosen."""
         found: Vector = edge[:, other] if first else edge[other]
         return found
-
-    def search(self) -> Found:
-        """The plan with the least cost."""
-        from primepar.plan.search.classes import EXACT, near_best
-        from primepar.plan.search.exact import Exact
-
-        if self.candidates is None and self.training.wires.devices > EXACT:
-            return near_best(self)
-        return Found(self, *Exact.of(self).search())
-
-
-@dataclass(frozen=True)
-class Found:
-    """A choice of one option for every operator, and its cost.
-
-    `gap` is by how much that may be above the least cost of all plans, as a share.
-    """
-
-    planner: Planner
-    cost: float
-    choices: dict[str, int]
-    gap: float = 0.0
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, as a file holds it."""
-        model, training = self.planner.model, self.planner.training
-        return Plan(model=model, ranks=training.wires.devices, batch=training.batch,
-                    sequences=self.sequences)  # fmt: skip
-
-    @property
-    def sequences(self) -> dict[str, str]:
-        """The sequence of every operator."""
-        options = self.planner.options
-        return {name: options(name).candidates[at].text for name, at in self.choices.items()}
-
-    @property
-    def seconds(self) -> float:
-        """Time of a training step: of all operators, and of what moves between them."""
-        planner, choices = self.planner, self.choices
-        own = sum(float(planner.options(name).seconds[at]) for name, at in choices.items())
-        return own + sum(planner.between(name, choices) for name in choices)
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """The most bytes on every device at once, as emulated devices count them."""
-        training = self.planner.training
-        return peak_bytes(self.plan, training.batch, training.positions, training.dtype)
-
-    @property
-    def memory(self) -> float:
-        """Bytes of a device: what all operators keep, and the most that runs besides."""
-        own = [(self.planner.options(name), at) for name, at in self.choices.items()]
-        kept = sum(float(options.kept[at]) for options, at in own)
-        return kept + max(float(options.running[at]) for options, at in own)

@@ -66,7 +66,7 @@ def cheapest_sums(one: Matrix, other: Matrix) -> Matrix:
     return found
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """The next node of a chain: the costs of its edge, of it, and of an edge from the first node.
 
     `edge` is from the node before, by the choices of both.
@@ -83,7 +83,7 @@ class Step(NamedTuple):
         return found if self.first is None else found.plus(self.first)
 
 
-def stretch(steps: Iterable[Step]) -> Table:
+def stretch(steps: Iterable[ChainStep]) -> Table:
     """A segment of the graph: nodes in a chain, of which some take from the first one too.
 
     Raises `ValueError` for no steps.

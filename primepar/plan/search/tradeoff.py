@@ -9,9 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.classes import EXACT
-from primepar.plan.search.front import Box, Chain, Node, Point, unbeaten
-from primepar.plan.search.planner import Found, Planner
+from primepar.plan.search.pareto_front import Box, Chain, ChainNode, FrontPoint, unbeaten
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import EXACT
 from primepar.plan.search.segments import Choice, Matrix
 
 TICK = 1e-12
@@ -35,7 +36,7 @@ class Tradeoff:
             )
         self.planner = planner
 
-    def fastest(self, memory: float) -> Found | None:
+    def fastest(self, memory: float) -> SearchResult | None:
         """The plan with the least cost of those within so many bytes of a device, if any is."""
         bound = Box(-1.0, memory)
         chains = [Chain.of(nodes, bound) for nodes in self._chains]
@@ -55,7 +56,7 @@ class Tradeoff:
         best = min(each.memory for each in chain.near)
         return min(each.memory for each in chain.within(Box(MOST, best)))
 
-    def smallest(self, seconds: float) -> Found | None:
+    def smallest(self, seconds: float) -> SearchResult | None:
         """The plan with the least memory of those that cost so many seconds at most, if any is."""
         bound = Box(seconds / TICK, -1.0)
         chains = [Chain.of(nodes, bound) for nodes in self._chains]
@@ -68,7 +69,7 @@ class Tradeoff:
                     best, found = each.memory, self._found(at, each)
         return found
 
-    def front(self) -> list[Found]:
+    def front(self) -> list[SearchResult]:
         """All plans that none beats in both, the fastest first; of equal ones there is one."""
         chains = [Chain.of(nodes) for nodes in self._chains]
         points = [(at, each) for at, chain in enumerate(chains) for each in chain.near]
@@ -91,23 +92,23 @@ class Tradeoff:
         return [np.flatnonzero(options.weights == each) for each in np.unique(options.weights)]
 
     @cached_property
-    def _chains(self) -> list[list[Node]]:
+    def _chains(self) -> list[list[ChainNode]]:
         return [list(_nodes(self.planner, start)) for start in self._starts]
 
-    def _found(self, at: int, point: Point) -> Found:
+    def _found(self, at: int, point: FrontPoint) -> SearchResult:
         first, *others = point.choices
         choices = [int(self._starts[at][first]), *others]
         named = dict(zip(self.planner.named, choices, strict=True))
-        return Found(self.planner, self.planner.cost(named), named)
+        return SearchResult(self.planner, self.planner.cost(named), named)
 
 
-def _front(points: list[tuple[int, Point]]) -> list[tuple[int, Point]]:
+def _front(points: list[tuple[int, FrontPoint]]) -> list[tuple[int, FrontPoint]]:
     costs, sizes = (np.array([getattr(each, name) for _, each in points])
                     for name in ("cost", "memory"))  # fmt: skip
     return [points[place] for place in unbeaten(costs, sizes).tolist()]
 
 
-def _nodes(planner: Planner, start: Choice) -> Iterator[Node]:
+def _nodes(planner: Planner, start: Choice) -> Iterator[ChainNode]:
     """The operators as nodes, with some of the options of the first."""
 
     def edge(producer: str, consumer: str) -> Matrix:
@@ -122,11 +123,11 @@ def _nodes(planner: Planner, start: Choice) -> Iterator[Node]:
         if name == planner.first:
             kept, rest = options.kept[start], options.running[start]
             none = np.zeros((1, len(start)))
-            yield Node(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
+            yield ChainNode(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
             continue
         if name == "head" and planner.tied:
             cost = cost + planner.tie()[start[0]]
         passing = edge(first, name) if len(operator.inputs) > 1 else None
-        yield Node(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
+        yield ChainNode(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
                    passing, name in ends)  # fmt: skip
         before, first = name, name if name in ends else first

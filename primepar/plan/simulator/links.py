@@ -43,7 +43,7 @@ class Clock:
             settle()
 
 
-class Hop(NamedTuple):
+class DeviceTransfer(NamedTuple):
     """What one device sends to another one."""
 
     source: int
@@ -60,7 +60,7 @@ class Port:
     ) -> None:  # fmt: skip
         self.level, self.owner, self.out = level, owner, out
         self.bandwidth, self.alone = bandwidth, alone
-        self.flows: dict[Flow, int] = {}
+        self.flows: dict[ActiveTransfer, int] = {}
         self.messages = 0
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
@@ -71,14 +71,14 @@ class Port:
         """Bytes per second of each message that is in it."""
         return min(self.bandwidth / self.messages, self.alone)
 
-    def enter(self, flow: Flow, now: Scalar) -> None:
+    def enter(self, flow: ActiveTransfer, now: Scalar) -> None:
         """Let one message of a flow in."""
         if not self.messages:
             self._since = now
         self.messages += 1
         self.flows[flow] = self.flows.get(flow, 0) + 1
 
-    def leave(self, flow: Flow, now: Scalar) -> None:
+    def leave(self, flow: ActiveTransfer, now: Scalar) -> None:
         """Let all messages of a flow out."""
         own = self.flows.pop(flow, 0)
         self.messages -= own
@@ -86,7 +86,7 @@ class Port:
             self.busy += now - self._since
 
 
-class Flow:
+class ActiveTransfer:
     """The messages of one transfer, in step: `left` goes from 1 to 0, at `rate` a second."""
 
     __slots__ = ("done", "left", "paths", "rate", "since", "turn")
@@ -110,7 +110,7 @@ class Network:
         self._cluster, self._clock, self._number = cluster, clock, number
         self._ports: dict[tuple[int, int, bool], Port] = {}
         self._paths: dict[tuple[int, int], tuple[Port, Port, Scalar]] = {}
-        self._changed: dict[Flow, None] = {}
+        self._changed: dict[ActiveTransfer, None] = {}
 
     @property
     def ports(self) -> list[Port]:
@@ -120,7 +120,7 @@ class Network:
 
     def start(
         self,
-        hops: Iterable[Hop],
+        hops: Iterable[DeviceTransfer],
         turns: int,
         done: Callable[[], None],
         collective: Collective | None = None,
@@ -140,7 +140,7 @@ class Network:
                 into.carried += size
                 slower = out.bandwidth / self._number(ring.bandwidth) if ring else 1
                 paths.append((out, into, self._number(size) * slower))
-        flow = Flow(paths, done)
+        flow = ActiveTransfer(paths, done)
         self._clock.at(self._clock.now + turns * latency, self._open, flow)
 
     def settle(self) -> None:
@@ -155,7 +155,7 @@ class Network:
                 self._clock.at(now + flow.left / rate, self._close, flow, flow.turn)
         self._changed.clear()
 
-    def _open(self, flow: Flow) -> None:
+    def _open(self, flow: ActiveTransfer) -> None:
         flow.since = self._clock.now
         for out, into, _ in flow.paths:
             out.enter(flow, flow.since)
@@ -164,7 +164,7 @@ class Network:
         if not flow.paths:
             flow.done()
 
-    def _close(self, flow: Flow, turn: int) -> None:
+    def _close(self, flow: ActiveTransfer, turn: int) -> None:
         """End a flow, unless its share has changed since this end was reckoned."""
         if turn != flow.turn:
             return
@@ -176,7 +176,7 @@ class Network:
         self._changed.pop(flow, None)
         flow.done()
 
-    def _touch(self, flow: Flow) -> None:
+    def _touch(self, flow: ActiveTransfer) -> None:
         for out, into, _ in flow.paths:
             self._changed.update(dict.fromkeys(out.flows))
             self._changed.update(dict.fromkeys(into.flows))

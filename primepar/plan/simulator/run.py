@@ -14,9 +14,10 @@ from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.simulator.in_flight import RINGS, Message, PendingEnds, Transfer, traffic
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
-from primepar.plan.simulator.wires import RINGS, Message, Transfer, Wires, traffic
-from primepar.plan.simulator.work import Kind, Operations, Work, check_known, kind, label
+from primepar.plan.simulator.work import InstructionKind, Operations, Work, check_known, kind, label
+from primepar.schedule.events import Event
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -29,11 +30,10 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_line
-from primepar.trace import Event
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PortTraffic:
     """What went through one way into or out of a device, or of a group that shares a link."""
 
     level: int
@@ -58,7 +58,7 @@ class Simulation:
     """Bytes that left each rank."""
     peak: list[int]
     """Most bytes alive at once, buffers of posted receives included."""
-    traffic: list[Traffic]
+    traffic: list[PortTraffic]
     events: list[Event]
     """In order of start; a transfer has one on every rank that it is of."""
 
@@ -123,7 +123,7 @@ class _Run:
     ) -> None:
         self.program, self.overlap = program, cluster.overlap
         self.work = Work(program, cluster, dtype, operations, number, passing)
-        self.clock, self.wires = Clock(), Wires()
+        self.clock, self.wires = Clock(), PendingEnds()
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]
         self.events: list[Event] = []
@@ -146,9 +146,9 @@ class _Run:
             self.events,
         )
 
-    def _traffic(self, port: Port) -> Traffic:
+    def _traffic(self, port: Port) -> PortTraffic:
         behind = self.network.devices_behind(port.level)
-        return Traffic(
+        return PortTraffic(
             port.level, port.owner * behind, behind, port.out, port.carried, float(port.busy)
         )
 
@@ -158,11 +158,11 @@ class _Run:
         while own.at < len(instructions):
             node = instructions[own.at]
             own_kind = kind(node)
-            if own_kind is Kind.COMPUTES:
+            if own_kind is InstructionKind.COMPUTES:
                 self._compute(rank, own, node)  # type: ignore[arg-type]
                 return
             own.at += 1
-            if own_kind is not Kind.HOLDS:
+            if own_kind is not InstructionKind.HOLDS:
                 self._communicate(rank, own, own_kind, node)
                 if own.pending:
                     return
@@ -172,10 +172,10 @@ class _Run:
                 "program: add a wait"
             )
 
-    def _communicate(self, rank: int, own: _Rank, kind: Kind, node: Any) -> None:
-        if kind is Kind.WAITS:
+    def _communicate(self, rank: int, own: _Rank, kind: InstructionKind, node: Any) -> None:
+        if kind is InstructionKind.WAITS:
             self._wait(own, [self._request(rank, own, node)])
-        elif kind is Kind.GROUPS:
+        elif kind is InstructionKind.GROUPS:
             self._wait(own, [self._post(rank, each) for each in node.body])
         elif getattr(node, "request", None) is None:
             self._wait(own, [self._post(rank, node)])
@@ -279,7 +279,7 @@ class _Run:
     def _note(
         self, rank: int, node: Instruction, start: Scalar, end: Scalar, elements: int = 0
     ) -> None:
-        computes = kind(node) is Kind.COMPUTES
+        computes = kind(node) is InstructionKind.COMPUTES
         self.events.append(
             Event(
                 rank=rank,

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.layouts import ends, sequence_lines
+from primepar.plan.layouts import ends
+from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
 
@@ -23,7 +24,7 @@ def simulate_step(
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:
-        from primepar.plan.simulator.kinds import phases_passing
+        from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     return simulate(program, cluster, dtype, operations, fractions, passing)

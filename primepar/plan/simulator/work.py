@@ -44,7 +44,7 @@ Operations = Mapping[str, Fraction]
 """Phase -> operations for each element that it writes."""
 
 
-class Kind(Enum):
+class InstructionKind(Enum):
     """What an instruction is for the device that runs it."""
 
     COMPUTES = auto()
@@ -55,18 +55,18 @@ class Kind(Enum):
     TRANSFERS = auto()
 
 
-KINDS: dict[type[Instruction], Kind] = {
-    **dict.fromkeys((Compute, Cut, Join), Kind.COMPUTES),
-    **dict.fromkeys((Alloc, Free), Kind.HOLDS),
-    Wait: Kind.WAITS,
-    Group: Kind.GROUPS,
-    **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), Kind.TRANSFERS),
+KINDS: dict[type[Instruction], InstructionKind] = {
+    **dict.fromkeys((Compute, Cut, Join), InstructionKind.COMPUTES),
+    **dict.fromkeys((Alloc, Free), InstructionKind.HOLDS),
+    Wait: InstructionKind.WAITS,
+    Group: InstructionKind.GROUPS,
+    **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), InstructionKind.TRANSFERS),
 }
 
 
-def kind(node: Instruction) -> Kind:
+def kind(node: Instruction) -> InstructionKind:
     """What an instruction is; cut or joined in place, no data moves."""
-    return Kind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
+    return InstructionKind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
 
 
 class Work:

@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench`, and `python -m benchmarks.NAME`."""

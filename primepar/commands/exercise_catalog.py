@@ -1,0 +1,160 @@
+"""The broken schedules that `primepar exercise` gives: what they are, and what an answer must keep.
+
+They lie in `tutorials/exercises/broken` and are packaged through the link `primepar/broken`. Of
+each there is the schedule, a program or a primitive, and the symptom as somebody would report it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primepar.commands.resolve_target import Target, resolve
+from primepar.errors import TargetError
+from primepar.schedule import Primitive, Program, Sequence
+
+if TYPE_CHECKING:
+    from primepar.verify.report import Report
+
+FOLDER = Path(__file__).resolve().parent / "broken"
+PRIMITIVE = "Walk"
+"""Class of the primitive in an exercise's Python file."""
+QUESTIONS = ("ranks", "grid", "shape", "initial", "final", "phases", "tensors", "memory", "traffic")
+"""Fields of a program that say what is asked of it; an answer leaves them as they are."""
+SIDES = (2, 3)
+"""Lengths of sides on which an answer must cut as the exercise does."""
+
+_PLACE = re.compile(r"\brank (\d+)(?:(?:, | waits in | to reach )instruction (\d+))?")
+_DIAGNOSIS = re.compile(r"([a-z-]+)(?::(\d+)(?:,(\d+))?)?")
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One broken schedule."""
+
+    number: int
+    path: Path
+    """The schedule: a program file, or a Python file with a primitive."""
+
+    @cached_property
+    def title(self) -> str:
+        """One line that names the exercise."""
+        return self._text.partition("\n")[0]
+
+    @cached_property
+    def symptom(self) -> str:
+        """What somebody would report, in a few sentences."""
+        return self._text.partition("\n")[2].strip()
+
+    @cached_property
+    def _text(self) -> str:
+        return self.path.with_suffix(".txt").read_text(encoding="utf-8")
+
+    @cached_property
+    def schedule(self) -> Program | Primitive:
+        """The schedule, read."""
+        found = resolve(str(self.path) + f":{PRIMITIVE}" * (self.path.suffix == ".py"))
+        assert isinstance(found, Program | Primitive)
+        return found
+
+
+def exercises() -> list[Exercise]:
+    """All exercises, from easy to hard."""
+    paths = sorted(path for path in FOLDER.iterdir() if path.suffix in (".json", ".py"))
+    return [Exercise(int(path.name[:2]), path) for path in paths]
+
+
+def exercise_number(number: int) -> Exercise:
+    """Find one exercise. Raises `TargetError` if there is none of that number."""
+    known = exercises()
+    if not 1 <= number <= len(known):
+        raise TargetError(
+            f"expected an exercise from 1 to {len(known)}, got {number}: "
+            "primepar exercise lists them"
+        )
+    return known[number - 1]
+
+
+def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) -> Report:
+    """Verify a program as it stands, or a primitive for every side."""
+    from primepar.verify import verify_primitive, verify_program
+
+    if isinstance(schedule, Program):
+        return verify_program(schedule, target, timeout=timeout)
+    return verify_primitive(schedule, target, timeout)
+
+
+def other_work(exercise: Exercise, answer: Target) -> str | None:
+    """Say where an answer does other work than its exercise asks; None if it does the same.
+
+    A program must keep `QUESTIONS`; a primitive its axes and, on meshes with sides of `SIDES`, its
+    steps and the slices of each dim, and homes only where that has them.
+    """
+    asked = exercise.schedule
+    changes: Iterable[tuple[str, object, object]]
+    if isinstance(asked, Program) and isinstance(answer, Program):
+        changes = ((field, getattr(asked, field), getattr(answer, field)) for field in QUESTIONS)
+    elif isinstance(asked, Primitive) and isinstance(answer, Primitive):
+        changes = _primitive_changes(asked, answer)
+    else:
+        kind = "program" if isinstance(asked, Program) else "primitive"
+        raise TargetError(
+            f"exercise {exercise.number}: expected a {kind} as the answer, got something else: "
+            f"start from what primepar exercise {exercise.number} -o FILE writes"
+        )
+    for what, before, after in changes:
+        if before != after:
+            return f"expected {what} as in the exercise, got it changed: put it back"
+    return None
+
+
+def _primitive_changes(asked: Primitive, answer: Primitive) -> Iterator[tuple[str, object, object]]:
+    yield "axes", asked.axis_sides, answer.axis_sides
+    for lengths in product(SIDES, repeat=len(asked.side_names)):
+        before, after = Sequence.of(asked, *lengths), Sequence.of(answer, *lengths)
+        yield "the steps", before.steps, after.steps
+        yield "the slices of each dim", before.grid, after.grid
+        yield "the homes of tensors", before.has_homes, after.has_homes
+
+
+def diagnosis_of(text: str) -> tuple[str, int | None, int | None]:
+    """Read `PROPERTY[:RANK[,INSTRUCTION]]`. Raises `TargetError` if it is something else."""
+    from primepar.verify.report import PROPERTIES
+
+    match = _DIAGNOSIS.fullmatch(text)
+    if match is None or match[1] not in PROPERTIES:
+        raise TargetError(
+            f"--diagnose: expected PROPERTY[:RANK[,INSTRUCTION]] with a property out of "
+            f"{', '.join(PROPERTIES)}, got {text!r}: write it like races:2,7"
+        )
+    rank, instruction = (None if part is None else int(part) for part in match.groups()[1:])
+    return match[1], rank, instruction
+
+
+def misjudged(report: Report, diagnosis: str) -> str | None:
+    """Say why a diagnosis is not what the report has found, without telling what it has found.
+
+    None if the property is refuted and, where they are told, its counterexample names the rank, and
+    the instruction of that rank. Raises `TargetError` if it is no diagnosis.
+    """
+    name, rank, instruction = diagnosis_of(diagnosis)
+    result = next((each for each in report.properties if each.name == name), None)
+    if result is None:
+        return f"{name} is not asked of this schedule"
+    if result.counterexample is None:
+        return f"{name} is {result.verdict}"
+    places = [
+        (int(at), int(index) if index else None)
+        for at, index in _PLACE.findall(result.counterexample)
+    ]
+    if rank is None or (rank, instruction) in places:
+        return None
+    if instruction is None and rank in {at for at, _ in places}:
+        return None
+    where = f"rank {rank}" + ("" if instruction is None else f", instruction {instruction}")
+    return f"{name} it is, but its counterexample does not name {where}"

@@ -1,0 +1,1 @@
+"""Partitioned torch modules for users' own loops: a linear operator, a model, their parameters."""

@@ -1,0 +1,126 @@
+"""The linear operator on a mesh, as an autograd function and as a module.
+
+Legend: M rows of this call (batch x context), N input and K output hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from primepar.distributed.runtime.executor import Executor
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.scatter_gather import Parts, scatter_tensor
+from primepar.errors import ConfigError, ShapeError
+from primepar.operators.single_operator import check_divided, lower_linear, rest, resting
+from primepar.schedule import Layout, Linear
+
+
+class Schedules:
+    """The two programs of one linear operator, compiled, and what their tensors are here."""
+
+    def __init__(self, mesh: Mesh, operator: Linear, source: Layout) -> None:
+        programs, rank = lower_linear(mesh.sequence, operator, source), mesh.rank
+        home, output = (
+            rest(mesh.movement, "forward", "W"),
+            rest(mesh.movement, "forward", "O", last=True),
+        )
+        x, y, w = ((operator.M, operator.N), (operator.M, operator.K), (operator.N, operator.K))
+        self.x, self.dx = (Parts(name, source, rank, x) for name in ("x", programs.dx))
+        self.y, self.dy = (Parts(name, output, rank, y) for name in (programs.output, "dy"))
+        self.weight, self.dw = (Parts(name, home, rank, w) for name in ("weight", programs.dw))
+        self.kept = programs.kept[rank]
+        self.forward = Executor(mesh, programs.forward, kind="redistribution")
+        self.backward = Executor(mesh, programs.backward, kind="redistribution")
+        self.stays = self.weight.own.keys() <= set(self.backward.initial)
+
+
+class PartitionedLinear(nn.Module):
+    """`O = I W`, partitioned by the mesh's sequence, with this rank's part of W as a parameter.
+
+    `weight_NK` is the whole weight, the same on every rank, of which each keeps its part. Takes
+    this rank's part of the input in layout `source` over (M, N), by default that of the output,
+    and returns its part of the output; columns come last, and several blocks of a rank are put
+    together in the order of their slices. A weight that travels does so in copies: the parameter
+    stays, so that forwards may wait for their backwards. Raises `SequenceError`, `ShapeError` or
+    `ConfigError` for what does not fit.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        weight_NK: torch.Tensor | NDArray[Any],
+        source: Layout | None = None,
+        name: str = "linear",
+    ) -> None:
+        super().__init__()
+        whole = torch.as_tensor(weight_NK)
+        self.mesh, self.name, self.shape = mesh, name, tuple(whole.shape)
+        self.home = rest(mesh.movement, "forward", "W")
+        self.output = rest(mesh.movement, "forward", "O", last=True)
+        self.source = self.output if source is None else resting(source, "I")
+        check_divided(self.shape, self.home.grid, f"{name}.weight")
+        self.weight = nn.Parameter(scatter_tensor(mesh, self.home, whole))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply this rank's part of the input, of any number of dims before its columns."""
+        x_MN = self._rows(x)
+        apply: Callable[..., torch.Tensor] = _Partitioned.apply
+        y_MK = apply(x_MN, self.weight, self._schedules(x))
+        return y_MK.view(*x.shape[:-1], -1) if len(y_MK) == len(x_MN) else y_MK
+
+    def _rows(self, x: torch.Tensor) -> torch.Tensor:
+        rank, (N, _), slices = self.mesh.rank, self.shape, self.source.grid[1]
+        columns = sum(map(len, self.source.elements(rank, 1, N)))
+        if x.shape[-1] != columns:
+            held = len(self.source.slices(rank, 1))
+            raise ShapeError(
+                f"{self.name}: expected {columns} columns ({held} of the {slices} slices of "
+                f"N={N}), got {tuple(x.shape)}: give what this rank holds"
+            )
+        if x.dtype != self.mesh.dtype:
+            raise ConfigError(
+                f"{self.name}: expected an input of the mesh's {self.mesh.dtype}, got {x.dtype}: "
+                "convert it, or make the mesh with that dtype"
+            )
+        return x.reshape(-1, columns)
+
+    def _schedules(self, x: torch.Tensor) -> Schedules:
+        rows, _ = self.source.whole_shape(self.mesh.rank, (x.shape[:-1].numel(), 1))
+        key = (rows, self.shape, self.source)
+        if key not in self.mesh.compiled:
+            operator = Linear(M=rows, N=self.shape[0], K=self.shape[1])
+            self.mesh.compiled[key] = Schedules(self.mesh, operator, self.source)
+        schedules: Schedules = self.mesh.compiled[key]
+        return schedules
+
+
+class _Partitioned(torch.autograd.Function):
+    """Forward runs one program, backward the other on what the first has kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MN: torch.Tensor, weight: nn.Parameter, plan: Schedules
+    ) -> torch.Tensor:
+        """Run the forward program; what is saved may not change, torch then refuses a backward."""
+        blocks = plan.forward({**plan.x.cut(x_MN.detach()), **plan.weight.cut(weight.detach())})
+        kept = [blocks.pop(name) for name in plan.kept]
+        ctx.plan = plan
+        ctx.save_for_backward(*kept, *([weight] if plan.stays else ()))
+        return plan.y.take(blocks)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_MK: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Run the backward program."""
+        plan: Schedules = ctx.plan
+        blocks = dict(zip(plan.kept, ctx.saved_tensors, strict=False))
+        if plan.stays:
+            blocks |= plan.weight.cut(ctx.saved_tensors[-1].detach())
+        blocks = plan.backward(blocks | plan.dy.cut(dy_MK))
+        return plan.dx.take(blocks), plan.dw.take(blocks), None

@@ -1,0 +1,1 @@
+"""Measures products and transfers on this machine for a cluster file."""

@@ -1,0 +1,206 @@
+"""What `primepar plan --profile` measures, each with what the cost model counts of it.
+
+The work goes the ways of training: programs of one operator, and kernels. Legend: M rows, N and K
+columns of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import torch
+
+from primepar.distributed.kernels import KERNELS
+from primepar.distributed.profiling.clock import Stopwatch, Work
+from primepar.distributed.profiling.transfers import Measured, Transfers, running
+from primepar.distributed.runtime.executor import NOTHING, Executor
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.messages import post
+from primepar.models import ModelConfig, Operator, operators
+from primepar.operators import Site, StepSettings, lower_step
+from primepar.plan import ready_plan
+from primepar.plan.profile.counts import counts
+from primepar.plan.profile.fit import Sample
+from primepar.schedule import Linear, Program, lower
+from primepar.schedule.meaning import Phase
+from primepar.schedule.program import Compute, IRecv, ISend
+from primepar.schedule.signature import Template
+
+PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (256, 256, 512), (512, 256, 256),
+            (64, 512, 1024), (512, 512, 512))  # fmt: skip
+PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
+MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
+"""Rows and columns of the operators that are not linear."""
+UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
+VOCABULARY = 256
+OVERLAPPED = 1 << 19
+"""Elements of the block that hops while products run."""
+OVERLAPS = 5
+"""Times that are taken for it."""
+
+
+class Works:
+    """Everything that is measured on a mesh; on a GPU all sizes are `scale` times as large."""
+
+    def __init__(self, mesh: Mesh, scale: int = 1) -> None:
+        self.mesh, self.scale = mesh, scale
+        self.item, self.transfers = mesh.dtype.itemsize, Transfers(mesh, scale)
+
+    def all(self) -> Iterator[Measured]:
+        """All works, in the order of the file; a collective iterator."""
+        yield from self.products()
+        yield from self.passes()
+        yield from self.operators()
+        yield from self.updates()
+        yield from self.transfers.all()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        kinds = len({each.kind for each in operators(self._model(64, 64))} - {"linear"})
+        return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES)
+                + self.transfers.count + OVERLAPS)  # fmt: skip
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
+
+    def products(self) -> Iterator[Measured]:
+        """Products of the executor, in which nothing moves."""
+        for shape in PRODUCTS:
+            M, N, K = (self.scale * size for size in shape)
+            touched = (M * N + N * K + M * K) * self.item
+            takes = {"starts": 1.0, "operations": 2.0 * M * N * K, "bytes": float(touched)}
+            yield "product", f"{M} x {N} x {K}", takes, self.multiplying(M, N, K)
+
+    def multiplying(self, M: int, N: int, K: int) -> Work:
+        """One product of this size on each rank."""
+        mesh = self.mesh
+        program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
+        return running(Executor(mesh, program))
+
+    def passes(self) -> Iterator[Measured]:
+        """Copies, which read and write every element once."""
+        for size in PASSES:
+            source, target = self._random(self.scale * size), self._random(self.scale * size)
+            takes = {"starts": 1.0, "bytes": 2.0 * source.numel() * self.item}
+            yield "pass", f"{source.numel()} elements", takes, _copying(source, target)
+
+    def _model(self, rows: int, hidden: int) -> ModelConfig:
+        return ModelConfig.of("gpt", layers=1, hidden=hidden, heads=4, context=min(rows, 128),
+                              vocabulary=VOCABULARY)  # fmt: skip
+
+    def operators(self) -> Iterator[Measured]:
+        """Operators that are not linear, forward and backward, all of each on every rank."""
+        every: dict[str, list[Measured]] = {}
+        for rows, hidden in MODELS:
+            model = self._model(self.scale * rows, self.scale * hidden)
+            batch = self.scale * rows // model.context
+            settings = StepSettings(model, batch, model.context)
+            one = ready_plan("data", model, 1)
+            program = lower_step(one, batch, model.context, "gradients")
+            first = {each.kind: each for each in reversed(operators(model))}
+            for kind, operator in first.items():
+                if kind != "linear":
+                    found = counts(model, operator, batch, str(self.mesh.dtype).split(".")[1])
+                    takes = {"starts": found.starts, "operations": found.operations,
+                             "bytes": found.bytes}  # fmt: skip
+                    size = f"{batch * model.context} x {operator.K}"
+                    part = part_of(program, operator, self.mesh.ranks)
+                    run = Executor(self.mesh, part, settings)
+                    every.setdefault(kind, []).append((kind, size, takes, running(run, VOCABULARY)))
+        for own in every.values():
+            yield from own
+
+    def updates(self) -> Iterator[Measured]:
+        """AdamW of one parameter, and the part of the gradient's norm that it has."""
+        for size in UPDATES:
+            w, m, gradient = (self._random(self.scale * size) for _ in range(3))
+            takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
+            work = self._updating(w, m, m.square(), gradient)
+            yield "update", f"{w.numel()} elements", takes, work
+
+    def _updating(self, *blocks: torch.Tensor) -> Work:
+        """An update of a parameter and its moments by a gradient."""
+        phase = Phase("update", (), Template("w", ()), "sum", None)
+        site = Site(phase, "w", (), (), StepSettings(self._model(64, 64), 1, 1))
+        squares, first, second, adamw = (
+            KERNELS[name]
+            for name in ("clip.squares", "first.update", "second.update", "adamw.update")
+        )
+        w, m, v, gradient = blocks
+
+        def work() -> None:
+            squares(site, NOTHING, gradient)
+            moments = first(site, NOTHING, m, gradient), second(site, NOTHING, v, gradient)
+            adamw(site, NOTHING, w, *moments)
+
+        return work
+
+
+def part_of(program: Program, operator: Operator, ranks: int) -> Program:
+    """What one operator computes in a step of one device, done by every rank.
+
+    Gradients that come from two operators are added for an addition, as the cost model has it.
+    """
+    phases = {
+        name
+        for name, signature in (program.phases or {}).items()
+        if name.startswith(f"{operator.name}.")
+        and (operator.kind == "add" or signature.kernel != "sum.fan-in")
+    }
+    (every,) = program.programs
+    own = [node for node in every if isinstance(node, Compute) and node.phase in phases]
+    made = dict.fromkeys(node.accumulates for node in own)
+    given = dict.fromkeys(name for node in own for name in node.reads if name not in made)
+    return msgspec.structs.replace(
+        program,
+        ranks=ranks,
+        programs=(tuple(own),) * ranks,
+        initial=(tuple(given),) * ranks,
+        final=(tuple(made),) * ranks,
+    )
+
+
+def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:
+    return lambda: target.copy_(source)
+
+
+def measure(works: Works, watch: Stopwatch) -> list[Sample]:
+    """Every work with its time; a collective call."""
+    every = list(works.all())
+    took = watch.each([work for *_, work in every])
+    return [Sample(what, size, takes, seconds)
+            for (what, size, takes, _), seconds in zip(every, took, strict=True)]  # fmt: skip
+
+
+def hidden(works: Works, watch: Stopwatch) -> float:
+    """Which part of the shorter time is saved where products run while a block hops."""
+    mesh = works.mesh
+    size = works.scale * OVERLAPPED
+    after, before = (mesh.rank + 1) % mesh.ranks, (mesh.rank - 1) % mesh.ranks
+    messages = (
+        ISend(peer=after, block="given", request="given"),
+        IRecv(peer=before, block="gotten", request="gotten"),
+    )
+    mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
+    start, multiply = post(mesh, messages), works.multiplying(*(works.scale * 128,) * 3)
+    blocks = {name: works._random(size) for name in ("given", "gotten")}
+
+    def hop() -> None:
+        start(blocks).wait()
+
+    one, product = watch.each([hop, multiply])
+    times = max(1, round(one / product))
+
+    def products() -> None:
+        for _ in range(times):
+            multiply()
+
+    def both() -> None:
+        pending = start(blocks)
+        products()
+        pending.wait()
+
+    moving, alone, together = watch.each([hop, products, both])
+    return (moving + alone - together) / min(moving, alone)

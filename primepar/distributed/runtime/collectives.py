@@ -1,0 +1,169 @@
+"""The collectives of the IR on torch.distributed, and what each of them sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+import torch.distributed as dist
+
+from primepar.distributed.runtime.memory_places import Get
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.messages import Blocks, Pending, Start, Waitable, started
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Collective,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.schedule.program_uses import gets, gives
+
+GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""Their older names are deprecated where these exist."""
+
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+def elements_sent(collective: Collective, rank: int, size: Callable[[str], int]) -> Fraction:
+    """Elements that leave `rank`: rings, and for a root the chain that starts or ends there."""
+    group = collective.group
+    members = len(group)
+    match collective:
+        case AllReduce(block=block):
+            return Fraction(2 * (members - 1) * size(block), members)
+        case AllGather(block=block) | ReduceScatter(block=block):
+            return Fraction((members - 1) * size(block))
+        case Broadcast(block=block, root=root):
+            last = (group.index(rank) - group.index(root)) % members == members - 1
+            return Fraction(0 if last else size(block))
+        case Reduce(block=block, root=root):
+            return Fraction(0 if rank == root else size(block))
+        case AllToAll(blocks=blocks):
+            others = (name for peer, name in zip(group, blocks, strict=True) if peer != rank)
+            return Fraction(sum(map(size, others)))
+        case _:
+            return Fraction(0)
+
+
+def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
+    """What starts a collective on blocks that are all there, those that it writes too.
+
+    `run` gives those of all members, in the order of the ranks, as one flat tensor: always to a
+    reduce-scatter, and to an all-gather where they lie in memory so. A group of one rank copies
+    what it gives to what it gets.
+    """
+    if len(node.group) == 1:
+        return _alone(mesh, node)
+    group = mesh.group(node.group, node.communicator)
+    match node:
+        case AllReduce(block=block, reduction=reduction):
+            op = OPERATIONS[reduction]
+            return lambda blocks: started(dist.all_reduce(blocks[block], op, group, True))
+        case Broadcast(block=block, root=root):
+            return lambda blocks: started(dist.broadcast(blocks[block], root, group, True))
+        case Reduce():
+            return _reduce(mesh, node, group)
+        case AllGather():
+            return _all_gather(node, group, run)
+        case ReduceScatter():
+            return _reduce_scatter(node, group, run)
+        case AllToAll():
+            return _all_to_all(node, group)
+        case Barrier():
+            return lambda _blocks: started(dist.barrier(group, async_op=True))
+
+
+def _alone(mesh: Mesh, collective: Collective) -> Start:
+    reads, writes = gives(collective, mesh.rank), gets(collective, mesh.rank)
+    pairs = [(a, b) for a, b in zip(reads, writes, strict=False) if a != b]
+
+    def copy(blocks: Blocks) -> Waitable:
+        for name, into in pairs:
+            blocks[into].copy_(blocks[name])
+        return Pending(())
+
+    return copy
+
+
+def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
+    """A member that is not the root keeps its block: torch may leave anything in what it gives."""
+    name, root, op = reduce.block, reduce.root, OPERATIONS[reduce.reduction]
+    if mesh.rank == root:
+        return lambda blocks: started(dist.reduce(blocks[name], root, op, group, True))
+    return lambda blocks: started(dist.reduce(blocks[name].clone(), root, op, group, True))
+
+
+def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
+    """Into one tensor, from which blocks that do not follow one another are copied.
+
+    Every rank takes the same call: gloo has others for lists, and these do not fit together.
+    """
+    given, names = gather.block, in_order(gather)
+    if run is not None:
+        return lambda blocks: started(
+            GATHER(run(blocks), blocks[given].view(-1), group, async_op=True)
+        )
+
+    def start(blocks: Blocks) -> Waitable:
+        block = blocks[given]
+        everyone = block.new_empty(len(names) * block.numel())
+        work = GATHER(everyone, block.view(-1), group, async_op=True)
+        into = [(name, blocks[name]) for name in names]
+
+        def take_apart() -> None:
+            for (name, own), part in zip(into, everyone.view(len(names), -1), strict=True):
+                if name != given:
+                    own.copy_(part.view_as(own))
+
+        return Pending([work], take_apart)
+
+    return start
+
+
+def _reduce_scatter(scatter: ReduceScatter, group: dist.ProcessGroup, run: Get | None) -> Start:
+    """From one tensor of all members' blocks in the order of the ranks, into another one."""
+    own, op = scatter.block, OPERATIONS[scatter.reduction]
+    assert run is not None
+    return lambda blocks: started(
+        SCATTER(blocks[own].view(-1), run(blocks), op, group, async_op=True)
+    )
+
+
+def _all_to_all(collective: AllToAll, group: dist.ProcessGroup) -> Start:
+    """One flat buffer each way: the form that gloo has too."""
+    places = _places(collective)
+    given = [collective.blocks[place] for place in places]
+    gotten = [collective.into[place] for place in places]
+
+    def exchange(blocks: Blocks) -> Waitable:
+        sizes = [blocks[name].numel() for name in given]
+        room = [blocks[name].numel() for name in gotten]
+        outgoing = torch.cat([blocks[name].flatten() for name in given])
+        incoming = outgoing.new_empty(sum(room))
+        work = dist.all_to_all_single(incoming, outgoing, room, sizes, group, True)
+        into = [blocks[name] for name in gotten]
+
+        def take_apart() -> None:
+            for block, part in zip(into, torch.split(incoming, room), strict=True):
+                block.copy_(part.view_as(block))
+
+        return Pending([work], take_apart)
+
+    return exchange
+
+
+def in_order(collective: AllGather | ReduceScatter) -> list[str]:
+    """The members' blocks in the order of the ranks."""
+    return [collective.blocks[place] for place in _places(collective)]
+
+
+def _places(collective: Collective) -> list[int]:
+    """Places in the IR's group in the order of torch, which is that of the ranks."""
+    return sorted(range(len(collective.group)), key=collective.group.__getitem__)

@@ -1,0 +1,255 @@
+"""From one rank's instruction list to closures: what can be known before the run is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from primepar.distributed.runtime.collectives import collective_action, elements_sent, in_order
+from primepar.distributed.runtime.computes import Computes, together
+from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.joins import later_joins
+from primepar.distributed.runtime.memory_places import Get, MemoryPlaces
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.message_labels import Labels
+from primepar.distributed.runtime.messages import (
+    Action,
+    CompiledStep,
+    Frame,
+    Message,
+    Start,
+    post,
+    staged,
+)
+from primepar.distributed.runtime.shapes import Shapes
+from primepar.errors import ProgramError
+from primepar.operators import StepSettings
+from primepar.schedule.program import (
+    AllGather,
+    Alloc,
+    Collective,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Program,
+    Recv,
+    ReduceScatter,
+    Send,
+    Wait,
+)
+from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
+
+
+class Compiler:
+    """Compiles one rank's list, in order. Raises `ProgramError` for a block that is not there."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        program: Program,
+        shapes: Shapes,
+        settings: StepSettings | None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.mesh, self.shapes = mesh, shapes
+        self.instructions = program.programs[mesh.rank]
+        given = initial_blocks(program)[mesh.rank]
+        joins = later_joins(self.instructions, mesh.rank, given, shapes)
+        self.places = MemoryPlaces(shapes, (mesh.pool, mesh.wide_pool), self.instructions, joins)
+        self.places.begin(given)
+        self.computes = Computes(shapes, self.places, settings, watch)
+        self.labels = Labels(shapes)
+        self._sent: dict[tuple[bool, int], Fraction] = {}
+        self._evicted: set[str] = set()
+
+    def steps(self) -> Iterator[CompiledStep]:
+        """The closures of the list; runs of posts are one step where the backend batches them."""
+        run: list[Message] = []
+        for place, node in enumerate(self.instructions):
+            if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
+                run.append(node)
+                continue
+            yield from self._posts(run)
+            run, self.places.place = [], place
+            self._check(node)
+            yield from self._compile(node)
+        yield from self._posts(run)
+        for action in self.places.end():
+            yield CompiledStep((), action, action)
+
+    def _check(self, node: Instruction) -> None:
+        for name in uses(node, self.mesh.rank):
+            if name not in self.places.here:
+                raise ProgramError(
+                    f"{self._at}: expected block {name} on this device, "
+                    "got none: list it in initial, or receive or compute it first"
+                )
+
+    @property
+    def _at(self) -> str:
+        """How messages name the place that is compiled."""
+        return f"programs[{self.mesh.rank}][{self.places.place}]"
+
+    def _compile(self, node: Instruction) -> Iterator[CompiledStep]:
+        match node:
+            case Compute():
+                run, first = self.computes.actions(node, self._at)
+                yield CompiledStep((node,), run, first)
+            case ISend() | IRecv():
+                yield from self._posts([node])
+            case Wait(request=request):
+                yield _step(node, [lambda frame: frame.requests.pop(request).wait()])
+            case Send() | Recv():
+                yield _step(node, self._waited([node]))
+            case Group(body=body):
+                yield _step(node, self._waited(list(body)))
+            case Cut(block=block, blocks=blocks):
+                yield _step(node, self.places.cut(block, blocks, _in_place(node)))
+            case Join(block=block, blocks=blocks):
+                yield _step(node, self.places.join(blocks, block, _in_place(node)))
+            case Alloc() | Free() | Fetch() | Evict():
+                yield _step(node, self._memory(node))
+            case _:
+                yield _step(node, self._collective(node))
+
+    def _memory(self, node: Alloc | Free | Fetch | Evict) -> list[Action]:
+        name = node.block
+        match node:
+            case Alloc():
+                return [*self.places.room(name), lambda frame: frame.blocks[name].zero_()]
+            case Free():
+                return [self.places.drop(name)]
+            case Fetch():
+                return self._fetch(name)
+            case Evict():
+                return self._evict(name)
+
+    # Messages
+
+    def _posts(self, run: list[Message]) -> Iterator[CompiledStep]:
+        if not run:
+            return
+        for node in run:
+            self._check(node)
+        actions, start = self._starting(run)
+        requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
+        run_all = together([*actions, _posting(start, requests)])
+        yield CompiledStep(tuple(run), run_all, run_all)
+
+    def _waited(self, messages: list[Message]) -> list[Action]:
+        """Blocking messages: posted, then waited for."""
+        actions, start = self._starting(messages)
+        return [*actions, lambda frame: start(frame.blocks).wait()]
+
+    def _starting(self, messages: list[Message]) -> tuple[list[Action], Start]:
+        """Room for what messages bring, and what starts them."""
+        sends = [each.block for each in messages if isinstance(each, Send | ISend)]
+        receives = [each.block for each in messages if isinstance(each, Recv | IRecv)]
+        actions = [action for name in receives for action in self.places.room(name)]
+        for each in messages:
+            if isinstance(each, Send | ISend):
+                self._count(each, each.block, Fraction(self.shapes.elements(each.block)))
+        return actions, self._staged(post(self.mesh, messages), sends, receives)
+
+    def _staged(self, start: Start, reads: list[str], writes: list[str]) -> Start:
+        """`start` by way of copies of blocks that are no contiguous memory."""
+        given, gotten = (
+            [name for name in names if self.places.strided(name)] for names in (reads, writes)
+        )
+        return staged(start, given, gotten) if given or gotten else start
+
+    def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
+        """Add what this rank sends to what it sends of the same kind and size of elements."""
+        key = self.labels.is_linear(node, block), self.places.pool(block).dtype.itemsize
+        self._sent[key] = self._sent.get(key, Fraction(0)) + elements
+
+    def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
+        """Kind, elements and bytes of each of what a run sends; `kind` is what is not linear."""
+        pairs = self._sent.items()
+        return [("linear" if linear else kind, sent, each) for (linear, each), sent in pairs]
+
+    # Collectives
+
+    def _collective(self, node: Collective) -> list[Action]:
+        reads, writes = list(gives(node, self.mesh.rank)), list(gets(node, self.mesh.rank))
+        named = [*reads, *writes]
+        if named:
+            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
+            self._count(node, named[0], sent)
+        actions, run = self._room(node, reads, writes)
+        start = collective_action(self.mesh, node, run)
+        if run is None:
+            start = self._staged(start, reads, writes)
+        if node.request is None:
+            return [*actions, lambda frame: start(frame.blocks).wait()]
+        return [*actions, _posting(start, [node.request])]
+
+    def _room(
+        self, node: Collective, reads: list[str], writes: list[str]
+    ) -> tuple[list[Action], Get | None]:
+        """Room for what a collective writes, and its members' blocks as one tensor."""
+        if isinstance(node, ReduceScatter) and len(node.group) > 1:
+            actions, run = self.places.flat(in_order(node))
+            return [*actions, *self.places.renew(node.block)], run
+        if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
+            # Its own block stays as it is.
+            writes = [name for name in writes if name != node.block]
+        actions = [
+            action for name in writes for action in self.places.room(name, keep=name in reads)
+        ]
+        return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
+
+    # Host memory
+
+    def _evict(self, name: str) -> list[Action]:
+        host, drop, shape = self.mesh.host, self.places.drop(name), self.shapes.shape(name)
+        self._evicted.add(name)
+
+        def run(frame: Frame) -> None:
+            kept = host.acquire(shape)
+            frame.host[name] = kept.copy_(frame.blocks[name], non_blocking=True)
+            drop(frame)
+
+        return [run]
+
+    def _fetch(self, name: str) -> list[Action]:
+        if name not in self._evicted:
+            raise ProgramError(
+                f"{self._at}: expected block {name} in host memory, got none: evict it first"
+            )
+        self._evicted.remove(name)
+
+        def run(frame: Frame) -> None:
+            kept = frame.host.pop(name)
+            frame.blocks[name].copy_(kept, non_blocking=True)
+            self.mesh.host.release(kept)
+
+        return [*self.places.room(name), run]
+
+
+def _in_place(node: Cut | Join) -> bool:
+    """Whether what is cut or joined is gone afterwards."""
+    return bool(getattr(node, "in_place", False))
+
+
+def _posting(start: Start, requests: list[str]) -> Action:
+    if len(requests) == 1:
+        (request,) = requests
+
+        def post_one(frame: Frame) -> None:
+            frame.requests[request] = start(frame.blocks)
+
+        return post_one
+    return lambda frame: frame.requests.update(dict.fromkeys(requests, start(frame.blocks)))
+
+
+def _step(node: Instruction, actions: list[Action]) -> CompiledStep:
+    run = together(actions)
+    return CompiledStep((node,), run, run)

@@ -1,0 +1,112 @@
+"""Executes this rank's list of a program: compiled once, run at every step of training."""
+
+from __future__ import annotations
+
+import torch
+
+from primepar.distributed.runtime.compiler import Compiler
+from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.mesh import Mesh, Ranks
+from primepar.distributed.runtime.messages import Frame
+from primepar.distributed.runtime.recorder import Recorder
+from primepar.distributed.runtime.shapes import Shapes
+from primepar.errors import MeshError, ProgramError
+from primepar.operators import StepInputs, StepSettings
+from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
+from primepar.schedule.program_uses import initial_blocks, peak
+
+NOTHING = StepInputs()
+"""What a program of one linear operator, or of a redistribution, is given."""
+
+
+def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
+    """(communicator, ranks) of every process group that any rank's list needs, in one order."""
+    needed: dict[tuple[str, Ranks], None] = {}
+    everyone = tuple(range(program.ranks))
+    for instructions in program.programs:
+        for node in instructions:
+            if isinstance(node, Collective):
+                needed[node.communicator, node.group] = None
+            elif isinstance(node, Group):
+                needed.update(dict.fromkeys((each.communicator, everyone) for each in node.body))
+            elif isinstance(node, Send | Recv | ISend | IRecv):
+                needed[node.communicator, everyone] = None
+    return needed
+
+
+class Executor:
+    """One rank's list of `program`, ready to run on torch blocks.
+
+    Made by all ranks together: process groups are made here. What linear operators send is counted
+    as "linear", all else as `kind`. Phases but those of linear operators need `settings`. Where the
+    backend batches messages (NCCL), a wait may wait for the messages posted beside its own too.
+    With a `proved` program every run is watched, and must do what that says.
+    Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
+    without a kernel, a block without a size, or one that is used before it is there.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        program: Program,
+        settings: StepSettings | None = None,
+        kind: str = "other",
+        proved: Program | None = None,
+    ) -> None:
+        if program.ranks != mesh.ranks:
+            raise MeshError(
+                f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
+                "lower it for this mesh"
+            )
+        mesh.ensure_groups(groups_of(program))
+        self.mesh, self.shapes = mesh, Shapes(program)
+        self.initial = initial_blocks(program)[mesh.rank]
+        self.watch = None if proved is None else Watch(proved, mesh.rank, Shapes(proved))
+        compiler = Compiler(mesh, program, self.shapes, settings, self.watch)
+        self._steps = list(compiler.steps())
+        self._runs = [step.run for step in self._steps]
+        self._names, self._checked = frozenset(self.initial), False
+        self.sent = compiler.sent(kind)
+        self.peak = peak(program, mesh.rank, self.shapes.elements)
+        """Most elements alive at once on this rank, as the program counts them."""
+
+    def __call__(
+        self, blocks: dict[str, torch.Tensor], inputs: StepInputs = NOTHING
+    ) -> dict[str, torch.Tensor]:
+        """Run on the `initial` blocks, by name and contiguous; returns the same dict.
+
+        What the program frees is taken out of it, what it makes is put into it. Given blocks are
+        never written. Raises `ProgramError` for a block that is missing, and at the first run for
+        one of another shape, or a kernel that gives another block than its phase writes.
+        """
+        if not self._names <= blocks.keys():
+            missing = next(name for name in self.initial if name not in blocks)
+            raise ProgramError(
+                f"rank {self.mesh.rank}: expected {len(self.initial)} blocks before the program, "
+                f"got none called {missing}: give what the program lists in initial"
+            )
+        if not self._checked:
+            self._check_shapes(blocks)
+        frame = Frame(blocks, inputs)
+        with torch.no_grad():
+            if self.watch is not None:
+                self.watch.run(self._steps, frame, first=not self._checked)
+            elif self.mesh.events is not None:
+                recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
+                recorder.run(self._steps, frame, first=not self._checked)
+            else:
+                for run in self._runs if self._checked else [step.first for step in self._steps]:
+                    run(frame)
+        self._checked = True
+        for kind, elements, itemsize in self.sent:
+            self.mesh.traffic.add(kind, elements, itemsize)
+        return blocks
+
+    def _check_shapes(self, blocks: dict[str, torch.Tensor]) -> None:
+        for name in self.initial:
+            expected, got = self.shapes.shape(name), tuple(blocks[name].shape)
+            if got != expected:
+                raise ProgramError(
+                    f"rank {self.mesh.rank}: expected block {name} of shape {list(expected)}, "
+                    f"got {list(got)}: give this rank's part"
+                )

@@ -1,0 +1,286 @@
+"""Where the blocks of one rank lie in memory, followed through its list before it runs.
+
+A block has a buffer of its own, or is a view of one that it shares: the parts of a block that is
+cut, and parts made side by side because they are joined later. Nothing is written through one
+block that another one sees: before that, the block gets a buffer of its own. Given blocks are
+never written and never pooled; neither are blocks that are there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
+from math import prod
+
+import torch
+
+from primepar.distributed.runtime.buffers import BufferPool
+from primepar.distributed.runtime.joins import LaterJoin, LaterJoins
+from primepar.distributed.runtime.memory import Buffer, all_of
+from primepar.distributed.runtime.messages import Action, Blocks, Frame
+from primepar.distributed.runtime.shapes import Shapes, Slices
+from primepar.schedule.program import Instruction
+from primepar.schedule.program_uses import frees
+
+Get = Callable[[Blocks], torch.Tensor]
+
+
+class MemoryPlaces:
+    """Follows blocks; what must happen for it while the program runs comes out as actions."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        pools: tuple[BufferPool, BufferPool],
+        instructions: tuple[Instruction, ...],
+        joins: LaterJoins,
+    ) -> None:
+        self.shapes, self.pools, self.place = shapes, pools, 0
+        self.here: dict[str, Buffer] = {}
+        self._joins = joins
+        self._opened: dict[int, Buffer] = {}
+        self._count = 0
+        self._last_end = {name: at for at, node in enumerate(instructions) for name in frees(node)}
+
+    def pool(self, name: str) -> BufferPool:
+        """The pool of a block's dtype."""
+        return self.pools[self.shapes.wide(name)]
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Take what is there before the first instruction."""
+        for name in names:
+            self._alone(name, Buffer(self.shapes.shape(name), given=True))
+
+    def leaves(self, name: str, place: int = -1) -> bool:
+        """Whether the block is there after the last instruction, so that the caller gets it."""
+        return max(self.place, place) > self._last_end.get(name, -1)
+
+    def _alone(self, name: str, buffer: Buffer) -> None:
+        buffer.views[name] = all_of(buffer.shape)
+        self.here[name] = buffer
+
+    def _new(self, name: str, place: int = -1) -> Buffer:
+        """A buffer for a block of here, or of a later place."""
+        return Buffer.new(self.shapes.shape(name), self.pool(name), self.leaves(name, place))
+
+    # Room
+
+    def room(self, name: str, *, keep: bool = False) -> list[Action]:
+        """A buffer to write a block to; with `keep` it has the old contents."""
+        old, join = self.here.get(name), self._joins.get((self.place, name))
+        if old is not None and old.writable(name) and (join is None or self._is_in(old, join)):
+            return []
+        return self.renew(name, keep=keep and old is not None)
+
+    def renew(self, name: str, *, keep: bool = False) -> list[Action]:
+        """Another buffer for a block than the one that it has."""
+        aside, join = f"{name}#", self._joins.get((self.place, name))
+        actions: list[Action] = []
+        if keep:
+            actions = [lambda f: _put(f.blocks, aside, f.blocks[name])]
+        actions += self._leave(name)
+        if join is not None:
+            actions += self._enter(join, name)
+        else:
+            buffer = self._new(name)
+            self._alone(name, buffer)
+            actions += [lambda f: _put(f.blocks, name, buffer.make())]
+        if keep:
+            actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
+        return actions
+
+    def is_planned(self, names: Iterable[str]) -> bool:
+        """Whether blocks that are made here will be joined, and so are made side by side."""
+        return all((self.place, name) in self._joins for name in names)
+
+    def _is_in(self, buffer: Buffer, join: LaterJoin) -> bool:
+        return self._opened.get(join.place) is buffer
+
+    def adopt(self, name: str) -> list[Action]:
+        """The block is what an action makes; before that, what it was is dropped."""
+        actions = self._leave(name)
+        self._alone(name, Buffer(self.shapes.shape(name)))
+        return actions
+
+    def _enter(self, join: LaterJoin, name: str) -> list[Action]:
+        """Room beside the blocks that it is joined with later."""
+        actions: list[Action] = []
+        if join.place not in self._opened:
+            self._opened[join.place] = self._new(join.whole, join.place)
+            self._opened[join.place].key = key = self._key(join.whole)
+            actions = [lambda f: _put(f.blocks, key, buffer.make())]
+        buffer = self._opened[join.place]
+        return [*actions, self._view(buffer, {name: self.shapes.inside(name, join.whole)})]
+
+    def _key(self, name: str) -> str:
+        self._count += 1
+        return f"{name}#{self._count}"
+
+    def _view(self, buffer: Buffer, views: dict[str, Slices]) -> Action:
+        """Blocks as views of a shared buffer."""
+        key, pairs = buffer.key, list(views.items())
+        buffer.views.update(views)
+        self.here.update(dict.fromkeys(views, buffer))
+
+        def view(frame: Frame) -> None:
+            blocks = frame.blocks
+            whole = blocks[key]
+            for name, at in pairs:
+                blocks[name] = whole[at]
+
+        return view
+
+    # End
+
+    def drop(self, name: str) -> Action:
+        """Forget a block, whose memory goes back to where it is from."""
+        shared, leave = self.here[name].key, self._leave(name)
+        if not shared and leave:
+            return leave[0]
+        if leave:
+            return lambda frame: (frame.blocks.pop(name), leave[0](frame))
+        return lambda frame: frame.blocks.pop(name)
+
+    def _leave(self, name: str) -> list[Action]:
+        """Take a block out of its buffer, which goes back with the last one."""
+        buffer = self.here.pop(name, None)
+        if buffer is None:
+            return []
+        del buffer.views[name]
+        if buffer.views or (buffer.pool is None and not buffer.key):
+            return []
+        key = buffer.key or name
+        if buffer.pool is None:
+            return [lambda frame: frame.blocks.pop(key)]
+        idle = buffer.pool.shelf(buffer.shape)
+        return [lambda frame: idle.append(frame.blocks.pop(key))]
+
+    def end(self) -> list[Action]:
+        """Leave nothing but blocks."""
+        keys = list(dict.fromkeys(each.key for each in self.here.values() if each.key))
+        return [lambda frame: [frame.blocks.pop(key) for key in keys]] if keys else []
+
+    # Cut and join
+
+    def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
+        """Parts as views of the whole; copies where some are the caller's at the end."""
+        actions = [action for part in parts for action in self._leave(part)]
+        inside = {part: self.shapes.inside(part, whole) for part in parts}
+        views = self._views(whole, inside)
+        buffer, base = self.here[whole], self.here[whole].views[whole]
+        if views and not buffer.key:
+            key = buffer.key = self._key(whole)
+            actions += [lambda f: _put(f.blocks, key, f.blocks[whole])]
+        if views:
+            actions += [self._view(buffer, {part: _shifted(inside[part], base) for part in views})]
+        for part in parts:
+            if part not in views:
+                actions += self.room(part)
+                actions += [self._copying(part, whole, inside[part])]
+        return [*actions, self.drop(whole)] if in_place else actions
+
+    def _views(self, whole: str, parts: Collection[str]) -> list[str]:
+        """Which parts may be views: all that end here, or all where the whole goes with them."""
+        buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
+        if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
+            return [part for part in parts if part not in leaving]
+        buffer.hand_over()
+        return leaving
+
+    @staticmethod
+    def _copying(part: str, whole: str, at: Slices) -> Action:
+        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][at])
+
+    def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
+        """The whole of parts that lie side by side as a view; else a copy of them."""
+        inside = {part: self.shapes.inside(part, whole) for part in parts}
+        actions = self._leave(whole)
+        found = self._side_by_side(whole, inside)
+        if found is not None:
+            actions += [self._view(self.here[parts[0]], {whole: found})]
+        else:
+            actions += [*self.room(whole), _gluing(whole, inside)]
+        return [*actions, *(self.drop(part) for part in parts)] if in_place else actions
+
+    def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
+        """Where the whole lies in the buffer that its parts share; None where they do not."""
+        buffers = {self.here[part] for part in inside}
+        buffer = buffers.pop()
+        if buffers or not buffer.key:
+            return None
+        if self.leaves(whole) and not self._may_leave(buffer, inside):
+            return None
+        starts = {
+            tuple(own.start - at.start for own, at in zip(buffer.views[part], place, strict=True))
+            for part, place in inside.items()
+        }
+        start = starts.pop()
+        shape = self.shapes.shape(whole)
+        found = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
+        return None if starts else found
+
+    def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
+        """Whether a buffer, which has nothing but these parts, may be the caller's at the end."""
+        alone = not buffer.given and buffer.views.keys() == set(parts)
+        if alone and not any(map(self.leaves, parts)):
+            buffer.hand_over()
+            return True
+        return False
+
+    # In one piece
+
+    def strided(self, name: str) -> bool:
+        """Whether a block is not one piece of memory."""
+        return self.here[name].span(name) is None
+
+    def run_of(self, names: list[str]) -> Get | None:
+        """The memory of blocks that follow one another in one buffer, as one flat tensor."""
+        buffers = {self.here[name] for name in names}
+        buffer = buffers.pop()
+        spans = [None] if buffers or not buffer.key else [buffer.span(name) for name in names]
+        if None in spans:
+            return None
+        ends = [span for span in spans if span is not None]
+        if any(a[1] != b[0] for a, b in pairwise(ends)):
+            return None
+        key, first, last = buffer.key, ends[0][0], ends[-1][1]
+        if (first, last) == (0, prod(buffer.shape)):
+            return lambda blocks: blocks[key].view(-1)
+        return lambda blocks: blocks[key].view(-1)[first:last]
+
+    def flat(self, names: list[str]) -> tuple[list[Action], Get]:
+        """Some blocks as one flat tensor: their memory, or a copy that is made before."""
+        run = self.run_of(names)
+        if run is not None:
+            return [], run
+        key = self._key(names[0])
+        return [_flattening(key, names)], lambda blocks: blocks.pop(key)
+
+
+def _flattening(key: str, names: list[str]) -> Action:
+    def flatten(frame: Frame) -> None:
+        blocks = frame.blocks
+        blocks[key] = torch.cat([blocks[name].flatten() for name in names])
+
+    return flatten
+
+
+def _shifted(at: Slices, base: Slices) -> Slices:
+    pairs = zip(at, base, strict=True)
+    return tuple(slice(own.start + b.start, own.stop + b.start) for own, b in pairs)
+
+
+def _put(blocks: Blocks, name: str, block: torch.Tensor) -> None:
+    blocks[name] = block
+
+
+def _gluing(whole: str, inside: dict[str, Slices]) -> Action:
+    pairs = list(inside.items())
+
+    def glue(frame: Frame) -> None:
+        blocks = frame.blocks
+        into = blocks[whole]
+        for name, at in pairs:
+            into[at] = blocks[name]
+
+    return glue

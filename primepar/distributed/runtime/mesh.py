@@ -1,0 +1,143 @@
+"""The mesh: the processes of one sequence, their groups, and what they have sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from primepar.distributed.runtime.buffers import BufferPool
+from primepar.errors import MeshError
+from primepar.schedule import Movement, Sequence
+from primepar.schedule.events import Event
+
+Ranks = tuple[int, ...]
+
+
+class SentTraffic:
+    """Elements and bytes that this rank has sent, by kind of work.
+
+    A collective over g ranks counts as a ring: an all-reduce as `2 (g - 1) / g` elements per
+    element, a gather or scatter as half of that.
+    """
+
+    def __init__(self) -> None:
+        self.elements: dict[str, Fraction] = {}
+        self.bytes: dict[str, Fraction] = {}
+
+    def add(self, kind: str, elements: Fraction, itemsize: int) -> None:
+        """Count elements of `itemsize` bytes each."""
+        if elements:
+            self.elements[kind] = self.elements.get(kind, Fraction(0)) + elements
+            self.bytes[kind] = self.bytes.get(kind, Fraction(0)) + elements * itemsize
+
+    def clear(self) -> None:
+        """Start again from nothing."""
+        self.elements.clear()
+        self.bytes.clear()
+
+
+class Mesh:
+    """The processes that run `sequence`, one rank each, over an initialised torch.distributed.
+
+    A sequence of one device needs no torch.distributed. Every process makes its mesh, and
+    everything on it, in the same order. Raises `MeshError` if the world has another size.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        if world != sequence.ranks:
+            raise MeshError(
+                f"sequence {str(sequence)!r}: expected {sequence.ranks} processes, got {world}: "
+                f"start it with mpirun -n {sequence.ranks}"
+            )
+        self.sequence, self.ranks = sequence, sequence.ranks
+        self.device, self.dtype = torch.device(device), dtype
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        self.movement = Movement(sequence)
+        self.pool = BufferPool(self.device, dtype)
+        self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
+        self.wide_pool = (
+            self.pool if self.wide_dtype == dtype else BufferPool(self.device, self.wide_dtype)
+        )
+        """Of sums and statistics."""
+        self.host = BufferPool(torch.device("cpu"), dtype, pinned=self.device.type == "cuda")
+        self.traffic = SentTraffic()
+        self.compiled: dict[Hashable, Any] = {}
+        self.events: list[Event] | None = None
+        """What has been recorded since `start_trace`, None while nobody records."""
+        self.origin = 0.0
+        """When the recording began, on the clock of `time.perf_counter`."""
+        self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
+        self.barrier()  # NCCL wants every rank in the first call of a communicator
+
+    def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
+        """Make the process groups that are not there yet.
+
+        A collective call: all ranks give the same (communicator, ranks) pairs in one order, those
+        that they are no member of too.
+        """
+        for communicator, ranks in wanted:
+            members = tuple(sorted(ranks))
+            if len(members) > 1 and (communicator, members) not in self._groups:
+                self._groups[communicator, members] = self._new_group(communicator, members)
+
+    def _new_group(self, communicator: str, members: Ranks) -> dist.ProcessGroup:
+        world = dist.group.WORLD
+        if communicator == "world" and len(members) == self.ranks and world is not None:
+            return world
+        group: dist.ProcessGroup = dist.new_group(members)
+        return group
+
+    def group(self, ranks: Ranks, communicator: str = "world") -> dist.ProcessGroup:
+        """The process group of these ranks, of whatever order; `ensure_groups` has made it."""
+        return self._groups[communicator, tuple(sorted(ranks))]
+
+    def world(self, communicator: str = "world") -> dist.ProcessGroup:
+        """The group that the messages of a communicator go through."""
+        return self.group(tuple(range(self.ranks)), communicator)
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.backend:
+            dist.all_reduce(torch.zeros(1, device=self.device))
+            self.synchronize()
+
+    def broadcast(self, content: bytes | None) -> bytes:
+        """What rank 0 gives, on every rank; the others give None."""
+        size = torch.tensor([len(content or b"")], device=self.device)
+        dist.broadcast(size, 0)
+        room = torch.empty(int(size), dtype=torch.uint8)
+        if content is not None:
+            room = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        room = room.to(self.device)
+        dist.broadcast(room, 0)
+        return bytes(room.cpu().numpy())
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def start_trace(self) -> None:
+        """Record events from now on, all ranks from one moment; a collective call.
+
+        Where the device is CUDA every product is waited for, so that its times mean something.
+        """
+        self.barrier()
+        self.events, self.origin = [], time.perf_counter()
+
+    def stop_trace(self) -> list[Event]:
+        """Stop recording and return this rank's events, in seconds since `start_trace`."""
+        events, self.events = self.events, None
+        return events or []

@@ -1,0 +1,106 @@
+"""What a run did and when: an event for each product and each message of this rank."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from primepar.distributed.runtime.collectives import elements_sent
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.messages import CompiledStep, Frame
+from primepar.distributed.runtime.shapes import Shapes
+from primepar.schedule.events import Event
+from primepar.schedule.program import (
+    Alloc,
+    Collective,
+    Compute,
+    Cut,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Recv,
+    Send,
+    Wait,
+)
+
+Message = Send | Recv | ISend | IRecv
+
+
+class Recorder:
+    """Runs steps and appends an event for each: a posted message from its post to its wait."""
+
+    def __init__(self, mesh: Mesh, shapes: Shapes, events: list[Event]) -> None:
+        self.mesh, self.shapes, self.events = mesh, shapes, events
+        self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
+
+    def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
+        """Run all steps in order, with their results checked where it is the `first` run."""
+        for step in steps:
+            start = self._now()
+            (step.first if first else step.run)(frame)
+            posted = [node for node in step.instructions if _request(node) is not None]
+            for node in posted:
+                self._post(node, start)
+            if step.instructions and not posted:
+                self.mesh.synchronize()
+            for node in step.instructions:
+                if node not in posted:
+                    self._done(node, start)
+
+    def _post(self, node: Instruction, start: float) -> None:
+        """Keep what a wait finishes; the elements that it sends are known now."""
+        if isinstance(node, Collective):
+            size = round(elements_sent(node, self.mesh.rank, self.shapes.elements))
+            self._posted[str(node.request)] = (node, start, size)
+        elif isinstance(node, ISend | IRecv):
+            self._posted[node.request] = (node, start, self.shapes.elements(node.block))
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.mesh.origin
+
+    def _done(self, node: Instruction, start: float) -> None:
+        if isinstance(node, Wait):
+            posted, start, size = self._posted.pop(node.request)
+            if isinstance(posted, Collective):
+                self._append(posted, start, elements=size)
+            else:
+                self._message(posted, start, size)
+        elif isinstance(node, Group):
+            for message in node.body:
+                self._message(message, start, self.shapes.elements(message.block))
+        elif isinstance(node, Send | Recv):
+            self._message(node, start, self.shapes.elements(node.block))
+        elif isinstance(node, Compute):
+            dims = {str(dim): at for dim, at in (node.sub_operator or {}).items()}
+            self._append(
+                node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
+            )
+        elif isinstance(node, Collective):
+            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
+            self._append(node, start, elements=round(sent))
+        elif not isinstance(node, Alloc | Free | Cut | Join):
+            self._append(node, start)
+
+    def _message(self, node: Message, start: float, size: int) -> None:
+        sent = size if isinstance(node, Send | ISend) else 0
+        self._append(node, start, peer=node.peer, elements=sent)
+
+    def _append(self, node: Instruction, start: float, **fields: Any) -> None:
+        self.events.append(
+            Event(
+                rank=self.mesh.rank,
+                track="compute" if isinstance(node, Compute) else "communication",
+                op=str(node.__struct_config__.tag),
+                start=start,
+                end=self._now(),
+                **{"block": str(getattr(node, "block", "")), **fields},
+            )
+        )
+
+
+def _request(node: Instruction) -> str | None:
+    """What finishes a posted instruction."""
+    return None if isinstance(node, Wait) else getattr(node, "request", None)

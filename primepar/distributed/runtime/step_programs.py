@@ -1,0 +1,110 @@
+"""Programs of a step, run on this rank: a training step, and programs that end earlier."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from primepar.distributed.runtime.executor import NOTHING, Executor
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.training.state import TrainingState
+from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.plan import Plan
+from primepar.schedule.meaning import Box
+from primepar.schedule.program import Program
+
+Blocks = dict[str, torch.Tensor]
+DATA = ("tokens", "targets")
+
+
+class StepProgram:
+    """The program of a step, compiled for this rank; made by all ranks together.
+
+    With `conform` every run is compared with the program.
+    """
+
+    def __init__(
+        self, program: Program, mesh: Mesh, settings: StepSettings, conform: bool = False
+    ) -> None:
+        self.program, self.mesh = program, mesh
+        self.executor = Executor(mesh, program, settings, proved=program if conform else None)
+        self._data = [name for name in self.executor.initial if name.startswith(DATA)]
+        self.needs = [name for name in self.executor.initial if name not in self._data]
+        """Blocks to give: of the parameters, and of the moments where these are updated."""
+        final = (self.program.final or ())[mesh.rank]
+        self.makes = [name for name in final if name not in self.needs]
+        """Blocks that are new."""
+
+    def __call__(
+        self,
+        blocks: Blocks,
+        tokens_BT: torch.Tensor,
+        targets_BT: torch.Tensor | None = None,
+        inputs: StepInputs = NOTHING,
+    ) -> Blocks:
+        """Run on the blocks that it `needs`, which leave the dict as they are freed; collective.
+
+        Tokens and targets are those of the whole batch, the same on every rank.
+        """
+        whole = dict(zip(DATA, (tokens_BT, targets_BT), strict=True))
+        for name in self._data:
+            every = whole[name.partition("[")[0]]
+            assert every is not None, "a loss is of targets"
+            (rows,) = self.box(name)
+            blocks[name] = every.reshape(-1)[slice(*rows)].to(self.mesh.device)
+        return self.executor(blocks, inputs)
+
+    def box(self, block: str) -> Box:
+        """Where a block lies in its tensor."""
+        return self.executor.shapes.box(block)
+
+
+def update(
+    run: StepProgram,
+    state: TrainingState,
+    tokens_BT: torch.Tensor,
+    targets_BT: torch.Tensor,
+    inputs: StepInputs,
+) -> tuple[float, float]:
+    """Do a training step of a state; returns the loss and the norm of the gradient."""
+    blocks = run(state.blocks, tokens_BT, targets_BT, inputs)
+    loss, norm = (blocks.pop(name).item() for name in ("loss[0]", "gradient.norm[0]"))
+    state.blocks = {name.replace(".new[", "["): block for name, block in blocks.items()}
+    return loss, norm
+
+
+class StepPrograms:
+    """The programs of a plan on a mesh, each made when it is first asked for."""
+
+    def __init__(
+        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+    ) -> None:
+        self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self._lowered: dict[tuple[int, int, Until], Program] = {}
+        self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
+
+    def lowered(self, batch: int, positions: int, until: Until) -> Program:
+        """The program for batches of that size, which rank 0 lowers for all; a collective call."""
+        key = batch, positions, until
+        if key not in self._lowered:
+            self._lowered[key] = self._of_first_rank(key)
+        return self._lowered[key]
+
+    def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
+        clips = self.clip is not None and key[2] == "update"
+        if self.mesh.ranks == 1:
+            return lower_step(self.plan, *key, clips)
+        if self.mesh.rank == 0:
+            program = lower_step(self.plan, *key, clips)
+            self.mesh.broadcast(msgspec.json.encode(program))
+            return program
+        return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
+
+    def program(self, batch: int, positions: int, until: Until) -> StepProgram:
+        """The same, compiled; a collective call."""
+        key = batch, positions, until
+        if key not in self._compiled:
+            settings = StepSettings(self.plan.model, batch, positions, self.clip)
+            program = self.lowered(*key)
+            self._compiled[key] = StepProgram(program, self.mesh, settings, self.conform)
+        return self._compiled[key]

@@ -1,0 +1,1 @@
+"""A training run: settings, data, the trainer, checkpoints, logs, and how processes start."""

@@ -1,0 +1,131 @@
+"""The log of a run: one JSON object a line, the field `row` naming its kind.
+
+start     the settings, the mesh and the sizes, once
+step      one training step: loss, gradient norm, speed, bytes sent by every rank
+evaluate  the loss on the held-out text
+end       the last step done, and the signal that ended the run, if one did
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+from msgspec import Struct
+
+from primepar.distributed.training.settings import Settings
+from primepar.errors import ConfigError
+from primepar.files import reason, replace
+from primepar.models import ModelConfig
+
+
+class LogRow(Struct, frozen=True, tag_field="row"):
+    """Base of the rows."""
+
+
+class StartRow(LogRow, frozen=True, tag="start"):
+    """How a run began."""
+
+    settings: Settings
+    sequence: str
+    """That of all linear operators, or the file of the plan."""
+    ranks: int
+    parameters: int
+    step: int
+    """Steps already done: 0, or where a checkpoint left off."""
+    model: ModelConfig
+    """The sizes of the options or of the plan."""
+    batch: int
+    """Sequences of a step, each as long as the model's context."""
+
+
+class StepRow(LogRow, frozen=True, tag="step"):
+    """One training step."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    lr: float
+    tokens_per_second: float
+    sent_bytes: tuple[float, ...]
+    """Bytes that each rank sent for its linear operators, forward, backward and gradient."""
+    other_bytes: tuple[float, ...]
+    """Bytes that each rank sent for all else: redistribution, norms, embeddings, loss."""
+
+
+class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
+    """The mean loss over windows of the held-out text after `step` steps."""
+
+    step: int
+    loss: float
+
+
+class EndRow(LogRow, frozen=True, tag="end"):
+    """How a run ended."""
+
+    step: int
+    signal: str | None = None
+
+
+AnyRow = StartRow | StepRow | EvaluateRow | EndRow
+
+
+class Log:
+    """Appends rows to a file, each line whole at once; without a path it does nothing."""
+
+    def __init__(self, path: str | None, keep_until: int | None = None) -> None:
+        """Begin a new file; or, given `keep_until`, keep the rows up to that step.
+
+        The old file is replaced at once or not at all. Raises `ConfigError` if that cannot be.
+        """
+        self._file: int | None = None
+        if path is None:
+            return
+        kept = [] if keep_until is None else _kept(path, keep_until)
+        try:
+            replace(Path(path), b"".join(_line(row) for row in kept))
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise ConfigError(
+                f"--log {path}: expected a file that can be written, got {reason(error)}: "
+                "give another place"
+            ) from None
+
+    def write(self, row: AnyRow) -> None:
+        """Append one row."""
+        if self._file is not None:
+            os.write(self._file, _line(row))
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._file is not None:
+            os.close(self._file)
+
+
+def read_log(path: str | Path) -> list[AnyRow]:
+    """Read the rows of a log. Raises `ConfigError` at a line that is not one."""
+    rows: list[AnyRow] = []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        try:
+            rows.append(msgspec.json.decode(line, type=AnyRow))
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{path}:{number}: expected a row of a log, got {error}") from None
+    return rows
+
+
+def _kept(path: str, until: int) -> list[AnyRow]:
+    """Rows of an earlier part of the run that a checkpoint at step `until` vouches for."""
+    if not Path(path).is_file():
+        return []
+    return [row for row in read_log(path) if not isinstance(row, EndRow) and row.step <= until]
+
+
+def _line(row: AnyRow) -> bytes:
+    return msgspec.json.encode(row) + b"\n"

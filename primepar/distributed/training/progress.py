@@ -1,0 +1,75 @@
+"""What a run shows while it goes: one progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from primepar.distributed.training.launch import Launch
+from primepar.distributed.training.log import EvaluateRow, StepRow
+
+TERMINAL = "PRIMEPAR_TERMINAL"
+"""Variable that tells a process under `--ranks` that its output ends on a terminal."""
+LINES = 10
+"""Lines about steps in one run where there is no terminal."""
+
+
+def on_terminal(launch: Launch) -> bool:
+    """Whether this is rank 0 and people look on; mpirun gives every rank a terminal of its own."""
+    if launch.rank > 0:
+        return False
+    if launch.launcher == "mpirun":
+        return TERMINAL in os.environ
+    return sys.stdout.isatty()
+
+
+class Reporter:
+    """Shows rows of the log; a rank above 0 shows nothing."""
+
+    def __init__(self, launch: Launch, done: int, steps: int) -> None:
+        self.console = Console(
+            force_terminal=on_terminal(launch),
+            quiet=launch.rank > 0,
+            soft_wrap=True,
+            highlight=False,
+        )
+        self._every = max(1, (steps - done) // LINES)
+        self._steps = steps
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not on_terminal(launch),
+        )
+        self._task = self._bar.add_task("training", total=steps, completed=done)
+
+    def step(self, row: StepRow) -> None:
+        """Show a training step."""
+        text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s"
+        self._bar.update(self._task, completed=row.step, description=text)
+        if self._bar.disable and (row.step % self._every == 0 or row.step == self._steps):
+            self.say(f"step {row.step}/{self._steps}: {text}")
+
+    def evaluation(self, row: EvaluateRow) -> None:
+        """Show a held-out loss."""
+        self.say(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
+
+    def say(self, text: str) -> None:
+        """Show one line of text."""
+        self.console.print(text, markup=False)
+
+    def __enter__(self) -> Reporter:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._bar.stop()

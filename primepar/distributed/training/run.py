@@ -1,0 +1,207 @@
+"""The body of `primepar train`: from settings to a finished run.
+
+What can be refused without torch is refused before it loads, and before processes meet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primepar.distributed.training.data import Text, load_text
+from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.log import EndRow, Log, StartRow
+from primepar.distributed.training.progress import Reporter
+from primepar.distributed.training.relaunch import mpirun_line, run
+from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.stopping import Stopping, exit_code
+from primepar.errors import CheckpointError, ConfigError, LaunchError
+from primepar.files import reason, replace
+from primepar.pictures.timeline import chrome_trace, timeline_svg
+from primepar.plan import Plan
+from primepar.schedule import Sequence
+from primepar.schedule.events import Event
+
+if TYPE_CHECKING:
+    from primepar.distributed.training.state import TrainingState
+    from primepar.distributed.training.trainer import Prove, Trainer
+    from primepar.models import WeightFile
+
+
+def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
+    """Train in the processes that mpirun or torchrun started, or start `ranks` of them.
+
+    `prove` is given the programs before the first step. Returns the exit code. Raises a
+    `PrimeParError`, on one rank only.
+    """
+    launch = Launch.of(os.environ)
+    with launch.one_voice():
+        if ranks is not None and launch.launcher != "alone":
+            raise LaunchError(
+                f"--ranks: expected a process started alone, got one of {launch.size} that "
+                f"{launch.launcher} started: leave --ranks out"
+            )
+        mpi = ranks is not None or launch.launcher == "mpirun"
+        check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
+        line = None if ranks is None else mpirun_line(ranks, settings.arguments())
+        layout = settings.layout(launch.size if ranks is None else ranks)
+        text = load_text(settings.data, *settings.sizes(layout))
+        _check_folders(settings)
+    if line is not None:
+        print(line, flush=True)
+        return run(line)
+    killed = launch.launcher == "mpirun"
+    with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
+        prove = None if settings.no_verify else prove
+        return train_here(settings, launch, world, layout, text, stopping, prove)
+
+
+def _check_folders(settings: Settings) -> None:
+    for name in ("log", "trace", "save_weights"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).parent.is_dir():
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {path}: expected a folder that is there, "
+                f"got {Path(path).parent}: make it first"
+            )
+
+
+def train_here(
+    settings: Settings,
+    launch: Launch,
+    world: World,
+    layout: Sequence | Plan,
+    text: Text,
+    stopping: Stopping,
+    prove: Prove | None = None,
+) -> int:
+    """Train on this rank of a world that has met, and return the exit code; a collective call."""
+    with world.agreement("setup"):
+        trainer, weights = _prepare(settings, launch, world, layout, text)
+    with trainer.log, trainer.reporter:
+        _open(trainer, layout)
+        with world.agreement("options"):
+            trainer.check_alike()
+        with world.agreement("programs"):
+            trainer.check(prove)
+        number, events = trainer.run(stopping)
+        name = signal.Signals(number).name if number else None
+        trainer.log.write(EndRow(trainer.done, name))
+        if name:
+            trainer.reporter.say(f"stopped by {name} after step {trainer.done}")
+        with world.agreement("trace"):
+            _write_trace(trainer, events)
+        _save_weights(trainer, weights)
+        trainer.state.mesh.barrier()
+    return exit_code(number)
+
+
+def _prepare(
+    settings: Settings, launch: Launch, world: World, layout: Sequence | Plan, text: Text
+) -> tuple[Trainer, WeightFile | None]:
+    """Everything that a run needs, each rank with its own part of it; and the file of weights."""
+    from primepar.distributed.training import checkpoint
+    from primepar.distributed.training.trainer import Trainer
+
+    state = _state(settings, world, layout)
+    state.plan.check_batch(*settings.sizes(layout))
+    saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
+    done = checkpoint.load(saved, state) if saved else 0
+    weights = _weights(settings, state, begins=saved is None)
+    if done >= settings.steps:
+        raise ConfigError(
+            f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
+        )
+    if settings.checkpoint is not None and world.rank == 0:
+        checkpoint.make_folder(settings.checkpoint)
+    log = Log(settings.log if world.rank == 0 else None, done if saved else None)
+    reporter = Reporter(launch, done, settings.steps)
+    return Trainer(settings, world, state, text, log, reporter, done), weights
+
+
+def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
+    """The file of `--weights`: a run begins with it, and in the end writes in its types."""
+    from primepar.distributed.modules.weights import load_weights
+    from primepar.models import WeightFile
+
+    if settings.weights is None:
+        return None
+    if begins:
+        return load_weights(settings.weights, state)
+    return WeightFile(settings.weights, state.plan.model) if settings.save_weights else None
+
+
+def _state(settings: Settings, world: World, layout: Sequence | Plan) -> TrainingState:
+    """The state of the plan, or of the GPT of the options under one sequence."""
+    import torch
+
+    from primepar.distributed.modules.gpt import uniform_plan
+    from primepar.distributed.runtime.mesh import Mesh
+    from primepar.distributed.training.state import TrainingState
+
+    plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
+    mesh = Mesh(plan.sequence("head"), world.device, getattr(torch, settings.dtype))
+    return TrainingState(plan, mesh, settings.seed)
+
+
+def _saved(settings: Settings, latest: Path | None) -> Path | None:
+    """The checkpoint to go on from. Raises `CheckpointError` if there is none, or one too many."""
+    if settings.resume and latest is None:
+        raise CheckpointError(
+            f"{settings.checkpoint}: expected a checkpoint to resume from, found none: leave "
+            "--resume out to begin a new run"
+        )
+    if latest is not None and not settings.resume:
+        raise CheckpointError(
+            f"{settings.checkpoint}: expected a folder without checkpoints for a new run, got "
+            f"{latest.name}: add --resume to go on from it, or choose another folder"
+        )
+    return latest
+
+
+def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
+    settings, world = trainer.settings, trainer.world
+    parameters = trainer.state.plan.model.parameters
+    sequence = settings.plan or str(layout)
+    model, batch = trainer.state.plan.model, settings.sizes(layout)[0]
+    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
+    trainer.log.write(row)
+    kind = "plan" if settings.plan else "sequence"
+    processes = f"{world.size} process{'es' * (world.size > 1)}"
+    trainer.reporter.say(
+        f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
+        f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
+    )
+
+
+def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
+    """Write the trained weights under Hugging Face names, in the types that they came with."""
+    from primepar.distributed.modules.weights import save_weights
+
+    path = trainer.settings.save_weights
+    if path is not None:
+        save_weights(path, trainer.state, trainer.world, like)
+        trainer.reporter.say(f"wrote {path}")
+
+
+def _write_trace(trainer: Trainer, events: list[Event]) -> None:
+    """Write the traced step of all ranks as a picture or as a Chrome trace."""
+    from primepar.distributed.training.trainer import gathered
+
+    path = trainer.settings.trace
+    if path is None:
+        return
+    everyone = gathered(trainer.world, events)
+    if trainer.world.rank == 0 and everyone:
+        svg = path.endswith(".svg")
+        drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))
+        try:
+            replace(Path(path), drawn.encode())
+        except OSError as error:
+            raise ConfigError(
+                f"--trace {path}: expected a file that can be written, got "
+                f"{reason(error)}: give another place"
+            ) from None

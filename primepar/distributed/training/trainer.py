@@ -1,0 +1,207 @@
+"""The training loop: every step is one program, the same on one process and on a mesh.
+
+After each step the ranks exchange whether they were asked to stop, so that all stop after the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from math import isfinite, prod
+
+import msgspec
+import torch
+from torch import distributed as dist
+
+from primepar import __version__
+from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
+from primepar.distributed.training import checkpoint
+from primepar.distributed.training.data import Batch, Text
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.log import EvaluateRow, Log, StepRow
+from primepar.distributed.training.progress import Reporter
+from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.state import TrainingState
+from primepar.distributed.training.stopping import Stopping
+from primepar.errors import ConfigError, ProgramError
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs, Until
+from primepar.schedule.events import Event
+from primepar.schedule.program import Program
+
+Prove = Callable[[Program, str], str]
+"""Proves a program that has a name, and says how; raises where it is not proved."""
+PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
+EVALUATION_BATCHES = 8
+TRACED_STEP = 3
+"""Step that `--trace` records, counted from the start of the process; its buffers are there."""
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """Rate of a step, the first being 1: a straight rise over `warmup` steps, then constant."""
+    return settings.lr * min(1.0, step / max(1, settings.warmup))
+
+
+@dataclass
+class Trainer:
+    """One run: `done` steps are behind it."""
+
+    settings: Settings
+    world: World
+    state: TrainingState
+    text: Text
+    log: Log
+    reporter: Reporter
+    done: int = 0
+    programs: StepPrograms = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.programs = StepPrograms(
+            self.state.plan, self.state.mesh, settings.clip, settings.conform
+        )  # fmt: skip
+
+    def check(self, prove: Prove | None) -> None:
+        """Lower the programs of the run, and prove them on rank 0. Raises what `prove` raises."""
+        name = self.settings.plan or str(self.settings.mesh(self.world.size))
+        lowered = [self.programs.lowered(*self._sizes, until) for until in PARTS]
+        if prove is not None and self.world.rank == 0:
+            for part, program in zip(PARTS.values(), lowered, strict=True):
+                self.reporter.say(f"{part} {prove(program, name)}")
+
+    def check_alike(self) -> None:
+        """Raise `ProgramError` on a rank that was started for another program than rank 0."""
+        program_of = __version__, self.state.plan, self._sizes, self.settings.clip
+        own = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
+        self.world.store.set(f"started/{self.world.rank}", own)
+        first = self.world.store.get("started/0").decode()
+        if own != first:
+            raise ProgramError(
+                f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
+                f"({own}): start all ranks with one plan, the same options and one version"
+            )
+
+    def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
+        """Train to `settings.steps`, or until asked to stop.
+
+        Returns the signal, 0 if none, and this rank's events of the traced step.
+        """
+        settings, events, signal = self.settings, list[Event](), 0
+        traced = min(self.done + TRACED_STEP, settings.steps) if settings.trace else None
+        while self.done < settings.steps and not signal:
+            if self.done + 1 == traced:
+                self.state.mesh.start_trace()
+            signal = self.step(stopping)
+            if self.done == traced:
+                events = self.state.mesh.stop_trace()
+            last = signal != 0 or self.done == settings.steps
+            if _due(self.done, settings.evaluate_every, last) and not signal:
+                self.evaluate()
+            if settings.checkpoint and _due(self.done, settings.checkpoint_every, last):
+                self.save()
+        return signal, events
+
+    def step(self, stopping: Stopping) -> int:
+        """Do one training step on every rank and return the signal that any of them got, or 0."""
+        begin = time.perf_counter()
+        step, seed = self.done + 1, self.settings.seed
+        rate, sizes = learning_rate(self.settings, step), self._sizes
+        batch = self._on_device(self.text.batch(step, seed, *sizes))
+        inputs = StepInputs(Draw(seed, step), rate, step)
+        loss, norm = update(self._program("update"), self.state, *batch, inputs)
+        signal = self._asked(stopping.signal)
+        self._check_finite(loss, norm)
+        self.done = step
+        linear, other = self._sent
+        row = StepRow(
+            step=step,
+            loss=loss,
+            gradient_norm=norm,
+            lr=rate,
+            tokens_per_second=prod(sizes) / (time.perf_counter() - begin),
+            sent_bytes=linear,
+            other_bytes=other,
+        )
+        self.log.write(row)
+        self.reporter.step(row)
+        return signal
+
+    def _check_finite(self, loss: float, norm: float) -> None:
+        """Raise `ConfigError`, on one rank, where what all ranks have alike is no number."""
+        if not (isfinite(loss) and isfinite(norm)):
+            with self.world.agreement("loss"):
+                raise ConfigError(
+                    "--lr: expected a rate at which training stays finite, got loss "
+                    f"{loss} and gradient norm {norm} in step {self.done + 1}: take a smaller one "
+                    f"than {self.settings.lr}"
+                )
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Sequences of a batch and tokens of each."""
+        return self.settings.sizes(self.state.plan)
+
+    def _program(self, until: Until) -> StepProgram:
+        return self.programs.program(*self._sizes, until)
+
+    def _on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens_BT, targets_BT = (torch.from_numpy(own).to(self.world.device) for own in batch)
+        return tokens_BT, targets_BT
+
+    def _asked(self, signal: int) -> int:
+        """The signal that any rank has got; a collective call."""
+        if self.world.size == 1:
+            return signal
+        largest = torch.tensor(signal, device=self.world.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
+
+    @cached_property
+    def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Bytes that every rank sends in a step, for linear operators and for all else.
+
+        A collective call.
+        """
+        own = {"linear": 0.0, "other": 0.0}
+        for kind, elements, itemsize in self._program("update").executor.sent:
+            own[kind] += float(elements * itemsize)
+        sent = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+        everyone = [sent] * self.world.size
+        if self.world.size > 1:
+            everyone = [torch.empty_like(sent) for _ in everyone]
+            dist.all_gather(everyone, sent)
+        linear, other = zip(*(each.tolist() for each in everyone), strict=True)
+        return linear, other
+
+    def evaluate(self) -> float:
+        """Mean loss over windows of the held-out text, the same windows every time."""
+        run, blocks = self._program("loss"), self.state.blocks
+        batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
+        losses = [
+            run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
+            for batch in batches
+        ]
+        row = EvaluateRow(self.done, sum(each.item() for each in losses) / len(losses))
+        self.log.write(row)
+        self.reporter.evaluation(row)
+        return row.loss
+
+    def save(self) -> None:
+        """Write a checkpoint of the steps done."""
+        assert self.settings.checkpoint is not None
+        path = checkpoint.save(self.settings.checkpoint, self.done, self.state, self.world)
+        self.reporter.say(f"step {self.done}/{self.settings.steps}: wrote {path}")
+
+
+def _due(step: int, every: int, last: bool) -> bool:
+    return last or (every > 0 and step % every == 0)
+
+
+def gathered(world: World, events: list[Event]) -> list[Event]:
+    """The events of all ranks, on every rank; a collective call."""
+    world.store.set(f"events/{world.rank}", msgspec.json.encode(events).decode())
+    sent = [world.store.get(f"events/{rank}") for rank in range(world.size)]
+    return [event for part in sent for event in msgspec.json.decode(part, type=list[Event])]

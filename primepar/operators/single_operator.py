@@ -1,0 +1,184 @@
+"""Programs of one linear operator and of one tensor on its way: for modules of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from primepar.errors import SequenceError, ShapeError
+from primepar.operators.builder import Cuts, ProgramBuilder, View, even
+from primepar.operators.linear import Products
+from primepar.operators.redistribution import held_after, indices, moved, reblocked
+from primepar.passes import apply
+from primepar.plan.layouts import Way
+from primepar.schedule.layout import Cells, Layout
+from primepar.schedule.lowering import layout
+from primepar.schedule.movement import Movement
+from primepar.schedule.operators import Linear, Phase
+from primepar.schedule.program import Program
+from primepar.schedule.sequence import Sequence
+
+NAME = "linear"
+"""What the operator is called in its own programs."""
+
+
+def rest(movement: Movement, phase: Phase, tensor: str, *, last: bool = False) -> Layout:
+    """Layout of a tensor before `phase`, or after its last step. Raises `SequenceError`."""
+    if "B" in movement.sequence.grid:
+        raise SequenceError(
+            f"sequence {str(movement.sequence)!r}: expected no split of B, as rows of all "
+            "sequences of a batch are one dim here: write M for B"
+        )
+    return resting(layout(movement, phase, tensor, last=last).coarsest(), tensor)
+
+
+def resting(layout: Layout, tensor: str) -> Layout:
+    """The same layout. Raises `SequenceError` unless every device holds a rectangle of blocks."""
+    for rank, blocks in enumerate(layout.held):
+        slices = [layout.slices(rank, dim) for dim in range(len(layout.grid))]
+        if not blocks or set(blocks) != set(product(*slices)):
+            raise SequenceError(
+                f"tensor {tensor}: expected on every device a block, or all blocks of some slices "
+                f"of each dim, got {', '.join(map(str, blocks)) or 'none'} on device {rank}: "
+                "choose a sequence that leaves such"
+            )
+    return layout
+
+
+def check_divided(shape: tuple[int, ...], grid: tuple[int, ...], what: str) -> None:
+    """Raise `ShapeError` where the grid does not divide `shape`."""
+    for dim, (size, slices) in enumerate(zip(shape, grid, strict=True)):
+        if size % slices:
+            padded = -(-size // slices) * slices
+            raise ShapeError(
+                f"{what}: expected dim {dim} to be a multiple of its {slices} slices, got {size}: "
+                f"pad it to {padded}"
+            )
+
+
+def lower_move(
+    source: Layout, target: Layout, shape: tuple[int, ...], name: str = "x", wide: bool = False
+) -> Program:
+    """The program that takes a tensor from the blocks of one layout to those of another.
+
+    Raises `ShapeError` where a layout does not divide it.
+    """
+    check_divided(shape, Cells.of(source, target).grid, name)
+    builder = ProgramBuilder(source.ranks)
+    view = _begun(builder, name, source, shape, wide)
+    there = moved(builder, view, Way(source, target), even(shape, target.grid), f"{name}.moved")
+    builder.end_with(there)
+    return apply(builder.program())
+
+
+class LinearPrograms(NamedTuple):
+    """Programs of one linear operator, and what the tensors are called that they end with.
+
+    Forward goes from `x` and `weight` to `output` and the blocks that are `kept` on every rank;
+    backward goes from these, `dy` and `weight` to `dx` and `dw`. It begins without the weight where
+    forward leaves other blocks of it, which are kept.
+    """
+
+    forward: Program
+    backward: Program
+    kept: tuple[tuple[str, ...], ...]
+    output: str
+    dx: str
+    dw: str
+
+
+def lower_linear(sequence: Sequence, operator: Linear, source: Layout) -> LinearPrograms:
+    """A linear operator whose input comes from layout `source`, where its gradient goes back.
+
+    Raises `ShapeError` where a layout does not divide a tensor, and `SequenceError` for a tensor
+    that rests in no rectangle of blocks.
+    """
+    ahead, back = (_Lowering.of(sequence, operator, source) for _ in range(2))
+    y, kept = ahead.forward()
+    dx, dw = back.backward(kept)
+    for builder, views in ((ahead.builder, (y, *kept)), (back.builder, (dx, dw))):
+        for view in views:
+            builder.end_with(view)
+    names = (
+        tuple(name for view in kept for name in view.blocks(rank)) for rank in range(source.ranks)
+    )
+    programs = apply(ahead.builder.program()), apply(back.builder.program())
+    return LinearPrograms(*programs, tuple(names), y.name, dx.name, dw.name)
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    """One program of a linear operator in the making."""
+
+    builder: ProgramBuilder
+    products: Products
+    movement: Movement
+    source: Layout
+
+    @classmethod
+    def of(cls, sequence: Sequence, operator: Linear, source: Layout) -> _Lowering:
+        builder = ProgramBuilder(sequence.ranks)
+        names = {each: each for each in ("O", "dO", "dI", "dW")}
+        products = Products(builder, sequence, operator, NAME, names)
+        return cls(builder, products, Movement(sequence), source)
+
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        return tuple(self.products.operator.size(dim) for dim in self.products.dims(tensor))
+
+    def _cuts(self, tensor: str, layout: Layout) -> Cuts:
+        return even(self._shape(tensor), layout.grid)
+
+    def _begun(self, name: str, tensor: str, layout: Layout) -> View:
+        """A tensor that is there before the program, in the blocks of a layout."""
+        return _begun(self.builder, name, layout, self._shape(tensor))
+
+    def _moved(self, view: View, tensor: str, way: Way, cuts: Cuts, name: str) -> View:
+        check_divided(self._shape(tensor), Cells.of(way.source, way.target).grid, tensor)
+        return moved(self.builder, view, way, cuts, name)
+
+    def _take_weight(self) -> None:
+        weight = self._begun("weight", "W", rest(self.movement, "forward", "W"))
+        view = reblocked(self.builder, weight, self.products.cuts("W"), "W")
+        self.products.names["W"] = view.name
+
+    def forward(self) -> tuple[View, list[View]]:
+        """Append forward; returns the output, and what is kept for backward."""
+        products, way = self.products, Way(self.source, rest(self.movement, "forward", "I"))
+        x = self._begun("x", "I", self.source)
+        products.names["I"] = self._moved(x, "I", way, products.cuts("I"), "I").name
+        self._take_weight()
+        done = products.take_in("forward")
+        at_home = held_after(done, "W") == tuple(indices(own, "W") for own in done.initial or ())
+        kept = [
+            View(products.names[each], products.cuts(each), held_after(done, each), ("R", "C"))
+            for each in ("I", "W")[: 2 - at_home]
+        ]
+        output = rest(self.movement, "forward", "O", last=True)
+        y = reblocked(self.builder, products.made(done, "O"), self._cuts("O", output), "y")
+        return y, kept
+
+    def backward(self, kept: list[View]) -> tuple[View, View]:
+        """Append backward and gradient; returns the gradients of input and weight."""
+        builder, products = self.builder, self.products
+        for tensor, view in zip("IW", kept, strict=False):
+            products.names[tensor] = view.name
+            builder.begin_with(builder.new(view.name, view.cuts, view.held, view.dims))
+        if len(kept) == 1:
+            self._take_weight()
+        dy = self._begun("dy", "O", rest(self.movement, "forward", "O", last=True))
+        products.names["dO"] = reblocked(builder, dy, products.cuts("O"), "dO").name
+        done = products.take_in("backward", "gradient")
+        way = Way(rest(self.movement, "backward", "dI", last=True), self.source)
+        di, cuts = products.made(done, "dI"), self._cuts("I", self.source)
+        dx = self._moved(di, "dI", way, cuts, "dx")
+        home = self._cuts("W", rest(self.movement, "forward", "W"))
+        return dx, reblocked(builder, products.made(done, "dW"), home, "dw")
+
+
+def _begun(
+    builder: ProgramBuilder, name: str, layout: Layout, shape: tuple[int, ...], wide: bool = False
+) -> View:
+    view = builder.new(name, even(shape, layout.grid), layout.held, ("R", "C"), wide)
+    builder.begin_with(view)
+    return view

@@ -1,0 +1,98 @@
+"""What the operators of a step share while it is lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
+from primepar.plan.layouts import ParameterPlace, ends, padded_vocabulary, parameter_places
+from primepar.plan.operator_layouts import Ends
+from primepar.plan.plan import Plan
+from primepar.schedule.layout import Layout
+
+
+@dataclass
+class StepContext:
+    """One training step: its parameters, and the gradients found so far, each where it rests.
+
+    A gradient is the whole sum on every rank that holds its block.
+    """
+
+    plan: Plan
+    builder: ProgramBuilder
+    batch: int
+    positions: int
+    trains: bool = True
+    """Whether a backward follows; else what moves of the parameters are copies."""
+    parameters: dict[str, View] = field(default_factory=dict)
+    gradients: dict[str, View] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the step."""
+        return self.batch * self.positions
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Rows of the token table and columns of the head, with the padding."""
+        return padded_vocabulary(self.plan)
+
+    @cached_property
+    def places(self) -> dict[str, ParameterPlace]:
+        """Where the parameters rest."""
+        return parameter_places(self.plan)
+
+    def ends(self, name: str) -> Ends:
+        """Layouts of an operator's input and output."""
+        return ends(self.plan, name)
+
+    def space(self, layout: Layout, columns: int) -> IterationSpace:
+        """Rows and columns of an activation in a layout, dims M and K."""
+        return IterationSpace(layout, {"M": self.rows, "K": columns})
+
+    def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
+        """A parameter that lies where `space` has it; a number among the dims is a fixed slice."""
+        self.parameters[name] = self.builder.given(name, space, *dims, fixed=fixed)
+        return self.parameters[name]
+
+    def add_gradient(
+        self,
+        name: str,
+        kernel: str,
+        space: IterationSpace,
+        reads: list[View],
+        dims: str = "K",
+        fixed: int = 1,
+    ) -> None:
+        """Lower every rank's part of a parameter's gradient, summed over the ranks where it rests.
+
+        `dims` are those of the parameter, a number being a fixed slice of `fixed` elements.
+        """
+        writes = f"{name}.grad[{dims}]"
+        gradient = self.builder.compute(
+            name, kernel, space, reads, writes, fixed=fixed, wide=True
+        )  # fmt: skip
+        self.builder.all_reduce(gradient, self.places[name].summed)
+        self.gradients[name] = gradient
+
+
+class OperatorLowering(Protocol):
+    """One operator of a step: what it appends to the builder.
+
+    `takes` are the cuts of its inputs, which are in the layout of its input.
+    """
+
+    takes: Cuts
+
+    def forward(self, *inputs: View) -> View:
+        """Lower forward; returns the output, in the blocks of its layout."""
+        ...
+
+    def backward(self, dy: Any) -> tuple[View, ...]:
+        """Lower backward, of the gradient of the output; returns that of each input.
+
+        The loss has no such gradient, and gets None.
+        """
+        ...

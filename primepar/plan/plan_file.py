@@ -1,0 +1,99 @@
+"""Plans as files: versioned JSON, read strictly and replaced whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from primepar.errors import ConfigError, PlanError
+from primepar.files import read_bytes, write_text
+from primepar.models.config import ModelConfig
+from primepar.plan.plan import Plan
+
+
+class _Headed(Struct):
+    format: str = ""
+    sequences: msgspec.Raw = msgspec.Raw()
+
+
+class _File(Struct):
+    """What a plan file must say of itself, and the keys of its model."""
+
+    format: Literal["primepar-plan"]
+    version: Literal[1]
+    model: dict[str, msgspec.Raw] = {}
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file says that it is a plan, or says not what it is but has the sequences of one.
+
+    One that cannot be read says nothing.
+    """
+    try:
+        found = msgspec.json.decode(read_bytes(path), type=_Headed)
+    except (OSError, RecursionError, UnicodeDecodeError, msgspec.DecodeError):
+        return False
+    return found.format == "primepar-plan" or (not found.format and bool(bytes(found.sequences)))
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file. Raises `PlanError` naming the JSON path and the mend."""
+    try:
+        content = read_bytes(path)
+        _check_model_keys(msgspec.json.decode(content, type=_File).model)
+        return msgspec.json.decode(content, type=Plan)
+    except OSError as error:
+        raise PlanError(f"{path}: expected a plan file, got {error.strerror}") from None
+    except RecursionError:
+        raise PlanError(f"{path}: expected a plan, got JSON nested too deeply") from None
+    except (PlanError, ConfigError) as error:
+        place = "$.model: " if isinstance(error, ConfigError) else ""
+        raise PlanError(f"{path}: {place}{error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: {_mend(str(error))}") from None
+
+
+def _check_model_keys(model: Mapping[str, object]) -> None:
+    known = [field.name for field in fields(ModelConfig)]
+    for key in model:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            write = f"write {near[0]}" if near else "leave it out"
+            raise PlanError(f"$.model: expected one of {', '.join(known)}, got {key!r}: {write}")
+
+
+def _mend(message: str) -> str:
+    message = " ".join(message.split())
+    if "truncated" in message or "malformed" in message or "utf-8" in message:
+        return f"expected JSON, got broken text: {message}"
+    for field, value in (("format", '"primepar-plan"'), ("version", "1")):
+        if message.startswith("Invalid enum value") and message.endswith(f"`$.{field}`"):
+            return f"{message}: write {value}"
+        if message == f"Object missing required field `{field}`":
+            return f'{message}: write "{field}": {value}'
+    return message
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write a plan file, replacing an old one in one go. Raises `PlanError` if it cannot."""
+    write_text(path, plan_json(plan), PlanError)
+
+
+def plan_json(plan: Plan) -> str:
+    """JSON text of a plan, keys in fixed order, one operator per line so that diffs read."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
+
+
+def schema() -> dict[str, object]:
+    """JSON Schema of the plan format; shipped as `plan.schema.json` beside this file."""
+    found: dict[str, Any] = msgspec.json.schema(Plan)
+    plan, model = found["$defs"]["Plan"], found["$defs"]["ModelConfig"]
+    plan["required"] = ["format", "version", *plan["required"]]
+    model["additionalProperties"] = False
+    return found

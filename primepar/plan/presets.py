@@ -1,0 +1,208 @@
+"""Ready plans by name: one method for a whole model, on any model and mesh that it fits.
+
+Consecutive operators lie so that a method moves nothing between them where it can: the column
+operators (qkv, fc1, head) leave their output where attention, activation and loss work and where
+the row operators (proj, fc2) take it; the stream (embedding, norms, additions) lies between. The
+3D method exchanges its axes from one linear operator to the next, the stationary one keeps O in
+the column operators and I in the row operators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt
+
+from primepar.errors import PlanError
+from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator, operators
+from primepar.plan.plan import MOST_RANKS, Plan
+
+
+@dataclass(frozen=True)
+class RoleSequences:
+    """Sequences of one method by the part that an operator plays."""
+
+    column: str
+    row: str
+    stream: str
+    inner: str
+    embedding: str
+    loss: str
+
+    def of(self, operator: Operator) -> str:
+        """The sequence of an operator."""
+        match operator.kind:
+            case "linear":
+                return self.row if operator.name.endswith(("proj", "fc2")) else self.column
+            case "attention" | "activation":
+                return self.inner
+            case "embedding":
+                return self.embedding
+            case "loss":
+                return self.loss
+            case _:
+                return self.stream
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to plan a whole model: its meshes, and its sequences on one of them.
+
+    `mesh` gives the lengths of the axes for a number of devices, None where the method has none.
+    """
+
+    meshes: str
+    mesh: Callable[[int], tuple[int, ...] | None]
+    roles: Callable[..., RoleSequences]
+
+
+def _line(ranks: int) -> tuple[int, ...]:
+    return (ranks,)
+
+
+def _square(ranks: int) -> tuple[int, ...] | None:
+    side = isqrt(ranks)
+    return (side, side) if side * side == ranks else None
+
+
+def _cube(ranks: int) -> tuple[int, ...] | None:
+    side = round(ranks ** (1 / 3))
+    return (side, side, side) if side**3 == ranks else None
+
+
+def _deep(ranks: int) -> tuple[int, ...] | None:
+    """q x q x d: the deepest mesh with d <= q, as published; else the shallowest."""
+    fits = [
+        (q, q, ranks // (q * q)) for q in range(1, isqrt(ranks) + 1) if ranks % (q * q) == 0
+    ]  # fmt: skip
+    meshes = [mesh for mesh in fits if mesh[0] > 1 or ranks == 1]
+    published = [mesh for mesh in meshes if mesh[2] <= mesh[0]]
+    return min(published or meshes[-1:], default=None)
+
+
+def _everywhere(label: str) -> Callable[..., RoleSequences]:
+    """One sequence for every operator; one that is not linear lies as O does."""
+
+    def roles(*lengths: int) -> RoleSequences:
+        return RoleSequences(*[_text(label, lengths)] * 6)
+
+    return roles
+
+
+def _text(label: str, lengths: tuple[int, ...]) -> str:
+    return label + "x".join(map(str, lengths))
+
+
+def _chained(first: str, second: str) -> Callable[..., RoleSequences]:
+    """Two primitives by turns: the O of one lies as the I of the other."""
+
+    def roles(*lengths: int) -> RoleSequences:
+        column, row = _text(first, lengths), _text(second, lengths)
+        return RoleSequences(column, row, stream=row, inner=column, embedding=row, loss=column)
+
+    return roles
+
+
+def _megatron(d: int) -> RoleSequences:
+    return RoleSequences(
+        f"K{d}", f"N{d}", stream=f"R{d}", inner=f"K{d}", embedding=f"N{d}", loss=f"K{d}"
+    )
+
+
+def _megatron_sp(d: int) -> RoleSequences:
+    return RoleSequences(
+        f"Ks{d}", f"Ns{d}", stream=f"M{d}", inner=f"K{d}", embedding=f"Ns{d}", loss=f"K{d}"
+    )
+
+
+PRESETS = {
+    "megatron": Method("d devices", _line, _megatron),
+    "megatron-sp": Method("d devices", _line, _megatron_sp),
+    "summa": Method("q x q devices", _square, _everywhere("S")),
+    "tesseract": Method("q x q x d devices, q > 1", _deep, _everywhere("T")),
+    "3d": Method("q x q x q devices", _cube, _chained("C", "D")),
+    "primepar": Method("s x s devices", _square, _everywhere("P")),
+    "stationary": Method("s x s devices", _square, _chained("Os", "Is")),
+    "data": Method("d devices", _line, _everywhere("M")),
+}
+"""Name -> method, in the order in which they are taught."""
+
+_NAME = re.compile(r"(?:M(\d+),)?([^,]*)")
+
+
+def ready_plan(
+    name: str,
+    model: ModelConfig,
+    ranks: int,
+    batch: int | None = None,
+    depth: int | None = None,
+) -> Plan:
+    """The plan of a method for a model on `ranks` devices.
+
+    `M2,megatron` runs two copies of the method, each on its half of the devices and of the batch.
+    `depth` is Tesseract's d; by default the largest up to q. Raises `PlanError` for a method, a
+    mesh or a model that do not fit.
+    """
+    copies, method = _parse(name, ranks)
+    lengths = _lengths(method, name, copies, ranks, depth)
+    roles = PRESETS[method].roles(*lengths)
+    data = f"M{copies}," if copies > 1 else ""
+    sequences = {each.name: data + roles.of(each) for each in operators(model)}
+    try:
+        return Plan(model=model, ranks=ranks, batch=batch, sequences=sequences)
+    except PlanError as error:
+        raise PlanError(f"{name} on {ranks} devices: {error}") from None
+
+
+def _parse(name: str, ranks: int) -> tuple[int, str]:
+    """Number of copies and the method."""
+    match = _NAME.fullmatch(name)
+    if not match or match[2] not in PRESETS:
+        raise PlanError(
+            f"expected a ready plan ({', '.join(PRESETS)}), or M<d>, before one as in M2,megatron, "
+            f"got {name!r}"
+        )
+    if not 1 <= ranks <= MOST_RANKS:
+        raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")
+    copies = int(match[1] or 1)
+    if copies < 1 or ranks % copies:
+        raise PlanError(
+            f"{name}: expected a number of devices that M{copies} divides, got {ranks}: "
+            f"take {max(1, copies)} or a multiple of it, or another M"
+        )
+    return copies, match[2]
+
+
+def _lengths(method: str, name: str, copies: int, ranks: int, depth: int | None) -> tuple[int, ...]:
+    """Axes of one copy. Raises `PlanError` with meshes that would do."""
+    if depth is not None:
+        return _lengths_of_depth(method, name, copies, ranks, depth)
+    lengths = PRESETS[method].mesh(ranks // copies)
+    if lengths is None:
+        fits = [n for n in range(2, 4 * ranks + 9) if PRESETS[method].mesh(n)]
+        near = sorted(sorted(fits, key=lambda n: (abs(n - ranks // copies), n))[:2])
+        data = [d for d in range(2, ranks) if ranks % d == 0 and ranks // d in fits]
+        also = f", or write M{data[0]},{method}" if data else ""
+        raise PlanError(
+            f"{name}: expected {PRESETS[method].meshes}, got {ranks // copies}: "
+            f"take {' or '.join(map(str, near))}{also}"
+        )
+    return lengths
+
+
+def _lengths_of_depth(
+    method: str, name: str, copies: int, ranks: int, depth: int
+) -> tuple[int, ...]:
+    if method != "tesseract":
+        raise PlanError(
+            f"{name}: expected no depth, which only tesseract has, got {depth}: leave it out"
+        )
+    layer, rest = divmod(ranks // copies, max(1, depth))
+    side = _square(layer)
+    if depth < 1 or rest or side is None:
+        raise PlanError(
+            f"{name}: expected q x q x {depth} devices, got {ranks // copies}: take another depth"
+        )
+    return (*side, depth)

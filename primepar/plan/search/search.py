@@ -1,0 +1,18 @@
+"""The search for the plan of least cost: exact on few devices, within a certified gap on many."""
+
+from __future__ import annotations
+
+from primepar.plan.search.exact_search import Exact
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.sequence_classes import near_best
+
+EXACT = 32
+"""Most devices for which all sequences are compared one by one."""
+
+
+def search(planner: Planner) -> SearchResult:
+    """The plan of least cost; on more than `EXACT` devices one with a certified gap."""
+    if planner.candidates is None and planner.training.wires.devices > EXACT:
+        return near_best(planner)
+    return SearchResult(planner, *Exact.of(planner).search())

@@ -1,0 +1,134 @@
+"""A counterexample as data: who is involved, in which order, and what is wrong about it.
+
+The sentence of a property names its places in fixed words (`rank 0, instruction 3 (...)`); from
+there the instructions that matter are looked up in the program, so that pictures and smaller
+programs need no words.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal[
+    "waiting-circle", "no-partner", "mismatch", "no-request", "done-twice", "never-done",
+    "outside-the-grid", "absent-block", "wrong-data", "wrong-place", "unfinished-sum",
+    "sum-lost", "nowhere", "homeless", "race", "never-awaited", "over-memory", "wrong-traffic",
+]  # fmt: skip
+Meaning = Literal["waits for", "moves to", "meets", "in flight", "frees", "never reaches"]
+
+_KINDS: tuple[tuple[str, str, Kind], ...] = (
+    ("coverage", "got none", "never-done"),
+    ("coverage", "expected one", "done-twice"),
+    ("coverage", "", "outside-the-grid"),
+    ("completion", "got neither", "sum-lost"),
+    ("completion", "to have a home", "homeless"),
+    ("completion", "", "unfinished-sum"),
+    ("deadlock-freedom", " waits in instruction ", "waiting-circle"),
+    ("deadlock-freedom", " to match, got none", "no-partner"),
+    ("deadlock-freedom", " the matching call, got none", "no-partner"),
+    ("deadlock-freedom", "a request that is in flight", "no-request"),
+    ("deadlock-freedom", "", "mismatch"),
+    ("races", "expected a wait for", "never-awaited"),
+    ("races", "", "race"),
+    ("memory", "", "over-memory"),
+    ("traffic", "", "wrong-traffic"),
+    ("", "on some device at t=", "nowhere"),
+    ("", " to rest on some device", "homeless"),
+    ("", "in this rank's", "absent-block"),
+    ("", " here, got ", "wrong-place"),
+    ("", "expected it at the end, got it on", "wrong-place"),
+    ("", "", "wrong-data"),
+)
+
+
+class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
+    """An instruction that is involved; without an index it is before the first or at the end."""
+
+    rank: int
+    text: str
+    index: int | None = None
+    role: str = ""
+    """What it does in the story: hangs, never reached, reads, ..."""
+    wrong: bool = False
+    """Whether the sentence puts the blame here."""
+
+
+class Arrow(Struct, frozen=True):
+    """From one event to another, by their places in `Counterexample.events`."""
+
+    source: int
+    target: int
+    means: Meaning
+
+
+class Plane(Struct, frozen=True):
+    """How often the sub-operators around one are computed, over two dims of the grid."""
+
+    rows: str
+    columns: str
+    first: tuple[int, int]
+    """Slice indices of the first row and column that are shown."""
+    counts: tuple[tuple[int, ...], ...]
+
+
+class InvolvedDevice(Struct, frozen=True, omit_defaults=True):
+    """A device of a mesh, and the step at which it is involved."""
+
+    rank: int
+    coordinates: dict[str, int]
+    step: int | None = None
+
+
+class Counterexample(Struct, frozen=True, omit_defaults=True):
+    """What breaks a property: of a program by `events`, of a primitive by `devices`."""
+
+    kind: Kind
+    ranks: tuple[int, ...] = ()
+    blocks: tuple[str, ...] = ()
+    phase: str | None = None
+    sub_operator: dict[str, int] | None = None
+    plane: Plane | None = None
+    events: tuple[InvolvedInstruction, ...] = ()
+    arrows: tuple[Arrow, ...] = ()
+    sides: dict[str, int] | None = None
+    mesh: dict[str, int] | None = None
+    """Axis -> its length."""
+    places: tuple[tuple[int, ...], ...] = ()
+    """Coordinates of all devices of the mesh, by rank."""
+    devices: tuple[InvolvedDevice, ...] = ()
+
+
+def kind_of(name: str, sentence: str) -> Kind:
+    """The kind of counterexample that the sentence of a property tells of."""
+    return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
+
+
+WINDOW = 8
+"""Rows and columns of a plane that are shown at most."""
+
+
+def plane_around(
+    grid: dict[str, int], cell: dict[str, int], counts: dict[tuple[int, ...], int]
+) -> Plane | None:
+    """The plane of the last two dims through a cell; `counts` has the computed cells only."""
+    dims = tuple(grid)
+    if not dims or dims != tuple(cell) or any(cell[dim] >= grid[dim] for dim in dims):
+        return None
+    rows, columns = (dims[-2], dims[-1]) if len(dims) > 1 else ("", dims[-1])
+    high, wide = grid.get(rows, 1), grid[columns]
+    top = _first(cell.get(rows, 0), high)
+    left = _first(cell[columns], wide)
+    fixed = tuple(cell[dim] for dim in dims[:-2])
+    return Plane(rows, columns, (top, left), tuple(
+        tuple(
+            counts.get((*fixed, row, column) if rows else (column,), 0)
+            for column in range(left, min(left + WINDOW, wide))
+        )
+        for row in range(top, min(top + WINDOW, high))
+    ))  # fmt: skip
+
+
+def _first(at: int, slices: int) -> int:
+    return max(0, min(at - WINDOW // 2, slices - WINDOW))

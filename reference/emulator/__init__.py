@@ -1,0 +1,1 @@
+"""Emulated devices: every instruction of a program, on memories that share nothing."""

@@ -1,0 +1,165 @@
+"""Collectives: what each member ends with, and how many elements leave it.
+
+Elements are counted for the usual bandwidth-optimal forms: a ring for all-reduce, all-gather and
+reduce-scatter; a chain in group order from (broadcast) or to (reduce) the root, so that every
+member but the chain's last sends the block once; direct messages for all-to-all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from primepar.errors import MismatchError
+from primepar.reference.emulator.provenance import Block
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Collective,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.schedule.signature import Reduction
+
+Combine = Callable[[Sequence[Block], Reduction], Block]
+"""Reduces blocks into one, or raises `WrongDataError`."""
+Given = dict[int, tuple[Block, ...]]
+"""Rank -> the blocks that it brought."""
+
+
+def results(collective: Collective, rank: int, given: Given, combine: Combine) -> tuple[Block, ...]:
+    """What `rank` gets, in the order of `gets`. Raises `WrongDataError` for a wrong sum."""
+    members = collective.group
+    match collective:
+        case AllReduce(reduction=reduction):
+            return (combine([given[member][0] for member in members], reduction),)
+        case Reduce(reduction=reduction, root=root):
+            blocks = [given[member][0] for member in members]
+            return (combine(blocks, reduction),) if rank == root else ()
+        case Broadcast(root=root):
+            return given[root] if rank != root else ()
+        case AllGather():
+            return tuple(given[member][0] for member in members)
+        case ReduceScatter(reduction=reduction):
+            own = members.index(rank)
+            return (combine([given[member][own] for member in members], reduction),)
+        case AllToAll():
+            own = members.index(rank)
+            return tuple(given[member][own] for member in members)
+        case _:
+            return ()
+
+
+def sent(collective: Collective, rank: int, given: Given) -> Fraction:
+    """Elements that leave `rank`."""
+    size = len(collective.group)
+    sizes = [block.size for block in given[rank]]
+    from_root = 0
+    if isinstance(collective, Broadcast | Reduce):
+        place = collective.group.index(rank)
+        from_root = (place - collective.group.index(collective.root)) % size
+    match collective:
+        case AllReduce():
+            return Fraction(2 * (size - 1) * sizes[0], size)
+        case Reduce():
+            return Fraction(sizes[0] if from_root else 0)
+        case Broadcast(root=root):
+            return Fraction(given[root][0].size if from_root < size - 1 else 0)
+        case AllGather():
+            return Fraction((size - 1) * sizes[0])
+        case ReduceScatter():
+            return Fraction((size - 1) * sum(sizes), size)
+        case AllToAll():
+            return Fraction(sum(sizes) - sizes[collective.group.index(rank)])
+        case _:
+            return Fraction(0)
+
+
+@dataclass
+class Meeting:
+    """One call of a collective: who is there and with what; `done` is when it was over."""
+
+    first: Collective
+    given: Given = field(default_factory=dict)
+    arrivals: list[float] = field(default_factory=list)
+    done: float | None = None
+
+    def missing(self) -> tuple[int, ...]:
+        """Members that have not called."""
+        return tuple(rank for rank in self.first.group if rank not in self.given)
+
+    def __str__(self) -> str:
+        """How messages name what is waited for, `devices 1, 2 to call barrier over 0,1,2`."""
+        missing = self.missing()
+        devices = f"device{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        return f"{devices} to call {claim(self.first)}"
+
+
+class Meetings:
+    """All collective calls, matched in order per (communicator, group)."""
+
+    def __init__(self) -> None:
+        self._meetings: dict[tuple[str, frozenset[int]], list[Meeting]] = {}
+        self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
+
+    def join(
+        self, collective: Collective, rank: int, given: tuple[Block, ...], time: float
+    ) -> Meeting:
+        """Enter the next call of this group. Raises `MismatchError` if the others call another."""
+        if rank not in collective.group:
+            raise MismatchError(
+                f"expected device {rank} in the group of its own collective, "
+                f"got {list(collective.group)}"
+            )
+        for what, names in _lists(collective):
+            if len(names) != len(collective.group):
+                raise MismatchError(
+                    f"expected {what} to name one block for each of {len(collective.group)} "
+                    f"members, got {len(names)}"
+                )
+        key = (collective.communicator, frozenset(collective.group))
+        meetings = self._meetings.setdefault(key, [])
+        call = self._calls.get((rank, *key), 0)
+        self._calls[(rank, *key)] = call + 1
+        if call == len(meetings):
+            meetings.append(Meeting(collective))
+        meeting = meetings[call]
+        _check_alike(meeting, collective, rank)
+        meeting.given[rank] = given
+        meeting.arrivals.append(time)
+        if not meeting.missing():
+            meeting.done = max(meeting.arrivals) + (0.0 if isinstance(collective, Barrier) else 1.0)
+        return meeting
+
+
+def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for what in ("blocks", "into"):
+        names = getattr(collective, what, None)
+        if names is not None:
+            yield what, names
+
+
+def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
+    """The kind, the order of the group, the root and the reduction must be everyone's."""
+    if claim(collective) != claim(meeting.first):
+        other = next(iter(meeting.given))
+        raise MismatchError(
+            f"expected {claim(meeting.first)} as on device {other}, got {claim(collective)}: "
+            "call collectives in one order on every member"
+        )
+
+
+def claim(collective: Collective) -> str:
+    """What all members must agree on, `reduce over 0,1 root=0 reduction=sum`."""
+    where = "" if collective.communicator == "world" else f" in {collective.communicator}"
+    tag = collective.__struct_config__.tag
+    rest = [
+        f"{what}={getattr(collective, what)}"
+        for what in ("root", "reduction")
+        if hasattr(collective, what)
+    ]
+    return " ".join([f"{tag}{where} over", ",".join(map(str, collective.group)), *rest])

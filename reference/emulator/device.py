@@ -1,0 +1,178 @@
+"""An emulated device: a memory of its own that nobody else can read.
+
+What leaves it leaves in a message. A block that a message uses is in flight from its post to its
+wait: one being sent may be read but not changed, one being received may not be touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate, combinations
+
+from primepar.errors import InFlightError, MissingBlockError, WrongDataError
+from primepar.reference.emulator.expected_contents import Contents, overlap
+from primepar.reference.emulator.provenance import Array, Block
+
+
+class EmulatedDevice:
+    """One rank: blocks on the device, blocks evicted to its host, and a logical clock."""
+
+    def __init__(
+        self,
+        rank: int,
+        contents: Contents,
+        memory: Mapping[str, Array],
+        host: Mapping[str, Array],
+    ) -> None:
+        self.rank = rank
+        self.clock = 0.0
+        self._contents = contents
+        self.__memory = {name: contents.datum(name, rank, memory[name]) for name in memory}
+        self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
+        self.__sending: Counter[str] = Counter()
+        self.__receiving: dict[str, tuple[int, Block | None]] = {}
+        # Elements that each instruction added: a receive's are known only when it is matched.
+        self.__ledger = [sum(block.size for block in self.__memory.values())]
+
+    @property
+    def peak(self) -> int:
+        """Most elements alive at once, buffers of posted receives included."""
+        return max(accumulate(self.__ledger))
+
+    def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
+        """What lies on the device and on its host after the last instruction."""
+        return dict(self.__memory), dict(self.__host)
+
+    def holds(self, name: str) -> bool:
+        """Whether a block of that name can be used here now."""
+        return name in self.__memory
+
+    def read(self, name: str) -> Block:
+        """Give the block of that name.
+
+        Raises `MissingBlockError`, `InFlightError` while it is being received, or
+        `WrongDataError` if it holds terms of another block than its name says.
+        """
+        if name in self.__receiving:
+            raise InFlightError(
+                f"expected {name} to have arrived, got a read of it before its wait: "
+                "move the wait before this instruction"
+            )
+        if name not in self.__memory:
+            raise MissingBlockError(
+                f"expected {name} in this device's memory, got {self._inventory()}: "
+                "receive or compute it before this instruction"
+            )
+        block = self.__memory[name]
+        home = self._contents.home(name)
+        if home is not None and block.terms and block.homes != {home}:
+            own, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected {own} under the name {name}, got {got}")
+        return block
+
+    def write(self, name: str, block: Block) -> None:
+        """Put a block under a name.
+
+        Raises `InFlightError` while a message uses the name, or `WrongDataError` if the name
+        speaks of another block, or what it replaces has another shape.
+        """
+        self._check_still(name, "changed")
+        home = self._contents.home(name)
+        if home is not None and not block.homes <= {home}:
+            own, got = name.removesuffix("'"), self._contents.text(block.terms)
+            raise WrongDataError(f"expected terms of {own} to write into {name}, got {got}")
+        old = self.__memory.get(name)
+        self._check_shape(name, old, block)
+        self.__memory[name] = block
+        self.__ledger.append(block.size - (old.size if old else 0))
+
+    def free(self, name: str) -> Block:
+        """Give a block's memory back. Raises `InFlightError` or `MissingBlockError`."""
+        return self._take(name, "freed")
+
+    def evict(self, name: str) -> None:
+        """Move a block to the host. Raises `InFlightError` or `MissingBlockError`."""
+        self.__host[name] = self._take(name, "evicted")
+
+    def fetch(self, name: str) -> None:
+        """Bring a block from the host. Raises `InFlightError` or `MissingBlockError`."""
+        if name not in self.__host:
+            raise MissingBlockError(
+                f"expected {name} in this device's host memory, got none there: evict it first"
+            )
+        self.write(name, self.__host.pop(name))
+
+    def check_apart(self, names: tuple[str, ...]) -> None:
+        """Raise `InFlightError` if two blocks that arrive together share elements of a tensor."""
+        places = ((name, self._contents.meaning.place(name)) for name in names)
+        homes = {name: home for name, home in places if home is not None}
+        tensors = {name.partition("[")[0] for name in homes}
+        if len(tensors) <= 1 and len(set(homes.values())) == len(homes):
+            return  # of one cut, whose blocks are disjoint
+        for (one, first), (other, second) in combinations(homes.items(), 2):
+            if overlap(first, second):
+                raise InFlightError(
+                    f"expected disjoint blocks from one collective, got {one} and {other}, "
+                    f"which share elements of {first.tensor}: name blocks of one cut"
+                )
+
+    def begin_send(self, name: str) -> Block:
+        """Hand out a block for a message; it may not change until `end_send`."""
+        block = self.read_any(name)
+        self.__sending[name] += 1
+        return block
+
+    def read_any(self, name: str) -> Block:
+        """Give a block that is only passed on: whether its name is right is for its readers."""
+        if name in self.__memory and name not in self.__receiving:
+            return self.__memory[name]
+        return self.read(name)
+
+    def end_send(self, name: str) -> None:
+        """Let the block change again."""
+        self.__sending[name] -= 1
+
+    def begin_receive(self, name: str) -> None:
+        """Give a name over to a message; nobody may touch it until `end_receive`."""
+        self._check_still(name, "received into")
+        self.__receiving[name] = len(self.__ledger), self.__memory.pop(name, None)
+        self.__ledger.append(0)
+
+    def end_receive(self, name: str, block: Block) -> None:
+        """Take what has arrived. Raises `WrongDataError` if it has another shape."""
+        entry, old = self.__receiving.pop(name)
+        self._check_shape(name, old, block)
+        self.__memory[name] = block
+        self.__ledger[entry] = block.size - (old.size if old else 0)
+
+    def _take(self, name: str, done: str) -> Block:
+        self._check_still(name, done)
+        if name not in self.__memory:
+            raise MissingBlockError(
+                f"expected {name} in this device's memory to be {done}, got {self._inventory()}"
+            )
+        block = self.__memory.pop(name)
+        self.__ledger.append(-block.size)
+        return block
+
+    def _check_still(self, name: str, done: str) -> None:
+        in_flight = "sent" if self.__sending[name] else "received" * (name in self.__receiving)
+        if in_flight:
+            raise InFlightError(
+                f"expected {name} to be left alone while it is being {in_flight}, got it {done}: "
+                "move the wait before this instruction"
+            )
+
+    @staticmethod
+    def _check_shape(name: str, old: Block | None, new: Block) -> None:
+        # A block of nothing but zeros takes the shape of what is first written into it.
+        if old is not None and old.terms and new.terms and old.array.shape != new.array.shape:
+            raise WrongDataError(
+                f"expected a block of shape {old.array.shape} for {name}, got {new.array.shape}"
+            )
+
+    def _inventory(self) -> str:
+        """At most six of the names that lie here."""
+        names = sorted(self.__memory)
+        return ", ".join(names[:6]) + f" and {len(names) - 6} more" * (len(names) > 6) or "nothing"

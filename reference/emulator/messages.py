@@ -1,0 +1,73 @@
+"""Channels between devices: a message is done when both ends are posted, and not before."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from primepar.errors import MismatchError
+from primepar.reference.emulator.provenance import Block
+from primepar.schedule.program import IRecv, ISend, Recv, Send
+
+Message = Send | Recv | ISend | IRecv
+TRANSFER = 1.0
+"""Units of the logical clock that a message takes once both ends are posted."""
+
+
+@dataclass
+class PostedMessage:
+    """One end of a message; `done` is the time at which it was over, `payload` what it carries."""
+
+    rank: int
+    message: Message
+    time: float
+    payload: Block | None = None
+    done: float | None = None
+
+    @property
+    def sends(self) -> bool:
+        """Whether this is the sending end."""
+        return isinstance(self.message, Send | ISend)
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """Ranks whose part is missing."""
+        return (self.message.peer,)
+
+    @property
+    def channel(self) -> tuple[int, int, str]:
+        """Source, destination and communicator: messages match in order within these."""
+        ends = (self.rank, self.message.peer) if self.sends else (self.message.peer, self.rank)
+        return *ends, self.message.communicator
+
+    def __str__(self) -> str:
+        """How messages name what is waited for, `device 1 to receive I[0,0]`."""
+        verb = f"receive {self.message.block}" if self.sends else f"send {self.message.block}"
+        return f"device {self.message.peer} to {verb}"
+
+
+class Channels:
+    """All posted ends that have no partner yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int, str], deque[PostedMessage]] = {}
+
+    def post(self, end: PostedMessage) -> None:
+        """Match an end with the oldest one opposite, or leave it open.
+
+        Raises `MismatchError` if the two ends claim other tags.
+        """
+        waiting = self._open.setdefault(end.channel, deque())
+        if not waiting or waiting[0].sends == end.sends:
+            waiting.append(end)
+            return
+        other = waiting.popleft()
+        sent, received = (end, other) if end.sends else (other, end)
+        if sent.message.tag != received.message.tag:
+            raise MismatchError(
+                f"expected tag {received.message.tag} for {received.message.block} from device "
+                f"{sent.rank} to device {received.rank}, got {sent.message.block} with tag "
+                f"{sent.message.tag}: post sends and receives in one order, tags select nothing"
+            )
+        sent.done = received.done = max(sent.time, received.time) + TRANSFER
+        received.payload = sent.payload

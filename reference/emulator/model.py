@@ -1,0 +1,163 @@
+"""A whole model under any plan on emulated devices: one program for a step.
+
+Whole parameters, tokens and targets are cut into the program's initial blocks, and its final
+blocks put together. The oracle is `Transformer`, on one device.
+
+Legend: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from primepar.models import ModelConfig, initial_parameter
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.plan.plan import Plan
+from primepar.reference.emulator.emulation import Emulation
+from primepar.reference.emulator.executor import emulate
+from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.oracle.layers import Tokens
+from primepar.reference.oracle.transformer import Transformer
+from primepar.reference.oracle.transformer_checks import check_pair, check_parameters
+from primepar.schedule.meaning import Meaning
+
+
+@dataclass(frozen=True)
+class ModelStep:
+    """What a training step leaves, and two counts for every rank.
+
+    `sent` are the elements that leave a rank, `peak` the most that it holds at once.
+    """
+
+    loss: float
+    gradients: dict[str, Array]
+    """Whole gradients by parameter; none after an update."""
+    sent: list[Fraction]
+    peak: list[int]
+    norm: float | None = None
+    """Norm of the gradient before it is clipped; None without an update."""
+
+
+class EmulatedModel:
+    """A model of whole `parameters`, each rank holding the blocks that the plan gives it.
+
+    The vocabulary is padded with zeros to what the plan divides. Raises `ConfigError` if a
+    parameter is missing, unknown or of another shape, and `PlanError` if the plan is for another
+    model. Its methods raise `ConfigError` for tokens out of range, `PlanError` for a batch that the
+    plan cannot cut, and `WrongDataError` if two ranks disagree on a replica.
+    """
+
+    def __init__(self, config: ModelConfig, plan: Plan, parameters: Mapping[str, Array]) -> None:
+        plan.check_model(config)
+        check_parameters(config, parameters)
+        self.config, self.plan, self.parameters = config, plan, parameters
+        self.moments: dict[str, Array] = {
+            f"{name}.{own}": np.zeros_like(array)
+            for name, array in parameters.items()
+            for own in ("m", "v")
+        }
+        """AdamW's two moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
+        self.updates = 0
+        self._known: dict[tuple[int, int, Until, bool], Meaning] = {}
+
+    def logits(self, tokens_BT: Tokens) -> Array:
+        """Scores of every next token: (B, T, V)."""
+        found, _ = self._run("logits", tokens_BT, tokens_BT, StepInputs())
+        return found["head/O"].reshape(*tokens_BT.shape, -1)
+
+    def loss(self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None) -> float:
+        """Mean cross-entropy in nats. With a `draw` the configuration's dropouts are on."""
+        found, _ = self._run("loss", tokens_BT, targets_BT, StepInputs(draw))
+        return float(found["loss"][0])
+
+    def loss_and_gradients(
+        self, tokens_BT: Tokens, targets_BT: Tokens, draw: Draw | None = None
+    ) -> ModelStep:
+        """Mean cross-entropy in nats and its gradient by every parameter, without the padding."""
+        found, run = self._run("gradients", tokens_BT, targets_BT, StepInputs(draw))
+        gradients = {name: found[f"{name}.grad"] for name in self.parameters}
+        return ModelStep(float(found["loss"][0]), gradients, run.sent, run.peak)
+
+    def update(
+        self,
+        tokens_BT: Tokens,
+        targets_BT: Tokens,
+        rate: float,
+        draw: Draw | None = None,
+        clip: float | None = None,
+    ) -> ModelStep:
+        """Mean cross-entropy in nats, then new parameters and moments by AdamW at a learning rate.
+
+        With a `clip` the gradient is scaled down to that norm where it has a larger one.
+        """
+        inputs = StepInputs(draw, rate, self.updates + 1)
+        found, run = self._run("update", tokens_BT, targets_BT, inputs, clip)
+        self.parameters = {name: found[f"{name}.new"] for name in self.parameters}
+        self.moments = {name: found[f"{name}.new"] for name in self.moments}
+        self.updates += 1
+        loss, norm = float(found["loss"][0]), float(found["gradient.norm"][0])
+        return ModelStep(loss, {}, run.sent, run.peak, norm)
+
+    def _run(
+        self,
+        until: Until,
+        tokens_BT: Tokens,
+        targets_BT: Tokens,
+        inputs: StepInputs,
+        clip: float | None = None,
+    ) -> tuple[dict[str, Array], Emulation]:
+        """Run the program of a step, which is kept for the next; gives the whole of its ends."""
+        check_pair(self.config, tokens_BT, targets_BT)
+        batch, positions = tokens_BT.shape
+        key = batch, positions, until, clip is not None
+        if key not in self._known:
+            self._known[key] = Meaning(lower_step(self.plan, *key))
+        meaning = self._known[key]
+        rows = {"tokens": tokens_BT.reshape(-1), "targets": targets_BT.reshape(-1)}
+        memories = spread_tensors(meaning, {**self.parameters, **self.moments, **rows})
+        settings = StepSettings(self.config, batch, positions, clip)
+        run = emulate(meaning.program, memories, settings=settings, inputs=inputs)
+        return gather_tensors(meaning, run.memories, self._ends(until, tokens_BT.size)), run
+
+    def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:
+        """Shapes, without padding, of what a program is run for."""
+        match until:
+            case "logits":
+                return {"head/O": (rows, self.config.vocabulary)}
+            case "loss":
+                return {"loss": (1,)}
+            case "gradients":
+                return {"loss": (1,)} | {
+                    f"{name}.grad": array.shape for name, array in self.parameters.items()
+                }
+            case "update":
+                old = {**self.parameters, **self.moments}
+                new = {f"{name}.new": array.shape for name, array in old.items()}
+                return {"loss": (1,), "gradient.norm": (1,)} | new
+
+
+def step_difference(plan: Plan, batch: int, positions: int, seed: int = 0) -> tuple[float, str]:
+    """How far a step is from that of the dense transformer, dropout on, and which number of it.
+
+    The largest difference of the loss, or of an element of a gradient by its largest one.
+    """
+    config, generator = plan.model, np.random.default_rng(seed)
+    parameters = {
+        name: initial_parameter(config, name, seed) + generator.normal(0, 0.1, shape)
+        for name, shape in config.parameter_shapes.items()
+    }
+    tokens, targets = generator.integers(0, config.vocabulary, (2, batch, positions))
+    given = tokens, targets, Draw(seed, 0)
+    loss, gradients = Transformer(config, parameters).loss_and_gradients(*given)
+    step = EmulatedModel(config, plan, parameters).loss_and_gradients(*given)
+    found = {"the loss": abs(step.loss / loss - 1)}
+    for name, gradient in gradients.items():
+        largest = np.abs(gradient).max() or 1.0
+        found[f"{name}.grad"] = np.abs(step.gradients[name] - gradient).max() / largest
+    return max((float(each), name) for name, each in found.items())

@@ -1,0 +1,1 @@
+"""The dense oracle: the same computations on one device, with NumPy."""

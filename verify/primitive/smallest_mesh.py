@@ -1,0 +1,294 @@
+"""The smallest mesh on which a primitive is wrong, by looking at every device, step and block.
+
+Independent of Z3: it reads the concrete maps and the movement that is derived from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import prod
+from time import perf_counter
+
+from primepar.schedule.lowering import lower
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.movement import NEXT_USE, Movement
+from primepar.schedule.operators import (
+    DIMS,
+    HOMES,
+    PHASES,
+    PRODUCTS,
+    Index,
+    Linear,
+    Phase,
+    block_name,
+    tensor_dims,
+)
+from primepar.schedule.primitive import Primitive
+from primepar.schedule.program import Program
+from primepar.schedule.sequence import Element, Sequence
+from primepar.verify.program.matching import Matching
+from primepar.verify.program.memory import Memory
+from primepar.verify.program.traffic import sent
+
+Sides = tuple[int, ...]
+LONGEST_SIDE = 6
+MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
+MOST_DEVICES_ALONE = 400
+MOST_SUB_OPERATORS = 4096
+WIDE, MANY = ("M", "N", "K"), 16
+"""Dims that are made so many times as long, one by one, where amounts are looked at."""
+
+
+@dataclass(frozen=True)
+class MeshFault:
+    """What is wrong at the smallest sides, in one sentence."""
+
+    sides: Sides
+    sentence: str
+    seconds: float
+
+
+def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Sides]:
+    """Sides worth a look, fewest devices first: all short ones, and `hints` if not too long."""
+    names = primitive.side_names
+    axes = primitive.axis_sides.values()
+
+    def devices(sides: Sides) -> int:
+        length = dict(zip(names, sides, strict=True))
+        return prod(length[side] for side in axes)
+
+    short = product(range(1, LONGEST_SIDE + 1), repeat=len(names))
+    choices = {sides for sides in (*short, *hints) if devices(sides) <= MOST_DEVICES}
+    return sorted(choices, key=lambda sides: (devices(sides), sides))
+
+
+def smallest_faults(
+    primitive: Primitive, properties: Iterable[str], hints: Iterable[Sides], deadline: float
+) -> dict[str, MeshFault]:
+    """Property -> its fault at the smallest sides that have one, as far as the time goes.
+
+    After the first fault, faults of other properties are looked for on small meshes only.
+    """
+    open_names = [name for name in FAULTS if name in set(properties)]
+    found: dict[str, MeshFault] = {}
+    for sides in side_choices(primitive, hints):
+        sequence = Sequence.of(primitive, *sides)
+        if found and sequence.ranks > MOST_DEVICES_AFTER:
+            break
+        movement = Movement(sequence)
+        large = prod(sequence.grid.values()) > MOST_SUB_OPERATORS
+        for name in open_names:
+            if name in found or perf_counter() > deadline or (large and name != "coverage"):
+                continue
+            clock = perf_counter()
+            fault = next(FAULTS[name](movement), None)
+            if fault is not None:
+                sentence = f"{_mesh(sequence)}: {fault}"
+                found[name] = MeshFault(sides, sentence, perf_counter() - clock)
+    return found
+
+
+def fault_at(primitive: Primitive, name: str, sides: Sides) -> MeshFault | None:
+    """The fault of a property on one mesh, if it has no more than `MOST_DEVICES_ALONE` devices."""
+    clock, sequence = perf_counter(), Sequence.of(primitive, *sides)
+    if sequence.ranks > MOST_DEVICES_ALONE:
+        return None
+    fault = next(FAULTS[name](Movement(sequence)), None)
+    if fault is None:
+        return None
+    return MeshFault(sides, f"{_mesh(sequence)}: {fault}", perf_counter() - clock)
+
+
+def _mesh(sequence: Sequence) -> str:
+    """How sentences name a mesh, `s=2 (2x2 devices)`."""
+    (element,) = sequence.elements
+    named = zip(element.primitive.side_names, element.sides, strict=True)
+    sides = ", ".join(f"{name}={side}" for name, side in named) or "any side"
+    mesh = "x".join(map(str, element.axis_lengths)) or "1"
+    return f"{sides} ({mesh} device{'s' * (sequence.ranks > 1)})"
+
+
+def coverage_faults(movement: Movement) -> Iterator[str]:
+    """Sub-operators that are computed twice, then those that are never computed."""
+    sequence = movement.sequence
+    dims = [dim for dim in DIMS if dim in sequence.grid]
+    for phase in PHASES:
+        places: dict[Index, tuple[int, int]] = {}
+        for rank, step in product(range(sequence.ranks), range(sequence.steps)):
+            slices = sequence.slices(phase, rank, step)
+            for index in product(*(slices[dim] for dim in dims)):
+                if index in places:
+                    yield (
+                        f"{_sub_operator(phase, dims, index)}: expected one device to compute it "
+                        f"once, got {_at(sequence, *places[index])} and "
+                        f"{_at(sequence, rank, step)}: give one of them another"
+                    )
+                places.setdefault(index, (rank, step))
+        for index in product(*(range(sequence.grid[dim]) for dim in dims)):
+            if index not in places:
+                yield (
+                    f"{_sub_operator(phase, dims, index)}: expected one device to compute it, got "
+                    f"none: only {len(places)} of {prod(sequence.grid.values())} are computed"
+                )
+
+
+def _sub_operator(phase: Phase, dims: Iterable[str], index: Index) -> str:
+    inside = ", ".join(f"{dim}={at}" for dim, at in zip(dims, index, strict=True))
+    return f"{phase} sub-operator ({inside})"
+
+
+def _at(sequence: Sequence, rank: int, step: int) -> str:
+    return f"{sequence.place(rank)} at t={step}"
+
+
+def placement_faults(movement: Movement) -> Iterator[str]:
+    """Operand blocks that a device needs at a step and that are nowhere at the step before."""
+    sequence = movement.sequence
+    first = 0 if sequence.has_homes else 1
+    for phase in PHASES:
+        for step, tensor in product(range(first, sequence.steps), PRODUCTS[phase].reads):
+            before = movement.held(phase, tensor, step - 1) if step else []
+            resting = movement.resting(phase, tensor) if sequence.has_homes else []
+            somewhere = frozenset[Index]().union(*before, *resting)
+            for rank, needed in enumerate(movement.held(phase, tensor, step)):
+                for index in sorted(needed - somewhere):
+                    place, block = _at(sequence, rank, step), block_name(tensor, index)
+                    yield f"{phase}, {place}: " + _nowhere(sequence, tensor, block, step - 1)
+
+
+def _nowhere(sequence: Sequence, tensor: str, block: str, before: int) -> str:
+    if sequence.has_homes:
+        home = tensor.removeprefix("d")
+        return (
+            f"expected {block} to rest on some device, got it on none: "
+            f"let the home of {home} give it to one"
+        )
+    return (
+        f"expected {block} to be on some device at t={before}, got it on none: "
+        f"let a device use it at t={before}"
+    )
+
+
+def completion_faults(movement: Movement) -> Iterator[str]:
+    """Sums that end nowhere; where no homes are declared, a sum ends where it is finished."""
+    sequence = movement.sequence
+    for phase in PHASES if sequence.has_homes else ():
+        output = PRODUCTS[phase].writes
+        homes = frozenset[Index]().union(*movement.home(output))
+        for step, rank in product(range(sequence.steps), range(sequence.ranks)):
+            for index in sorted(movement.held(phase, output, step)[rank] - homes):
+                block = block_name(output, index)
+                place = _at(sequence, rank, step)
+                yield (
+                    f"{phase}, {place}: expected the sum {block} to have a home, got none: "
+                    f"let the home of {output.removeprefix('d')} give it to some device"
+                )
+
+
+def alignment_faults(movement: Movement) -> Iterator[str]:
+    """Tensors that do not lie where the next phase starts with them, or that have no home."""
+    if movement.sequence.has_homes:
+        yield from _homeless(movement)
+        return
+    for (phase, tensor), following in NEXT_USE.items():
+        yield from _misaligned(movement, phase, tensor, following, tensor)
+    yield from _misaligned(movement, "forward", "O", "backward", "dO")
+    yield from _misaligned(movement, "gradient", "dW", "forward", "W")
+
+
+def _homeless(movement: Movement) -> Iterator[str]:
+    grid = movement.sequence.grid
+    for tensor in HOMES:
+        homes = frozenset[Index]().union(*movement.home(tensor))
+        dims = [dim for dim in tensor_dims(tensor) if dim in grid]
+        for index in product(*(range(grid[dim]) for dim in dims)):
+            if index not in homes:
+                yield (
+                    f"home of {tensor}: expected {block_name(tensor, index)} to rest on some "
+                    f"device, got it on none: only {len(homes)} of "
+                    f"{prod(grid[dim] for dim in dims)} blocks rest"
+                )
+
+
+def _misaligned(
+    movement: Movement, phase: Phase, tensor: str, following: Phase, next_tensor: str
+) -> Iterator[str]:
+    sequence = movement.sequence
+    arrived: list[set[Index]] = [set(blocks) for blocks in movement.end(phase, tensor)]
+    for hop in movement.phases[phase].operands[-1]:
+        if hop.tensor == tensor:
+            arrived[hop.target].add(hop.index)
+    mend = f"end {phase} where {following} starts"
+    if next_tensor == tensor:
+        mend += ", or one hop away"
+    for rank, needed in enumerate(movement.start(following, next_tensor)):
+        for index in sorted(needed - arrived[rank]):
+            held = " ".join(block_name(tensor, have) for have in sorted(arrived[rank]))
+            yield (
+                f"{following} starts on {sequence.place(rank)}: expected "
+                f"{block_name(next_tensor, index)} here, got {held} from {phase}: {mend}"
+            )
+
+
+def memory_faults(movement: Movement) -> Iterator[str]:
+    """Devices on which more is alive than the primitive's formula says; for several shapes."""
+    sequence = movement.sequence
+    for shape, told, program in _told(sequence, Element.held):
+        peaks = Memory(Meaning(program)).peaks("device")
+        most = max(peaks)
+        if most > told:
+            yield (
+                f"{shape}: expected at most {told} elements alive on each device, as held says, "
+                f"got {most} on {sequence.place(peaks.index(most))}: mend the formula"
+            )
+
+
+def traffic_faults(movement: Movement) -> Iterator[str]:
+    """Sums of what all devices send that are not what the primitive's formula says."""
+    sequence = movement.sequence
+    for shape, told, program in _told(sequence, Element.sent):
+        total = sent(Meaning(program), Matching.of(program))
+        if total != told * sequence.ranks:
+            yield (
+                f"{shape}: expected {told} elements to leave each device, as sent says, "
+                f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
+                f"mend the formula"
+            )
+
+
+def _told(
+    sequence: Sequence, formula: Callable[[Element, Linear], Fraction | None]
+) -> Iterator[tuple[str, Fraction, Program]]:
+    """Shape, what a formula of the primitive tells of it, and the program; for several shapes."""
+    (element,) = sequence.elements
+    for operator in _operators(sequence):
+        told = formula(element, operator)
+        if told is None:
+            return
+        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
+        yield shape, told, lower(sequence, operator)
+
+
+def _operators(sequence: Sequence) -> Iterator[Linear]:
+    """The smallest operator, then each of its dims made long.
+
+    What moves are parts of MN, NK and MK: a formula of these that is right for all four is right.
+    """
+    smallest = Linear.smallest(sequence.grid)
+    yield smallest
+    for dim in WIDE:
+        yield replace(smallest, **{dim: MANY * smallest.size(dim)})
+
+
+FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
+    "coverage": coverage_faults,
+    "placement": placement_faults,
+    "completion": completion_faults,
+    "alignment": alignment_faults,
+    "memory": memory_faults,
+    "traffic": traffic_faults,
+}
+"""Property -> what breaks it on one mesh; a derived hop is posted at both ends, so none hangs."""

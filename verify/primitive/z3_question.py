@@ -1,0 +1,108 @@
+"""A claim as a question to Z3: the same expressions, evaluated on Z3 terms with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import z3
+
+from primepar.certify.claims import Claim
+from primepar.schedule.expression import Number, evaluate, every, negated
+from primepar.verify.deadline import UnansweredError
+from primepar.verify.primitive import z3_terms as terms
+from primepar.verify.primitive.claims_on_mesh import Point
+from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, Term, truth
+from primepar.verify.z3_answer import check_by
+
+SLOW = "Z3 did not decide it in the time that it was given"
+
+
+class Questions:
+    """One solver for all claims about a primitive, each in a scope of its own."""
+
+    def __init__(self, sides: tuple[str, ...], deadline: float) -> None:
+        self.space, self.deadline = SymbolSpace(sides), deadline
+        self.solver = z3.Solver()
+        self.solver.add(*(side.term >= 1 for side in self.space.sides))
+
+    def counterexample(self, claim: Claim, found: Mapping[str, Number]) -> Point | None:
+        """A point at which a claim fails with these expressions; None if there is none.
+
+        Raises `UnansweredError` if Z3 does not decide it in time, `SymbolicError` for arithmetic
+        that is not linear.
+        """
+        values, inside = self._given(claim)
+        wrong = (
+            [truth(evaluate(negated(every(self._room(claim, found))), values))]
+            if claim.found
+            else []
+        )
+        taken, equal = dict(values), []
+        for each, limit in claim.found:
+            room = self.space.of(evaluate(limit, values))
+            taken[each] = one = self._below(each, room)
+            same = self.space.of(evaluate(found[each], values)).term
+            equal += [one.term == same, one.term >= 0, one.term < room.term]
+        wrong.append(terms.And(*equal, terms.Not(truth(evaluate(claim.body, taken)))))
+        return self._model(terms.And(*inside, terms.Or(*wrong)), values)
+
+    @staticmethod
+    def _room(claim: Claim, found: Mapping[str, Number]) -> list[object]:
+        return [part for each, limit in claim.found
+                for part in (found[each] >= 0, found[each] < limit)]  # fmt: skip
+
+    def _given(self, claim: Claim) -> tuple[dict[str, Symbol], list[Term]]:
+        values: dict[str, Symbol] = {}
+        inside: list[Term] = []
+        for each, limit in claim.given:
+            if limit is None:
+                values[each] = self.space.exactly(self.space.side(each))
+                continue
+            room = self.space.of(evaluate(limit, values))
+            values[each] = self._below(each, room)
+            inside += [terms.Int(each) >= 0, terms.Int(each) < room.term]
+        return values, inside
+
+    def _below(self, text: str, room: Symbol) -> Symbol:
+        return self.space.below(terms.Int(text), room.high)
+
+    def _model(self, question: Term, values: Mapping[str, Symbol]) -> Point | None:
+        if terms.FALSE.eq(question):
+            return None
+        self.solver.push()
+        try:
+            self.solver.add(question)
+            model = smallest_model(self.solver, self.space, self.deadline)
+        finally:
+            self.solver.pop()
+        if model is None:
+            return None
+        return {each: model.eval(value.term, model_completion=True).as_long()
+                for each, value in values.items()}  # fmt: skip
+
+
+def smallest_model(solver: z3.Solver, space: SymbolSpace, deadline: float) -> z3.ModelRef | None:
+    """A model with the smallest sum of the sides; None if there is none.
+
+    The first that Z3 finds need not have it. Raises `UnansweredError` if there is not even that one
+    in time.
+    """
+    answer = check_by(solver, deadline)
+    if answer == z3.unknown:
+        raise UnansweredError(SLOW)
+    if answer == z3.unsat:
+        return None
+    model, sides = solver.model(), [side.term for side in space.sides]
+    total = terms.Sum([*sides, terms.IntVal(0)])
+    low, high = len(sides), model.eval(total, model_completion=True).as_long()
+    while low < high:
+        middle = min((low + high) // 2, 2 * low)
+        solver.push()
+        solver.add(total <= middle)
+        if check_by(solver, deadline) == z3.sat:
+            model = solver.model()
+            high = model.eval(total, model_completion=True).as_long()
+        else:
+            low = middle + 1
+        solver.pop()
+    return model
