@@ -1,8 +1,68 @@
-"""Spatial-temporal tensor partitioning of transformers: written once, emulated, proved and run."""
+"""Spatial-temporal tensor partitioning of transformers: written once, emulated, proved and run.
+
+`show`, `check`, `verify`, `lower`, `simulate` and `plan` are described in `primepar.api`, and are
+loaded when they are first used. `primepar.plan` and `primepar.verify` are packages as well: they
+can be imported from, and they can be called.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from primepar.errors import PrimeParError
 from primepar.schedule.expression import where
 from primepar.schedule.primitive import ANY, Primitive
 
+if TYPE_CHECKING:
+    from primepar.api import check, lower, plan, show, simulate, verify
+
 __version__ = "0.1.0"
-__all__ = ["ANY", "PrimeParError", "Primitive", "__version__", "where"]
+__all__ = [
+    "ANY",
+    "PrimeParError",
+    "Primitive",
+    "__version__",
+    "check",
+    "lower",
+    "plan",
+    "show",
+    "simulate",
+    "verify",
+    "where",
+]
+
+_QUESTIONS = ("check", "lower", "plan", "show", "simulate", "verify")
+_PACKAGES = ("plan", "verify")
+
+
+class _CalledPackage(ModuleType):
+    """A package with the name of a question, which asks it when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        question = getattr(import_module("primepar.api"), self.__name__.rpartition(".")[2])
+        return question(*args, **kwargs)
+
+
+class _Root(ModuleType):
+    """This package. Python binds a package that it imports in the package that holds it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _PACKAGES and isinstance(value, ModuleType):
+            value.__class__ = _CalledPackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Root
+
+
+if not TYPE_CHECKING:  # so that a misspelt name is an error of types, too
+
+    def __getattr__(name: str) -> Any:
+        if name not in _QUESTIONS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        return getattr(import_module("primepar.api"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from fractions import Fraction
 from zlib import crc32
@@ -32,6 +33,9 @@ Number = int | float
 CLOSE = 1e-10
 """Largest relative difference of a step on real numbers, which devices sum in another order."""
 
+LISTED = 12
+"""Tensors that a report lists one by one; of more only those that differ are."""
+
 
 class CheckReport(Struct, frozen=True):
     """How a run on emulated devices compares with one device."""
@@ -56,6 +60,35 @@ class CheckReport(Struct, frozen=True):
     """Whether something stood in for what the phases compute, as in programs with signatures."""
     difference: float | None = None
     """Of a plan's step on real numbers: that of loss and gradients from the dense model's."""
+
+    def lines(self, paint: Callable[[str, bool], str] = lambda text, good: text) -> Iterator[str]:
+        """The report as text; `paint` colours a verdict by whether it is good."""
+        sizes = " ".join(f"{dim}={size}" for dim, size in self.shape.items())
+        devices = f"{self.ranks} emulated device{'s' * (self.ranks != 1)}"
+        yield f"{self.target or 'all'} on {devices}{', ' * bool(sizes)}{sizes}"
+        listed = self.outputs
+        if len(listed) > LISTED:
+            listed = {tensor: equal for tensor, equal in listed.items() if not equal}
+            equal_ones = len(self.outputs) - len(listed)
+            yield f"  {equal_ones} tensors {paint('equal', True)}"
+        width = max([4, *map(len, listed)])
+        for tensor, equal in listed.items():
+            yield f"  {tensor:{width}} {paint('equal' if equal else 'differs', equal)}"
+        if self.sent:
+            by_formula = "" if self.formula is None else f", {self.formula:g} by the formula"
+            yield f"  sent per device  {_range(self.sent)} elements{by_formula}"
+            yield f"  peak per device  {_range(self.peak)} elements"
+        if self.stand_ins and self.equal:
+            yield (
+                "  by stand-ins for what the phases compute: data is where it belongs, summed once"
+            )
+        if self.difference is not None and self.equal:
+            yield "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"
+        if self.message:
+            yield f"  {paint('refused', False)}  {self.message}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> CheckReport:
@@ -222,3 +255,8 @@ def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:
 
 def _number(count: Fraction) -> Number:
     return count.numerator if count.denominator == 1 else float(count)
+
+
+def _range(numbers: tuple[Number, ...]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -30,7 +30,7 @@ from attack_score import is_early, ruled
 from long_runs import judged
 
 from primepar import Primitive
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 

@@ -26,7 +26,7 @@ from attack_judge import Ruling, judge
 from attack_maps import NAME, Map, generated
 from long_runs import KeptLines, fingerprint, judged
 
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.verify import verify_primitive
 

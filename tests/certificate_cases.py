@@ -22,7 +22,7 @@ from primepar.verify.report import Report
 HERE = Path(__file__).resolve().parent
 FILES = [
     *sorted(HERE.glob("wrong/*.json")),
-    *sorted(HERE.glob("mended/*.json")),
+    *sorted(HERE.glob("fixed/*.json")),
     *(path for path in sorted((HERE.parent / "docs" / "examples").glob("*.json"))
       if path.name != "config.json"),
     *(each.path for each in exercises() if each.path.suffix == ".json"),

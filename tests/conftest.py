@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import lowered_steps
 import pytest
 from hypothesis import settings
+
+from primepar.reference.emulator import model
 
 settings.register_profile("dev", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
@@ -35,11 +40,26 @@ class Golden:
         assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {mend}"
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage seldom: programs are millions of small tuples, and hold no circles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the switch that rewrites golden texts."""
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/*.txt anew, to be reviewed"
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def steps_lowered_once() -> Iterator[None]:
+    """Emulated models take the programs that other tests lower, and leave theirs to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "lower_step", lowered_steps.lower_step)
+        yield
 
 
 @pytest.fixture

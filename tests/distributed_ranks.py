@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -82,6 +83,8 @@ def _rank(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what was loaded before the fork stays shared with the server
+    gc.set_threshold(100_000, 20, 50)
     try:
         device = use_gpu(rank, size) if backend == "nccl" else None
         dist.init_process_group(

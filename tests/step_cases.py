@@ -9,9 +9,9 @@ from functools import cache
 from typing import NamedTuple
 
 import msgspec
+from lowered_steps import lower_step
 from partitioned_cases import SHAPES
 
-from primepar.operators import lower_step
 from primepar.passes.block_uses import Rank, followed
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cluster import load_cluster

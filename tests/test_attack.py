@@ -21,7 +21,7 @@ from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
 from attack_score import Scored, Store, score
 
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.partition.summa import Summa

@@ -62,9 +62,7 @@ def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
 
 def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Path) -> None:
     picture = tmp_path / "plot.svg"
-    done = run(
-        "bench", "verify", "--ranks", "64", "--timeout", "0.01", "--json", "-o", str(picture)
-    )
+    done = bench("verify", "--ranks", "64", "--timeout", "0.01", "--json", "-o", str(picture))
     found = json.loads(done.out)
     assert set(found) == {"plain_limit", "programs", "primitives"}
     assert found["plain_limit"] == 0.01

@@ -14,7 +14,8 @@ from primepar.certify.claims import PROPERTIES
 from primepar.verify.primitive import proof
 
 ROOT = Path(__file__).resolve().parent.parent
-WALK = str(ROOT / "primepar" / "broken" / "10_walk.py") + ":Walk"
+BROKEN = ROOT / "primepar" / "commands" / "broken"
+WALK = f"{BROKEN / '10_walk.py'}:Walk"
 HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
 
 
@@ -103,7 +104,7 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
 
 
 def test_memory_alone_has_no_certificate(tmp_path: Path) -> None:
-    file, target = tmp_path / "proof.json", str(ROOT / "primepar" / "broken" / "05_memory.json")
+    file, target = tmp_path / "proof.json", str(BROKEN / "05_memory.json")
     done = run("verify", target, "--certificate", str(file))
     assert done.code == 1
     assert done.err == (

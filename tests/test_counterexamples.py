@@ -10,7 +10,7 @@ import pytest
 from command import run
 from conftest import Golden
 
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.pictures.counterexample_text import MOST_ROWS, counterexample_lines
 from primepar.schedule import Program, load_program
 from primepar.schedule.counterexample import Counterexample, Kind

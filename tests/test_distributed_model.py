@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from distributed_ranks import on_ranks
+from lowered_steps import lower_step
 from step_cases import calls_of_step, sent_by
 
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.operators import lower_step
 from primepar.plan import Plan, edges, ends, parameter_places, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.transformer import Transformer

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
+from lowered_steps import lower_step
 from operator_cases import Alone
 from step_cases import calls_of_step, sent_by
 
 from primepar.models import initial_parameter
-from primepar.operators import lower_step
 from primepar.plan import Plan, padded_vocabulary, ready_plan
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter

@@ -1,7 +1,8 @@
-"""Broken schedules: wrong as they stand, mended by the answers kept here, and by nothing less."""
+"""Broken schedules: wrong as given, fixed by the answers kept here, and by nothing less."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.signature import Bound, Signature, Tensor
 from primepar.verify.report import PROPERTIES
 
-MENDED = Path(__file__).parent / "mended"
+FIXED = Path(__file__).parent / "fixed"
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 DIAGNOSES = {
     1: "deadlock-freedom:0,0",
     2: "completion:0",
@@ -44,7 +46,7 @@ def target(exercise: Exercise, folder: Path) -> str:
 def test_there_are_ten_with_a_symptom_each_and_they_cover_all_properties() -> None:
     assert [exercise.number for exercise in ALL] == list(range(1, 11)) == list(DIAGNOSES)
     assert all(exercise.title and exercise.symptom for exercise in ALL)
-    assert {path.name for path in MENDED.iterdir()} == {each.path.name for each in ALL}
+    assert {path.name for path in FIXED.iterdir()} == {each.path.name for each in ALL}
     assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
         "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
         "traffic",
@@ -66,9 +68,9 @@ def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercis
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
-def test_an_answer_mends_it(exercise: Exercise) -> None:
-    done = run("exercise", str(exercise.number), target(exercise, MENDED))
-    assert done == Done(0, f"exercise {exercise.number}: mended\n", "")
+def test_an_answer_fixes_it(exercise: Exercise) -> None:
+    done = run("exercise", str(exercise.number), target(exercise, FIXED))
+    assert done == Done(0, f"exercise {exercise.number}: fixed\n", "")
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda each: each.path.stem)
@@ -97,9 +99,9 @@ CHANGED = {
 
 @pytest.mark.parametrize("field", QUESTIONS)
 def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: Path) -> None:
-    program = load_program(MENDED / "02_rows.json")
+    program = load_program(FIXED / "02_rows.json")
     if field == "ranks":
-        other = load_program(MENDED / "01_ring.json")
+        other = load_program(FIXED / "01_ring.json")
     else:
         other = replace(program, **{field: CHANGED[field]})
     save_program(other, tmp_path / "mine.json")
@@ -109,7 +111,7 @@ def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [1, 4, 5])
-def test_an_answer_that_does_nothing_is_not_mended(number: int, tmp_path: Path) -> None:
+def test_an_answer_that_does_nothing_fixes_nothing(number: int, tmp_path: Path) -> None:
     schedule = ALL[number - 1].schedule
     assert isinstance(schedule, Program)
     empty = replace(schedule, programs=((),) * schedule.ranks)
@@ -184,13 +186,102 @@ def test_wrong_input_ends_in_one_line() -> None:
         "--output: expected a name that ends with .json, got mine.py"
     )
     assert refused("1", "primepar") == (
-        "exercise 1: expected a program as the answer, got something else: start from what "
-        "primepar exercise 1 -o FILE writes"
+        "exercise 1: expected a program as the answer, got a primitive: start from what primepar "
+        "exercise 1 -o FILE writes"
     )
-    assert refused("10", str(MENDED / "01_ring.json")) == (
-        "exercise 10: expected a primitive as the answer, got something else: start from what "
+    assert refused("10", str(FIXED / "01_ring.json")) == (
+        "exercise 10: expected a primitive as the answer, got a program: start from what "
         "primepar exercise 10 -o FILE writes"
     )
+
+
+def test_a_file_of_the_user_is_overwritten_only_when_asked(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    (work,) = re.findall(r"^```python\n(# mine\.py\n.*?)^```", README, re.DOTALL | re.MULTILINE)
+    mine.write_text(work)
+    assert refused("10", "-o", str(mine)) == (
+        f"--output: expected the name of a new file, got the file {mine}: take another name, or "
+        "write --force to overwrite it"
+    )
+    assert mine.read_text() == work
+    assert run("exercise", "10", "-o", str(mine), "--force") == Done(0, f"wrote {mine}\n", "")
+    assert mine.read_text() == ALL[9].path.read_text()
+    (tmp_path / "folder.py").mkdir()
+    assert refused("10", "--force", "-o", str(tmp_path / "folder.py")) == (
+        f"--output: expected the name of a new file, got the folder {tmp_path / 'folder.py'}: "
+        "take another name"
+    )
+    assert refused("10", "--force") == "--force: expected -o FILE with it, got none: leave it out"
+    assert refused("10", "-o", str(tmp_path / "none" / "mine.py")) == (
+        f"{tmp_path / 'none' / 'mine.py'}: expected a place to write to, got No such file or "
+        "directory"
+    )
+
+
+HEAD = "from primepar import Primitive\n\n\nclass Walk(Primitive):\n"
+MAP = '    axes = ("r", "c")\n\n    def forward(self, r, c, t, s):\n        '
+ANSWERS = {
+    "class Walk(:\n": "mine.py:1: expected a file that can be imported, got SyntaxError: invalid "
+    "syntax (mine.py, line 1)",
+    "x = 1\n": "mine.py:Walk: expected file.py:Class with a primitive, got no subclass of "
+    "primepar.Primitive",
+    "class Walk:\n    pass\n": "mine.py:Walk: expected file.py:Class with a primitive, got no "
+    "subclass of primepar.Primitive",
+    HEAD.replace("Walk", "Mine") + "    pass\n": "mine.py:Walk: expected file.py:Class with a "
+    "primitive, got mine.py:Mine",
+    "import sys\n\nsys.exit(3)\n": "mine.py:3: expected a file that can be imported, got "
+    "SystemExit: 3",
+    "raise ValueError('two\\nlines')\n": "mine.py:1: expected a file that can be imported, got "
+    "ValueError: two lines",
+    f"{HEAD}    axes = 3\n": 'mine.py:Walk: expected axes like ("r", "c") or {"r": "q", '
+    '"e": "d"}, got 3',
+    f"{HEAD}    @property\n    def axes(self):\n        return 1 / 0\n": "mine.py:Walk: expected "
+    "axes that can be read, got ZeroDivisionError: division by zero",
+    f"{HEAD}{MAP}raise KeyError('oh')\n": "Walk.forward: expected a map that can be called as "
+    "forward(self, r, c, t, s), got KeyError: 'oh'",
+    f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "Walk.forward: expected a map that can be "
+    "called as forward(self, r, c, t, s), got RecursionError: maximum recursion depth exceeded",
+    f"{HEAD}{MAP}return 3\n": "Walk.forward: expected dict(M=..., N=..., K=...), got int: return "
+    "the slice index of each dim that the map splits",
+    f"{HEAD}{MAP}return dict(M=r, N=c, K=t - r)\n": "Walk.forward: expected a slice index of K "
+    "that is 0 or more, got -1 at r=1, c=0, t=0, sides (2,): wrap it with % of the side",
+}
+
+
+@pytest.mark.parametrize(("source", "message"), ANSWERS.items())
+def test_no_answer_ends_in_a_traceback(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(source)
+    assert refused("10", "mine.py:Walk") == message
+    a_map = "a slice index" in message  # which only a mesh refuses, so that it is a primitive
+    other = (
+        "exercise 1: expected a program as the answer, got a primitive: start from what primepar "
+    )
+    other += "exercise 1 -o FILE writes"
+    assert refused("1", "mine.py:Walk") == (other if a_map else message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "mine.json: expected JSON, got broken text: Input data was truncated"),
+        (
+            b"\x00\xff\xfe",
+            "mine.json: expected JSON, got broken text: JSON is malformed: invalid character "
+            "(byte 0)",
+        ),
+        (b"[1]", "mine.json: Expected `object`, got `array`"),
+    ],
+)
+def test_no_file_of_another_kind_ends_in_a_traceback(
+    content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.json").write_bytes(content)
+    assert refused("1", "mine.json") == message
+    assert refused("10", "mine.json") == message
 
 
 def test_the_list_has_a_line_for_each() -> None:

@@ -52,7 +52,7 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     )
     assert "\n```text\nSent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p" in page
     assert page.endswith(
-        "## summa\n\nM=r, N=t, K=c in every phase; I, W and O rest as [r, c].\n\n"
+        "## summa\n\nM=r, N=t, K=c in every phase; homes: I, W and O [r, c].\n\n"
         "```text\nin each phase  M=r, N=t, K=c\nrest           I[r, c]  W[r, c]  O[r, c]\n```\n\n"
         "![S2x2: forward](summa-1.svg){ .schedule }\n\n"
         "![S2x2: backward and gradient](summa-2.svg){ .schedule }\n\n"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import networkx
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("primepar", "reference", "verify", "benchmarks")
@@ -74,3 +76,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         if other in MODULES and other != module
     )  # fmt: skip
     assert list(networkx.simple_cycles(graph)) == []
+
+
+@pytest.mark.parametrize("package", ["distributed", "models", "reference", "verify", "plan"])
+def test_what_a_package_names_can_be_imported(package: str) -> None:
+    module = import_module(f"primepar.{package}")
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []

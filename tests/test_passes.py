@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from lowered_steps import lower_step
 from mutants import mutant
 from partitioned_cases import READY_PLANS, planned_steps
 from phase_programs import RIGHT as PHASED
@@ -19,7 +20,6 @@ from phase_programs import program as program_of
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
 from primepar.errors import ProgramError
-from primepar.operators import lower_step
 from primepar.partition import parse_sequence
 from primepar.passes import PASSES, apply, free_early
 from primepar.passes.liveness import peaks

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from plan_cases import GPT2, LLAMA, WIDE, changed, small
 
-import primepar.plan
+import primepar
 from primepar.errors import PlanError
 from primepar.models.config import GPTConfig, ModelConfig
 from primepar.plan import Plan, load_plan, ready_plan, save_plan
 from primepar.plan.plan_file import schema
 
-SCHEMA = Path(primepar.plan.__file__).with_name("plan.schema.json")
+SCHEMA = Path(primepar.__file__).parent / "plan" / "plan.schema.json"
 LABELS = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )

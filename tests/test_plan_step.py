@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lowered_steps import lower_step
 from partitioned_cases import READY_PLANS
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.errors import PlanError
-from primepar.operators import lower_step
 from primepar.operators.builder import ProgramBuilder, View, even
 from primepar.operators.redistribution import moved, reblocked
 from primepar.plan import padded_vocabulary, parameter_places, ready_plan

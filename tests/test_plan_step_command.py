@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 from command import run
+from lowered_steps import lower_step
 from step_cases import SMALL, place, spoilt
 
 from primepar.commands.plan import TrainingStep
-from primepar.operators import lower_step
 from primepar.passes import PASSES
 from primepar.plan import ready_plan, save_plan
 from primepar.reference.kernels import KERNELS

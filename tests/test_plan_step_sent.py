@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from lowered_steps import lower_step
 from partitioned_cases import (
     READY_PLANS,
     SHAPES,
@@ -23,7 +24,6 @@ from step_cases import (
     sent_by,
 )
 
-from primepar.operators import lower_step
 from primepar.plan import Plan, ready_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.memory.peak import peak

@@ -40,7 +40,7 @@ def return_text(sequence: Sequence, each: Return) -> str:
     """A finished sum: the devices of its partial sums, and those where it rests."""
     taken = ", ".join(map(str, each.ranks))
     homes = "; ".join(sequence.place(home) for home in each.homes)
-    return f"{block_name(each.tensor, each.index):8} of devices {taken} rests on {homes}"
+    return f"{block_name(each.tensor, each.index):8} of devices {taken} stays on {homes}"
 
 
 def hop_text(sequence: Sequence, hop: Hop) -> str:

@@ -1,4 +1,4 @@
-"""docs/reproduction.md is what its script writes: some points, computed anew, stand there."""
+"""docs/reproduction.md is what its script writes: some parts, computed again, are on the page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
-from benchmarks.paper.blocks import geometric_mean, point
+from benchmarks.paper.blocks import PaperPoint, geometric_mean
 from benchmarks.paper.mlp import mlp_pair
-from benchmarks.paper.pipelines import best_two, most_microbatches, stacked
-from benchmarks.paper.printed import DEVICES, FIGURE_9, FIGURE_10, NAMES, SPLITS
+from benchmarks.paper.pipelines import Stack, best_two, most_microbatches, stacked
+from benchmarks.paper.printed import DEVICES, FIGURE_7, FIGURE_9, FIGURE_10, NAMES, SPLITS
+from benchmarks.paper.yardsticks import best_against_best, constant, is_large, mean_gains
 from benchmarks.pictures.bars import BarPanel, bars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-ANEW = "the page is not what the code computes: run make reproduction"
+CHANGED = "the page is not what the code computes: run make reproduction"
 
 
 @pytest.fixture(scope="module")
@@ -31,30 +32,33 @@ def row(cells: list[str]) -> str:
 
 def test_the_page_begins_as_the_script_does(script: ModuleType) -> None:
     assumed = script.table(["what", "choice", "why"], script.ASSUMED, "---")
-    assert PAGE.startswith("\n\n".join([script.HEAD, assumed, script.AFTER])), ANEW
+    assert PAGE.startswith("\n\n".join([script.HEAD, assumed, script.AFTER])), CHANGED
 
 
-@pytest.mark.parametrize(("model", "devices"), [("opt-6.7b", 4), ("opt-175b", 8)])
-def test_points_of_figures_7_and_8(script: ModuleType, model: str, devices: int) -> None:
-    own = point(model, devices)
-    assert row(script.speed_row(own)) in PAGE, ANEW
-    assert row(script.share_row(own)) in PAGE, ANEW
+@pytest.fixture(scope="module")
+def paper_points(script: ModuleType) -> list[PaperPoint]:
+    points: list[PaperPoint] = script.all_points()
+    return points
+
+
+def test_points_of_figures_7_and_8(script: ModuleType, paper_points: list[PaperPoint]) -> None:
+    assert "\n\n".join(script.figures_7_and_8(paper_points)) in PAGE, CHANGED
 
 
 def test_every_point_is_there_once() -> None:
     parts = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")}
     for name in NAMES.values():
         for figure in ("Figure 7: throughput", "Figure 8: peak memory"):
-            found = [parts[figure].count(f"\n| {name} | {devices} |") for devices in DEVICES]
-            assert found == [1, 1, 1, 1]
+            rows = [parts[figure].count(f"\n| {name} | {devices} |") for devices in DEVICES]
+            assert rows == [1, 1, 1, 1]
         assert PAGE.count(f"\n| {name} | PrimePar | ours |") == 1
 
 
-def test_the_page_s_points_are_as_near_as_it_says() -> None:
+def test_the_page_s_points_are_as_near_as_it_states() -> None:
     """Figure 7: all within 25% of the paper's, the mean within 10%; figure 8: within 10 points."""
     part = PAGE.partition("## Figure 7: throughput")[2].partition("## Figure 8")[0]
-    found = [line.split(" | ")[2:4] for line in part.splitlines() if line.startswith("| ")][2:]
-    ratios = [float(ours) / float(printed) for printed, ours in found]
+    columns = [line.split(" | ")[2:4] for line in part.splitlines() if line.startswith("| ")][2:]
+    ratios = [float(ours) / float(printed) for printed, ours in columns]
     assert len(ratios) == 24
     assert max(abs(ratio - 1) for ratio in ratios) < 0.25
     assert abs(geometric_mean(ratios) - 1) < 0.1
@@ -64,16 +68,41 @@ def test_the_page_s_points_are_as_near_as_it_says() -> None:
     assert max(abs(int(points)) for points in apart) < 10
 
 
+def test_a_constant_is_scored_next_to_the_model(script: ModuleType) -> None:
+    score = constant([1.0, 1.2, 2.0])
+    assert (score.value, score.near) == (1.3, 1)
+    assert score.farthest == pytest.approx(0.35)
+    printed = [ratio for ratios in FIGURE_7.values() for ratio in ratios]
+    score = constant(printed)
+    assert (score.value, score.near) == (1.3, 24)
+    assert "The number 1.3 in the place of every point is within 25% of\n24 of the paper's" in PAGE
+
+
+def test_gains_are_next_to_the_paper_s(paper_points: list[PaperPoint]) -> None:
+    ours, theirs = mean_gains(point for point in paper_points if not is_large(point.model))
+    assert theirs == pytest.approx(0.19, abs=0.005)
+    assert ours < theirs / 4
+    assert {point.model for point in paper_points if is_large(point.model)} == {
+        "opt-175b", "bloom-176b",
+    }  # fmt: skip
+
+
+def test_best_against_best_is_next_to_the_paper_s() -> None:
+    stack = Stack("opt-175b", (4.0, 2.0, None), (3.0, 1.0, 2.0))
+    assert best_against_best(stack) == (2.0, 1.46)
+    assert "\n| OPT 175B | 1.46 | 1.23 |\n" in PAGE
+
+
 def test_bars_of_figure_9(script: ModuleType) -> None:
     for bars_ in FIGURE_9[:3:2]:
-        assert row(script.collective_row(bars_, *mlp_pair(bars_))) in PAGE, ANEW
+        assert row(script.collective_row(bars_, *mlp_pair(bars_))) in PAGE, CHANGED
 
 
 def test_bars_of_figure_10(script: ModuleType) -> None:
-    own = stacked("llama-2-70b")
-    assert own.megatron[0] is None  # 8 key/value heads are not cut in 16
-    for cells in script.split_rows(own):
-        assert row(cells) in PAGE, ANEW
+    stack = stacked("llama-2-70b")
+    assert stack.megatron[0] is None  # 8 key/value heads are not cut in 16
+    for cells in (*script.split_rows(stack), script.best_row(stack)):
+        assert row(cells) in PAGE, CHANGED
 
 
 def test_the_microbatches_that_the_paper_s_bars_leave() -> None:
@@ -85,9 +114,11 @@ def test_the_microbatches_that_the_paper_s_bars_leave() -> None:
 
 
 def test_the_best_two_of_the_paper() -> None:
-    found = [[SPLITS[at] for at in best_two(each.primepar)] for each in FIGURE_10.values()]
-    assert found[0] == found[2] == found[4] == [(2, 4, 4), (2, 2, 8)]
-    assert found[1] == found[5] == [(2, 1, 16), (2, 2, 8)]
+    best = [
+        [SPLITS[split] for split in best_two(printed.primepar)] for printed in FIGURE_10.values()
+    ]
+    assert best[0] == best[2] == best[4] == [(2, 4, 4), (2, 2, 8)]
+    assert best[1] == best[5] == [(2, 1, 16), (2, 2, 8)]
 
 
 def test_pictures_have_a_bar_for_every_value() -> None:
@@ -97,11 +128,11 @@ def test_pictures_have_a_bar_for_every_value() -> None:
     ]
     drawn = ElementTree.fromstring(bars(panels, ("x", "y"), 2, 2.0, "some bars"))
     space = "{http://www.w3.org/2000/svg}"
-    found = [each for each in drawn.iter(f"{space}rect") if each.find(f"{space}title") is not None]
-    assert [each.findtext(f"{space}title") for each in found] == [
+    rects = [rect for rect in drawn.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
+    assert [rect.findtext(f"{space}title") for rect in rects] == [
         "one, a: 1.00", "one, a: 0.50", "one, b: 0.25", "two, c: 1.00", "two, c: 2.00"
     ]  # fmt: skip
-    heights = [float(each.attrib["height"]) for each in found]
+    heights = [float(rect.attrib["height"]) for rect in rects]
     assert heights == [75.0, 37.5, 18.75, 75.0, 150.0]
     for figure, values in ((7, 48), (8, 48), (10, 144 - 2)):
         text = (ROOT / "docs" / "images" / f"reproduction-figure-{figure}.svg").read_text()

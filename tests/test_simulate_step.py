@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from command import run
+from lowered_steps import lower_step
 
 from primepar.models import ModelConfig, load_config
-from primepar.operators import lower_step
 from primepar.plan import ready_plan
 from primepar.plan.cluster import load_cluster, ready_clusters
 from primepar.plan.simulator.step import simulate_step

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from kernel_cases import Step, assert_close, drawn, working
+from lowered_steps import lower_step
 from partitioned_cases import DRAW, READY_PLANS, SHAPES
 from step_cases import SMALL, lowered
 
 from primepar.distributed.kernels import KERNELS
 from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
-from primepar.operators import Site, StepInputs, StepSettings, lower_step
+from primepar.operators import Site, StepInputs, StepSettings
 from primepar.plan import ready_plan
 from primepar.reference.oracle import activations as layers_activation
 from primepar.reference.oracle import layers, optimizers

@@ -113,6 +113,7 @@ def solved(exercise: Path, user_code: str, folder: Path) -> Path:
 def run(script: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Run a script by itself in a folder of its own, as from a shell."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # exercises set one of their own
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -16,10 +16,10 @@ from primitive_cases import Layers, TravellingSums
 from test_verify_primitive import RowThenColumn
 
 from primepar import Primitive
+from primepar.api.resolve_target import without_lengths
 from primepar.certify.certificate_format import SequenceCertificate
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.certify.primitive import certify_sequence
-from primepar.commands.resolve_target import without_lengths
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.reference.check import check

@@ -9,10 +9,10 @@ import pytest
 from primitive_cases import Layers, Mirror, OtherWay, Rectangle, RestingSums, TravellingSums
 
 from primepar import Primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.certify.certificate_format import PrimitiveCertificate
 from primepar.certify.claims import PROPERTIES, Subject, claims
 from primepar.certify.primitive import certify_primitive
-from primepar.commands.resolve_target import load_primitive
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value

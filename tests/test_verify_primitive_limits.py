@@ -10,7 +10,7 @@ import pytest
 import z3
 
 from primepar import Primitive, where
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimitiveError
 from primepar.partition import ByOutput, PrimePar
 from primepar.schedule.primitive import Slices, Value

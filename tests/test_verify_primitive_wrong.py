@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from primepar.commands.resolve_target import load_primitive
+from primepar.api.resolve_target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
 from primepar.verify.explorer.explore import explore

@@ -180,7 +180,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"norm.weight": "../other.safetensors"}}))
     assert refused(index) == (
-        f"{index}: expected files beside the index, got '../other.safetensors'"
+        f"{index}: expected files in the folder of the index, got '../other.safetensors'"
     )
 
 

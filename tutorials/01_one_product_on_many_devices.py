@@ -9,31 +9,20 @@
 # it before you read on: what each device multiplies, and which blocks two devices have in
 # common.
 
-# %% Set-up: imports and a function that draws
+# %% Set-up: imports
 from pathlib import Path
 
 import numpy as np
 
+import primepar
 from primepar import Primitive
-from primepar.partition import parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text, space_time
-from primepar.reference import check
-from primepar.schedule import Linear, Movement, Sequence, lower
+from primepar.schedule import Movement, Sequence
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
-
-def draw(sequence, phase, name):
-    places = [str(place) for place in sequence.coordinates]
-    grid = space_time(lower(sequence), str(sequence), places, sequence.steps).only(phase)
-    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    print(grid_text(grid))
-
-
 # %%
-draw(parse_sequence("M,K"), "forward", "01_four_tiles")
+print(primepar.show("M,K", phase="forward").save(OUT / "01_four_tiles.svg"))
 
 # %% [markdown]
 # Each device makes one tile of the output `O`. It needs a strip of rows of the input `I` and a
@@ -77,10 +66,10 @@ print(np.array_equal(np.block([tiles[:2], tiles[2:]]), O_MK))
 # %% [markdown]
 # ## By a map
 #
-# With more devices, more dims cut, and three products instead of one, nobody wants to write
-# that dictionary. So we write only *who does what*. Put the devices on a square mesh with the
-# axes `r` and `c`, `s` devices along each. Device `(r, c)` works on slice `r` of `M`, slice `c`
-# of `K`, and on all of `N`:
+# With more devices, more dims cut, and three products instead of one, that dictionary gets long.
+# So we write only *who does what*. Put the devices on a square mesh with the axes `r` and `c`,
+# `s` devices along each. Device `(r, c)` works on slice `r` of `M`, slice `c` of `K`, and on all
+# of `N`:
 
 
 # %%
@@ -99,17 +88,17 @@ for rank in range(tiles.ranks):
     print(tiles.place(rank), tiles.slices("forward", rank, step=0))
 
 # %% [markdown]
-# That map is called a **partition primitive**, and its values are slice indices (PrimePar calls
-# them Dimension Slice Indices, DSIs). `t` is the step. There is just one here; the third
+# That map is called a **partition primitive**. Its values are slice indices, which PrimePar calls
+# Dimension Slice Indices (DSIs). `t` is the step. There is just one here; the third
 # tutorial is about what happens when there are more.
 #
-# The library cuts the tensors, hands out the blocks, runs the devices, and compares with the
+# `primepar.check` cuts the tensors, scatters the blocks, runs the devices, and compares with the
 # product on one device. It also does the two other products of a training step, which we come
 # to below.
 
 # %%
 for side in (1, 2, 3):
-    report = check(Sequence.of(Tiles(), side), Linear(M=6, N=6, K=6))
+    report = primepar.check(Tiles, side=side, shape=(6, 6, 6))
     print(f"{side} x {side} devices:", report.equal)
 
 # %% [markdown]
@@ -132,7 +121,7 @@ def copies(sequence, phase):
 copies(tiles, "forward")
 
 # %% [markdown]
-# Every block of `I` and of `W` lies on as many devices as there are along an axis. With many
+# Every block of `I` and of `W` is replicated along one axis of the mesh. With many
 # devices, a device's share of the *work* shrinks with their number, but its share of the
 # *memory* only with the side of the mesh. Keep that in mind: the third tutorial gets rid of it.
 #
@@ -141,17 +130,31 @@ copies(tiles, "forward")
 # Training needs the gradients of `I` and `W` as well. If `dO` is the gradient of the loss by
 # `O`:
 #
-# - *backward*: `dI[M,N] = dO[M,K] W^T[K,N]`, summed over `K`
-# - *gradient*: `dW[N,K] = I^T[N,M] dO[M,K]`, summed over `M`
+# - *backward*, the input gradient: `dI[M,N] = dO[M,K] W^T[K,N]`, summed over `K`
+# - *gradient*, the weight gradient: `dW[N,K] = I^T[N,M] dO[M,K]`, summed over `M`
 #
 # The same devices hold `W`, `I` and their tile of `dO` already. But now a dim that we cut is
 # one that is summed over. Look at what follows from the map we wrote:
 
 # %%
-draw(tiles, "backward", "01_backward")
+print(primepar.show(Tiles, side=2, phase="backward").save(OUT / "01_backward.svg"))
 
 # %% [markdown]
 # The devices of one row all end with the same block of `dI`, and each has summed only over its
-# own slice of `K`. These partial sums must be added up, over the network. The schedule says so
-# in the line `all_reduce`; nobody wrote it, it follows from the map. Why that is so, and what
-# it costs, is the next tutorial.
+# own slice of `K`. These partial sums must be added up, over the network. The schedule shows it
+# in the line `all_reduce`: nobody wrote it, it follows from the map. The next tutorial explains
+# why, and what it costs.
+
+# %% [markdown]
+# ## Your turn
+#
+# Eight devices at the corners of a cube, each with one sub-operator. Write your answer into
+# `tutorials/exercises/01_cube.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/01_cube.py
+# primepar exercise 3
+# ```
+#
+# The second command shows a broken schedule: each device makes its row of the output, and one row
+# is wrong. Find out which product is missing.

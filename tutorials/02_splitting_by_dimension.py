@@ -5,7 +5,7 @@
 # product twice: first with `K` cut in two, then with `N` cut in two. What is different at the
 # end?
 
-# %% Set-up: imports and a function that draws
+# %% Set-up: imports
 from fractions import Fraction
 from pathlib import Path
 from textwrap import fill
@@ -13,30 +13,21 @@ from textwrap import fill
 import numpy as np
 from msgspec.structs import replace
 
+import primepar
 from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text, space_time
-from primepar.reference import check, emulate, scatter
-from primepar.schedule import Linear, Movement, lower
+from primepar.reference import emulate, scatter
+from primepar.schedule import Linear, Movement
 from primepar.schedule.program import AllReduce
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
-
-def draw(text, phase, name):
-    sequence = parse_sequence(text)
-    grid = space_time(lower(sequence), text, steps=sequence.steps).only(phase)
-    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    print(grid_text(grid))
-
+# %%
+print(primepar.show("K", phase="forward").save(OUT / "02_columns.svg"))
 
 # %%
-draw("K", "forward", "02_columns")
-
-# %%
-draw("N", "forward", "02_rows_of_the_weight")
+print(primepar.show("N", phase="forward").save(OUT / "02_rows_of_the_weight.svg"))
 
 # %% [markdown]
 # With `K` cut, the devices make different columns of `O`. With `N` cut, both make *all* of `O`,
@@ -68,11 +59,11 @@ for part in (first, second, first + second):
 # ## Leave it out
 #
 # What if somebody forgets it? We take the program of the forward phase, the list of
-# instructions of every device, strike out the all-reduce, and run both versions.
+# instructions of every device, remove the all-reduce, and run both versions.
 
 # %%
 sequence = parse_sequence("N")
-program = lower(sequence, shape, phases=("forward",))
+program = primepar.lower(sequence, shape=shape, phase="forward")
 forgetful = replace(
     program,
     programs=tuple(
@@ -88,14 +79,14 @@ for version in (program, forgetful):
         print(fill(f"{type(error).__name__}: {error}", 96))
 
 # %% [markdown]
-# The emulator did not compare numbers to find that. Its blocks carry with them which products
-# they are made of, and a block that ends without one of them is refused by name.
+# The emulator did not compare numbers to find that. Each of its blocks records which products it is
+# made of, and a block that ends without one of them is refused by name.
 #
 # ## Four dims, three phases
 #
 # Each product sums over other dims: forward over `N`, backward over `K`, gradient over `M` and
-# `B` (the batch). So wherever you cut, exactly one of the three must be reduced. We let the
-# movement that is derived from each map say which.
+# `B` (the batch). So wherever you cut, exactly one of the three must be reduced. The movement
+# that is derived from each map shows which.
 
 # %%
 print("cut  reduced     whole on every device")
@@ -128,13 +119,13 @@ for dim in "BMNK":
 # ## The price, counted
 #
 # A ring all-reduce over `d` devices sends `2 (d - 1) / d` elements for each element reduced:
-# each device passes on `d - 1` parts of size `1/d` while the sums are made, and `d - 1` again
-# while they are handed round. The emulator counts this.
+# each device sends `d - 1` parts of size `1/d` in the reduce-scatter, and `d - 1` again in the
+# all-gather. The emulator counts this.
 
 # %%
 shape = Linear(M=24, N=24, K=24)
 for text in ("K2", "K3", "K4", "N4", "M4"):
-    sent = check(parse_sequence(text), shape).sent[0]
+    sent = primepar.check(text, shape=shape).sent[0]
     ratio = Fraction(sent) / (24 * 24)
     print(f"{text}: {float(sent):7.1f} elements sent by each device, {ratio} for each one reduced")
 
@@ -153,3 +144,17 @@ for text in ("K2", "K3", "K4", "N4", "M4"):
 for phase, moved in Movement(parse_sequence("M,K")).phases.items():
     for reduction in moved.reductions:
         print(f"{phase}: {reduction.tensor}{list(reduction.index)} over devices {reduction.ranks}")
+
+# %% [markdown]
+# ## Your turn
+#
+# Two linear operators in a row on four devices, with two all-reduces in all. Write your answer
+# into `tutorials/exercises/02_two_in_a_row.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/02_two_in_a_row.py
+# primepar exercise 2
+# ```
+#
+# The second command shows a layer that splits the rows of its weight over two devices, as `N` does
+# here. Its devices print different losses.

@@ -4,47 +4,33 @@
 # Splitting a product by dims left us with two prices: tensors that every device holds whole,
 # and sums that have to be added up over the network before anybody can go on. Here is a
 # schedule of four devices that has neither. It takes two steps instead of one. Follow one
-# block, `I[0,1]` say, from left to right: who has it, and when?
+# block, for example `I[0,1]`, from left to right: who has it, and when?
 
-# %% Set-up: imports and a function that draws
+# %% Set-up: imports
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 
+import primepar
 from primepar import Primitive
-from primepar.partition import parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text, space_time
-from primepar.pictures.timeline import timeline_svg
-from primepar.reference import check, emulate, scatter
+from primepar.partition import PrimePar, parse_sequence
+from primepar.reference import emulate, scatter
 from primepar.schedule import (
     Linear,
     Movement,
     Sequence,
-    lower,
     program_text,
     redistribution,
 )
 from primepar.schedule.lowering import layout
 from primepar.schedule.program import ISend
-from primepar.verify import verify_primitive
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
 
-
-def draw(sequence, phases, name):
-    program = lower(sequence, phases=phases)
-    places = [str(place) for place in sequence.coordinates]
-    grid = space_time(program, str(sequence), places, sequence.steps)
-    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    print(grid_text(grid))
-
-
 # %%
 two = parse_sequence("P2x2")
-draw(two, ("forward",), "03_forward")
+print(primepar.show(two, phase="forward").save(OUT / "03_forward.svg"))
 
 # %% [markdown]
 # ## Why steps
@@ -53,7 +39,7 @@ draw(two, ("forward",), "03_forward")
 # That makes `s * s` devices and `s * s * s` sub-operators. If every device is to do its share,
 # one at a time, it takes `s` steps. Then device and step together, `(r, c, t)`, have as many
 # values as `(m, n, k)`, and a schedule is a one-to-one map between the two. Time is a third
-# dimension to split along, beside the two of the mesh.
+# dimension to split along, in addition to the two of the mesh.
 #
 # The obvious such map leaves device `(r, c)` its tile of `O` and lets it walk along `N`:
 
@@ -83,7 +69,7 @@ table(Sequence.of(Walk(), 3), "forward", "N")
 
 # %% [markdown]
 # No sum is spread over devices any more: each tile of `O` stays where it is and gets one term
-# at every step. But at each step a whole row of devices wants the same block of `I`, and a
+# at every step. But at each step a whole row of devices needs the same block of `I`, and a
 # whole column the same block of `W`. How many different blocks are in use at one step?
 
 
@@ -124,7 +110,7 @@ in_use(Cannon(), 3)
 # device: nothing is held twice.
 #
 # And the block that a device needs next is one that a neighbour has just used. Nobody has to
-# say so; it can be read off the map. These are the hops while step 0 computes, for the devices
+# write that: it follows from the map. These are the hops while step 0 computes, for the devices
 # of the first row:
 
 # %%
@@ -141,11 +127,11 @@ for hop in hops:
 # ## While it computes
 #
 # A block that is needed at step `t + 1` has been with its owner since step `t` at the latest,
-# so it can travel *while step `t` computes*. The program of a device says that in this order:
-# post the transfers, multiply, wait for the transfers, give back what was used.
+# so it can travel *while step `t` computes*. The program of a device has this order: post the
+# transfers, multiply, wait for the transfers, free what was used.
 
 # %%
-print(program_text(lower(two, phases=("forward",))).partition("\n\n")[0])
+print(program_text(primepar.lower(two, phase="forward")).partition("\n\n")[0])
 
 # %% [markdown]
 # For a moment a device has two blocks of a tensor: the one it multiplies and the one that
@@ -158,18 +144,8 @@ print(program_text(lower(two, phases=("forward",))).partition("\n\n")[0])
 # begins where the last one left these tensors. Does Cannon's map do for all three? We ask the
 # prover, which looks at every side of the mesh at once:
 
-
 # %%
-def ask(primitive):
-    for result in verify_primitive(primitive).properties:
-        print(f"{result.verdict:8} {result.name}")
-        if result.counterexample:
-            print(
-                fill(result.counterexample, 96, initial_indent=" " * 9, subsequent_indent=" " * 9)
-            )
-
-
-ask(Cannon())
+print(primepar.verify(Cannon))
 
 # %% [markdown]
 # It does not. The gradient of `W` ends one place away from the block of `W` that it belongs to,
@@ -188,13 +164,13 @@ movement = Movement(two)
 for tensor, before, after in (("I", "forward", "gradient"), ("W", "forward", "backward"),
                               ("dO", "backward", "gradient")):  # fmt: skip
     same = movement.end(before, tensor) == movement.start(after, tensor)
-    print(f"{tensor:2} after {before} lies where {after} starts: {same}")
+    print(f"{tensor:2} after {before} is where {after} starts: {same}")
 for tensor, before, after in (("W", "backward", "forward"), ("dW", "gradient", "forward")):
     same = movement.end(before, tensor) == movement.start(after, "W")
-    print(f"{tensor:2} at the last step of {before} lies where the next forward starts: {same}")
+    print(f"{tensor:2} at the last step of {before} is where the next forward starts: {same}")
 
 # %% [markdown]
-# One line says *False*: `W` is one place off at the last step of backward. So it makes one more
+# One line prints *False*: `W` is one place off at the last step of backward. So it makes one more
 # hop, the **realigning hop**, while that step computes. The gradient of `W` has a similar
 # problem and another way out: up to its last step it is summed one place off. Then the partial
 # sum hops to its place, while the last product is already computed there, and is added when it
@@ -214,8 +190,8 @@ for phase, moved in four.phases.items():
 # And all three phases on four devices:
 
 # %%
-draw(two, ("forward", "backward", "gradient"), "03_training_step")
-ask(two.elements[0].primitive)
+print(primepar.show(two).save(OUT / "03_training_step.svg"))
+print(primepar.verify(PrimePar))
 
 # %% [markdown]
 # Does the overlap work out? The emulator runs the program on a logical clock, on which a
@@ -224,11 +200,10 @@ ask(two.elements[0].primitive)
 
 # %%
 three = parse_sequence("P3x3")
-program = lower(three, Linear(M=6, N=6, K=6))
+program = primepar.lower(three, shape=(6, 6, 6))
 ones = {tensor: np.ones((6, 6)) for tensor in ("I", "W", "dO")}
 run = emulate(program, scatter(program.initial, three.grid, ones))
-svg = timeline_svg(run.events, unit="units")
-(OUT / "03_timeline.svg").write_text(svg, encoding="utf-8")
+primepar.show(run).save(OUT / "03_timeline.svg")
 products = [event for event in run.events if event.op == "compute" and event.phase]
 first = [event for event in products if event.rank == 0]
 print(f"{len(first)} products on device 0, the last ends at {max(e.end for e in products):g}")
@@ -238,7 +213,8 @@ print(f"{len(first)} products on device 0, the last ends at {max(e.end for e in 
 #
 # No copies and no all-reduce does not mean that little is sent: all that hops, hops `s - 1`
 # times or more. We count the elements that one device sends in a training step of one linear
-# operator of an MLP, `N = h`, `K = 4h`, and put splitting by `K` beside it, on as many devices.
+# operator of an MLP, `N = h`, `K = 4h`. Splitting by `K` on the same number of devices is listed
+# with it.
 
 # %%
 h = 16
@@ -246,21 +222,21 @@ print("devices    M   split K       PrimePar")
 for side in (2, 4, 8):
     for M in (h, 4 * h, 16 * h):
         shape = Linear(M=M, N=h, K=4 * h)
-        by_k, ring = (check(parse_sequence(text), shape).sent[0]
+        by_k, ring = (primepar.check(text, shape=shape).sent[0]
                       for text in (f"K{side * side}", f"P{side}x{side}"))  # fmt: skip
         print(f"{side * side:7} {M // h:3}h  {float(by_k):9.1f}  {float(ring):9.1f}")
 
 # %% [markdown]
 # On few devices, splitting by dimension sends less, for every length in the table. The
-# comparison turns with many devices and long sequences. What speaks for PrimePar before that
-# point is that each transfer can hide behind a product, while an all-reduce has to wait for the
-# product that it sums, and that each device holds one block of every tensor, where splitting by
-# `K` leaves the whole of `I` on each.
+# comparison turns with many devices and long sequences. Before that point PrimePar has two
+# advantages. Each transfer can overlap with a product, while an all-reduce has to wait for the
+# product that it sums. And each device holds one block of every tensor, where splitting by `K`
+# leaves `I` replicated.
 #
 # ## Between operators
 #
-# One more price, which is easily overlooked. The output lies at `O[M_r, K_c]`, but the next
-# operator wants its input skewed, `I[M_r, N_(r+c)]`. Whatever is not there yet has to be moved
+# One more price is easily overlooked. The output is laid out as `O[M_r, K_c]`, but the next
+# operator needs its input skewed, `I[M_r, N_(r+c)]`. Whatever is not there yet has to be moved
 # in between, and likewise for `dI` on the way back. The paper counts this as the cost between
 # operators (equations 8 and 9). What share of the blocks is it?
 
@@ -282,3 +258,17 @@ for side in (2, 3, 4):
 # %% [markdown]
 # In general `1 - 1/s` of the blocks. A planner that chooses a sequence for each operator has to
 # weigh this too.
+
+# %% [markdown]
+# ## Your turn
+#
+# Let the ring turn the other way, and find the backward and the gradient that go with it. Write
+# your answer into `tutorials/exercises/03_the_other_way_round.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/03_the_other_way_round.py
+# primepar exercise 4
+# ```
+#
+# The second command shows three devices whose first step is right. In the second step a block is
+# not there: an alignment that somebody forgot.

@@ -5,30 +5,22 @@
 # walk along `N` in steps of two. See what it does on a mesh of side 3, and then on one of side
 # 2.
 
-# %% Set-up: imports and a function that draws
+# %% Set-up: imports
 from pathlib import Path
 from textwrap import fill
 
 from msgspec.structs import replace
 
+import primepar
 from primepar import Primitive, where
 from primepar.errors import EmulationError
-from primepar.partition import PrimePar, parse_sequence
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text, space_time
-from primepar.reference import check, emulate
-from primepar.schedule import Program, Sequence, lower
+from primepar.partition import PrimePar
+from primepar.reference import emulate
+from primepar.schedule import Program, Sequence
 from primepar.schedule.program import Free, Recv, Send, Wait
-from primepar.verify import verify_primitive, verify_program
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)
-
-
-def draw(program, title, name, steps=None):
-    grid = space_time(program, title, steps=steps)
-    (OUT / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")
-    print(grid_text(grid))
 
 
 # %%
@@ -52,15 +44,15 @@ for side in (3, 2):
         walk = [sequence.slices("forward", rank, t)["N"][0] for t in range(side)]
         print(f"side {side}, {sequence.place(rank)}: walks along N over the slices {walk}")
     print()
-draw(lower(sequence, phases=("forward",)), "TwoAtATime on four devices", "04_two_at_a_time", 2)
+print(primepar.show(TwoAtATime, side=2, phase="forward").save(OUT / "04_two_at_a_time.svg"))
 
 # %% [markdown]
 # On three devices in a row, steps of two visit every slice. On two they stay where they are:
-# one slice is multiplied twice and the other never. What does a test say?
+# one slice is multiplied twice and the other never. Does a test find it?
 
 # %%
 for side in (1, 3, 5, 2):
-    report = check(Sequence.of(TwoAtATime(), side))
+    report = primepar.check(TwoAtATime, side=side)
     print(fill(f"side {side}: {report.message or 'equal to one device'}", 96))
 
 # %% [markdown]
@@ -68,38 +60,29 @@ for side in (1, 3, 5, 2):
 #
 # ## A proof for every side
 #
-# The prover calls the *same* map with symbols for `r`, `c`, `t` and `s`, and asks Z3 whether
+# The prover reads the *same* map with symbols for `r`, `c`, `t` and `s`, and asks Z3 whether
 # anything can go wrong for any side at all. First PrimePar's primitive:
 
-
 # %%
-def ask(report):
-    print(f"{report.target}: {report.verdict}")
-    for result in report.properties:
-        print(f"  {result.verdict:8} {result.name}")
-        for line in (result.counterexample or "").splitlines():
-            print(fill(line, 96, initial_indent="           ", subsequent_indent="             "))
-
-
-ask(verify_primitive(PrimePar(), "PrimePar"))
+print(primepar.verify(PrimePar))
 
 # %% [markdown]
-# What do these properties say?
+# What do these properties mean?
 #
 # - **coverage**: every sub-operator of each phase is done once, and not twice.
 # - **placement**: whenever a device multiplies, both blocks are there, and they hold the right
 #   data.
 # - **completion**: every block of an output ends fully summed, once, where it should.
-# - **alignment**: what is kept for a later phase lies where that phase begins; the weights and
+# - **alignment**: what is kept for a later phase is where that phase begins; the weights and
 #   their gradients end where the next forward starts.
-# - **deadlock-freedom**: nobody waits for ever, every message has its partner.
+# - **deadlock-freedom**: nobody waits without end, every message has its partner.
 # - **races**: no block is read before it has arrived or overwritten while it is being sent.
 #   This one is asked of programs.
 #
 # Now the wrong one. The prover looks for the smallest mesh on which it fails:
 
 # %%
-ask(verify_primitive(TwoAtATime(), "TwoAtATime"))
+print(primepar.verify(TwoAtATime))
 
 # %% [markdown]
 # ## A subtler break
@@ -115,7 +98,7 @@ class NoRealignment(PrimePar):
         return dict(M=(r + t) % s, N=(r + c - 1) % s, K=(c - 1) % s)
 
 
-ask(verify_primitive(NoRealignment(), "NoRealignment"))
+print(primepar.verify(NoRealignment))
 
 # %% [markdown]
 # The gradient of `W` ends on another device than the block of `W` that it belongs to. So the
@@ -124,11 +107,11 @@ ask(verify_primitive(NoRealignment(), "NoRealignment"))
 #
 # ## From the map to the program
 #
-# A map says what should be where. A *program* says in which order each device sends, receives,
-# multiplies and waits, and new things can go wrong there. The library lowers a map to a program
-# that is right; programs written by hand, or by another tool, can be verified as well. Here is
-# a ring of three devices in which each sends a block to the right and receives one from the
-# left, the two calls in this order:
+# A map defines what should be where. A *program* defines in which order each device sends,
+# receives, multiplies and waits, and new things can go wrong there. The library lowers a map to a
+# program that is right; programs written by hand, or by another tool, can be verified as well.
+# Here is a ring of three devices in which each sends a block to the right and receives one from
+# the left, the two calls in this order:
 
 
 # %%
@@ -143,26 +126,24 @@ def ring(n, order):
 
 
 send_first = ring(3, lambda rank, send, receive: (send, receive))
-draw(send_first, "send, then receive", "04_send_first")
+print(primepar.show(send_first).save(OUT / "04_send_first.svg"))
 
 # %%
-ask(verify_program(send_first, "send first"))
+print(primepar.verify(send_first))
 
 # %% [markdown]
 # `send` returns when the other side has received: that is the strictest reading of it, called
 # *rendezvous*. So all three wait for the next one to receive, and the next one is sending. Many
 # libraries buffer small messages, and with these the program happens to run, until the messages
-# grow. The prover can be asked the weaker question too, and says what the answer leans on:
+# grow. The prover can be asked the weaker question too, and reports what the answer assumes:
 
 # %%
-report = verify_program(send_first, "send first, buffered", buffered=True)
-ask(report)
-print(fill(report["deadlock-freedom"].reason.splitlines()[0], 96))
+print(primepar.verify(send_first, buffered=True))
 
 # %% [markdown]
 # ## A counterexample can be replayed
 #
-# The prover and the emulator share no code beyond the program itself. If the prover says that a
+# The prover and the emulator share no code beyond the program itself. If the prover reports that a
 # schedule stops, it should stop in the emulator as well, and at the same place:
 
 # %%
@@ -174,12 +155,12 @@ except EmulationError as error:
 # %% [markdown]
 # ## Too early
 #
-# The last break is in the double buffering. In the program of `P2x2` we put the waits, and
-# whatever is given back, to the end, as somebody might who wants it to be faster. On most runs
-# the blocks will have arrived all the same.
+# The last break is in the double buffering. In the program of `P2x2` we move the waits and the
+# frees to the end, as somebody might to make it faster. On most runs the blocks will have arrived
+# all the same.
 
 # %%
-program = lower(parse_sequence("P2x2"), phases=("forward",))
+program = primepar.lower("P2x2", phase="forward")
 
 
 def hasty(instructions):
@@ -189,14 +170,14 @@ def hasty(instructions):
 
 
 early = replace(program, programs=tuple(hasty(rank) for rank in program.programs))
-ask(verify_program(early, "waits too late"))
+print(primepar.verify(early))
 
 # %% [markdown]
-# ## What a proof does not say
+# ## What a proof does not cover
 #
 # The prover knows blocks by name and sums by their terms: it works with exact sums of products,
-# not with floating-point numbers, so it says nothing about rounding. It takes the communication
-# library at its word: messages between two devices arrive in the order in which they were sent,
+# not with floating-point numbers, so it covers no rounding. It trusts the communication
+# library: messages between two devices arrive in the order in which they were sent,
 # and tags select nothing, as in NCCL. And it proves the schedule, not the torch code that runs
 # it; for that there are the tests that run all three readers on the same programs.
 #
@@ -204,6 +185,18 @@ ask(verify_program(early, "waits too late"))
 
 # %%
 for side in (2, 3, 4, 5):
-    print(
-        f"PrimePar, side {side}: equal to one device:", check(Sequence.of(PrimePar(), side)).equal
-    )
+    print(f"PrimePar, side {side}: equal to one device:", primepar.check(PrimePar, side=side).equal)
+
+# %% [markdown]
+# ## Your turn
+#
+# Order two calls so that the ring of blocking sends ends, and is quick. Write your answer into
+# `tutorials/exercises/04_fix_the_ring.py`, and run it:
+#
+# ```sh
+# python tutorials/exercises/04_fix_the_ring.py
+# primepar exercise 6
+# ```
+#
+# The second command shows a schedule that is right on nearly all runs. Find the block that is
+# read too early.

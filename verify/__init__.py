@@ -1,6 +1,7 @@
 """Z3: proofs of primitives for every side, proofs of programs, and counterexamples.
 
-The names load Z3 when they are first used, so that the explorer stands without it.
+Called, `primepar.verify(target)` proves a target: see `primepar.api.verify`. The names load Z3 when
+they are first used, so that the explorer works without it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MODULES = {
     "verify_nesting": "nesting.proof",
     "verify_primitive": "primitive.proof",
     "verify_program": "program.proof",
-    "verify_side": "primitive.side",
+    "verify_side": "primitive.one_mesh",
 }
 
 __all__ = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from textwrap import fill
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
+from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 
@@ -16,6 +18,15 @@ __all__ = ["PROPERTIES", "PropertyResult", "Report", "Verdict"]
 
 _SUBJECT: Final = {"completion": "a sum"}
 """Property -> what has no meaning where it is not asked."""
+NOT_CERTIFIED = "proved by Z3, not certified"
+COLUMNS = 100
+Paint = Callable[[str, str], str]
+"""Colours a text by the verdict that it states."""
+
+
+def plain(text: str, verdict: str) -> str:
+    """The text without a colour."""
+    return text
 
 
 class PropertyResult(Struct, frozen=True):
@@ -32,6 +43,21 @@ class PropertyResult(Struct, frozen=True):
     """If refuted: the counterexample as data, for pictures and programs."""
     certified: bool | None = None
     """Of a proof for all sides: whether the checker accepted a certificate of it."""
+
+    def lines(self, seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
+        """The property as text: its verdict, and the counterexample drawn or the reason."""
+        verdict = paint(f"{self.verdict:8}", self.verdict)
+        if self.certified is False:
+            verdict = paint(NOT_CERTIFIED, "unknown")
+        yield f"{self.name:17} {verdict}{f' {self.seconds:8.3f} s' if seconds else ''}".rstrip()
+        text = self.counterexample or self.reason or ""
+        yield from (f"    {line}" for line in text.splitlines())
+        if self.details is not None:
+            for line in counterexample_lines(self.details):
+                yield f"      {line}".rstrip()
+
+    def __str__(self) -> str:
+        return _wrapped(self.lines())
 
 
 class Report(Struct, frozen=True):
@@ -66,6 +92,21 @@ class Report(Struct, frozen=True):
             overall = "unknown"
         return cls(target, overall, results, scope, certificate)
 
+    def lines(self, scope: str = "", seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
+        """The report as text: the verdict, every property, and the counterexamples drawn.
+
+        `scope` is what a proof is about; `seconds` adds the time that each property took.
+        """
+        reach = f" {scope}" if scope and self.verdict == "proved" else ""
+        yield f"{self.target}: {paint(self.verdict, self.verdict)}{reach}"
+        for result in self.properties:
+            yield from (f"  {line}".rstrip() for line in result.lines(seconds, paint))
+
+    def __str__(self) -> str:
+        return _wrapped(self.lines(f"for {self.scope}" if self.scope else ""))
+
+    __repr__ = __str__
+
     def __getitem__(self, name: str) -> PropertyResult:
         """Give one property by name. Raises `KeyError` if it was not asked."""
         for result in self.properties:
@@ -85,3 +126,13 @@ def _with_meaning(results: tuple[PropertyResult, ...]) -> Iterator[PropertyResul
         subject = _SUBJECT.get(result.name, "what a block holds")
         reason = f"{base} is {verdicts[base]}, so that {subject} has no meaning"
         yield replace(result, verdict="not asked", reason=reason, certified=None)
+
+
+def _wrapped(lines: Iterable[str]) -> str:
+    """Lines for a page of `COLUMNS`; what is drawn is narrower and stays as it is."""
+    return "\n".join(
+        fill(line, COLUMNS, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2))
+        if len(line) > COLUMNS
+        else line
+        for line in lines
+    )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import Target
 from primepar.commands.options import on_mesh
-from primepar.commands.resolve_target import Target
 from primepar.errors import CertificateError, TargetError
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, lower

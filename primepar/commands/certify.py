@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
+from primepar.api.resolve_target import Target
 from primepar.commands.certificates import program_of
 from primepar.commands.options import (
     BatchOption,
@@ -20,7 +21,6 @@ from primepar.commands.options import (
     json_text,
 )
 from primepar.commands.plan import Making
-from primepar.commands.resolve_target import Target
 from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Primitive

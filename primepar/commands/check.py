@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -28,10 +27,6 @@ from primepar.schedule import Program
 
 if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
-
-
-LISTED = 12
-"""Tensors that are listed one by one; of more only those that differ are."""
 
 
 def check(
@@ -76,37 +71,9 @@ def check(
 
 
 def _end(report: CheckReport, json: bool) -> NoReturn:
-    typer.echo(json_text(report) if json else "\n".join(_lines(report)), nl=not json)
+    typer.echo(json_text(report) if json else "\n".join(report.lines(_paint)), nl=not json)
     raise typer.Exit(0 if report.equal else 1)
 
 
-def _lines(report: CheckReport) -> Iterator[str]:
-    sizes = " ".join(f"{dim}={size}" for dim, size in report.shape.items())
-    devices = f"{report.ranks} emulated device{'s' * (report.ranks != 1)}"
-    yield f"{report.target or 'all'} on {devices}{', ' * bool(sizes)}{sizes}"
-    outputs = report.outputs
-    if len(outputs) > LISTED:
-        outputs = {tensor: equal for tensor, equal in outputs.items() if not equal}
-        yield f"  {len(report.outputs) - len(outputs)} tensors {_verdict(True, 'equal', '')}"
-    width = max([4, *map(len, outputs)])
-    for tensor, equal in outputs.items():
-        yield f"  {tensor:{width}} {_verdict(equal, 'equal', 'differs')}"
-    if report.sent:
-        formula = "" if report.formula is None else f", {report.formula:g} by the formula"
-        yield f"  sent per device  {_range(report.sent)} elements{formula}"
-        yield f"  peak per device  {_range(report.peak)} elements"
-    if report.stand_ins and report.equal:
-        yield "  by stand-ins for what the phases compute: data is where it belongs, summed once"
-    if report.difference is not None and report.equal:
-        yield "  by kernels on real numbers: loss and gradients within 1e-10 of the dense ones"
-    if report.message:
-        yield f"  {_verdict(False, '', 'refused')}  {report.message}"
-
-
-def _verdict(good: bool, yes: str, no: str) -> str:
-    return typer.style(yes, fg="green") if good else typer.style(no, fg="red")
-
-
-def _range(numbers: tuple[int | float, ...]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+def _paint(text: str, good: bool) -> str:
+    return typer.style(text, fg="green" if good else "red")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.commands.resolve_target import Target
+from primepar.api.resolve_target import Target
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg

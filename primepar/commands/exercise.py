@@ -1,4 +1,4 @@
-"""`primepar exercise`: broken schedules to diagnose and to mend."""
+"""`primepar exercise`: broken schedules to diagnose and to fix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import resolve
 from primepar.commands.exercise_catalog import (
     PRIMITIVE,
     Exercise,
@@ -18,7 +19,6 @@ from primepar.commands.exercise_catalog import (
     other_work,
     verify,
 )
-from primepar.commands.resolve_target import resolve
 from primepar.commands.verify import EXIT_CODES
 from primepar.errors import TargetError
 from primepar.files import write_text
@@ -41,7 +41,7 @@ def exercise(
         str | None,
         typer.Argument(
             metavar="ANSWER",
-            help="Your mended program.json, or file.py:Class where the exercise is a primitive.",
+            help="Your fixed program.json, or file.py:Class where the exercise is a primitive.",
             show_default=False,
         ),
     ] = None,
@@ -57,14 +57,17 @@ def exercise(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the broken schedule, to mend it.", show_default=False
+            "--output", "-o", help="Write the broken schedule, to fix it.", show_default=False
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With -o: overwrite a file that exists.")
+    ] = False,
 ) -> None:
-    """List broken schedules, show one with what users say of it, or check what you make of it.
+    """List broken schedules, show one with what users report of it, or check your answer.
 
-    An answer has to do the same work: of a program the mesh, the grid, what lies where at the start
-    and in the end, and the bounds stay as they are. Ends with 0 if it is mended or diagnosed, with
+    An answer has to do the same work: of a program the mesh, the grid, the layouts at the start
+    and at the end, and the bounds stay as they are. Ends with 0 if it is fixed or diagnosed, with
     1 if not, 3 if something is unknown.
     """
     asked = sum(value is not None for value in (answer, diagnose, output))
@@ -77,6 +80,8 @@ def exercise(
         raise TargetError(
             "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
         )
+    if force and output is None:
+        raise TargetError("--force: expected -o FILE with it, got none: leave it out")
     if number is None:
         typer.echo("\n".join(f"{each.number:2}  {each.title}" for each in exercises()))
         return
@@ -86,7 +91,7 @@ def exercise(
     if diagnose is not None:
         raise typer.Exit(_judge(found, diagnose))
     if output is not None:
-        _write(found, output)
+        _write(found, output, force)
     else:
         typer.echo("\n".join(_task(found)))
 
@@ -99,8 +104,8 @@ def _check(found: Exercise, answer: str) -> int:
         return WRONG
     assert isinstance(schedule, Program | Primitive)
     report = verify(schedule, answer)
-    mended = report.verdict == "proved"
-    typer.echo(f"exercise {found.number}: {'mended' if mended else 'not yet'}")
+    fixed = report.verdict == "proved"
+    typer.echo(f"exercise {found.number}: {'fixed' if fixed else 'not yet'}")
     typer.echo("".join(f"{line}\n" for line in _left(report)), nl=False)
     return EXIT_CODES[report.verdict]
 
@@ -120,10 +125,18 @@ def _judge(found: Exercise, diagnosis: str) -> int:
     return RIGHT if wrong is None else WRONG
 
 
-def _write(found: Exercise, output: Path) -> None:
+def _write(found: Exercise, output: Path, force: bool) -> None:
     if output.suffix != found.path.suffix:
         raise TargetError(
             f"--output: expected a name that ends with {found.path.suffix}, got {output}"
+        )
+    if output.is_dir() or (output.exists() and not force):
+        kind, advice = "file", ", or write --force to overwrite it"
+        if output.is_dir():
+            kind, advice = "folder", ""
+        raise TargetError(
+            f"--output: expected the name of a new file, got the {kind} {output}: take another "
+            f"name{advice}"
         )
     write_text(output, found.path.read_text(encoding="utf-8"))
     typer.echo(f"wrote {output}")
@@ -144,8 +157,8 @@ def _task(found: Exercise) -> Iterator[str]:
         program = lower(Sequence.of(schedule, *(2 for _ in schedule.side_names)))
         yield "\n" + grid_text(space_time(program, f"{program.ranks} devices"), columns)
         answer = f"{mine}:{PRIMITIVE}"
-    yield f"primepar exercise {found.number} -o {mine}   writes the schedule"
-    yield f"primepar exercise {found.number} {answer}   checks what you have mended"
+    yield f"primepar exercise {found.number} -o {mine}   writes the schedule, to fix it"
+    yield f"primepar exercise {found.number} {answer}   checks your fix"
 
 
 def _instructions(program: Program) -> Iterator[str]:

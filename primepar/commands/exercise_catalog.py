@@ -1,7 +1,8 @@
 """The broken schedules that `primepar exercise` gives: what they are, and what an answer must keep.
 
-They lie in `tutorials/exercises/broken` and are packaged through the link `primepar/broken`. Of
-each there is the schedule, a program or a primitive, and the symptom as somebody would report it.
+They are stored in `tutorials/exercises/broken`, and packaged through the link `broken` in this
+folder. Of each there is the schedule, a program or a primitive, and the symptom as somebody would
+report it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primepar.commands.resolve_target import Target, resolve
+from primepar.api.resolve_target import Target, resolve
 from primepar.errors import TargetError
 from primepar.schedule import Primitive, Program, Sequence
 
@@ -90,7 +91,7 @@ def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) ->
 
 
 def other_work(exercise: Exercise, answer: Target) -> str | None:
-    """Say where an answer does other work than its exercise asks; None if it does the same.
+    """State where an answer does other work than its exercise asks; None if it does the same.
 
     A program must keep `QUESTIONS`; a primitive its axes and, on meshes with sides of `SIDES`, its
     steps and the slices of each dim, and homes only where that has them.
@@ -104,13 +105,18 @@ def other_work(exercise: Exercise, answer: Target) -> str | None:
     else:
         kind = "program" if isinstance(asked, Program) else "primitive"
         raise TargetError(
-            f"exercise {exercise.number}: expected a {kind} as the answer, got something else: "
-            f"start from what primepar exercise {exercise.number} -o FILE writes"
+            f"exercise {exercise.number}: expected a {kind} as the answer, got a "
+            f"{_kind_of(answer)}: start from what primepar exercise {exercise.number} "
+            "-o FILE writes"
         )
     for what, before, after in changes:
         if before != after:
             return f"expected {what} as in the exercise, got it changed: put it back"
     return None
+
+
+def _kind_of(answer: Target) -> str:
+    return "primitive" if isinstance(answer, Primitive) else type(answer).__name__.lower()
 
 
 def _primitive_changes(asked: Primitive, answer: Primitive) -> Iterator[tuple[str, object, object]]:
@@ -137,10 +143,10 @@ def diagnosis_of(text: str) -> tuple[str, int | None, int | None]:
 
 
 def misjudged(report: Report, diagnosis: str) -> str | None:
-    """Say why a diagnosis is not what the report has found, without telling what it has found.
+    """State why a diagnosis is not what the report has found, without naming what it has found.
 
-    None if the property is refuted and, where they are told, its counterexample names the rank, and
-    the instruction of that rank. Raises `TargetError` if it is no diagnosis.
+    None if the property is refuted and, where they are given, its counterexample names the rank
+    and the instruction of that rank. Raises `TargetError` if it is no diagnosis.
     """
     name, rank, instruction = diagnosis_of(diagnosis)
     result = next((each for each in report.properties if each.name == name), None)

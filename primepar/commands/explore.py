@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.resolve_target import resolve
 from primepar.commands.options import JsonOption, SideOption, TargetArgument, json_text, on_mesh
-from primepar.commands.resolve_target import resolve
 from primepar.commands.verify import EXIT_CODES, styled
 from primepar.errors import ConfigError
 from primepar.schedule import Program, lower

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from primepar.commands.resolve_target import Target
-from primepar.errors import ShapeError, TargetError
+from primepar.api import placement
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.placement import MOST_DEVICES as MOST_DEVICES
+from primepar.api.resolve_target import Target
+from primepar.errors import TargetError
 from primepar.plan.plan import Plan
-from primepar.schedule import Linear, Primitive, Program, Sequence
+from primepar.schedule import Linear, Program, Sequence
 
 TargetArgument = Annotated[
     str,
@@ -82,14 +84,11 @@ ShapeOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-MOST_DEVICES = 4096
-"""Largest mesh that is unrolled device by device."""
-
 
 def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
-    """Put a primitive on the mesh of `--side`; let a sequence or a program be.
+    """Put a primitive on the mesh of `--side`; return a sequence or a program as it is.
 
-    Raises `TargetError` if the side is missing, is no length, or has nothing to be said of.
+    Raises `TargetError` if the side is missing, is no length, or does not apply to the target.
     """
     if isinstance(target, Plan):
         raise TargetError(
@@ -97,64 +96,17 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
             "`primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
             "`primepar train --plan` take one"
         )
-    if isinstance(target, Primitive):
-        placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side))
-    elif side is not None:
-        own = "sequence" if isinstance(target, Sequence) else "program"
-        raise TargetError(
-            f"{name}: expected no --side, as a {own} has its own mesh, got --side {side}: "
-            "leave it out"
-        )
-    else:
-        placed = target
-    if isinstance(placed, Sequence) and prod(placed.axis_lengths) > MOST_DEVICES:
-        raise TargetError(
-            f"{name}: expected at most {MOST_DEVICES} devices to unroll, got "
-            f"{prod(placed.axis_lengths)}: take a smaller mesh"
-        )
-    return placed
-
-
-def _lengths(name: str, primitive: Primitive, side: str | None) -> tuple[int, ...]:
-    names = primitive.side_names
-    if not names:
-        expected, example = f"no length, as {name} has no side", "leave --side out"
-    else:
-        several = len(names) > 1
-        expected = (
-            f"the length{'s' * several} of side{'s' * several} {', '.join(names)}, "
-            f"{'each ' * several}1 or more"
-        )
-        example = f"write --side {','.join(str(2 + place) for place in range(len(names)))}"
-    if side is None and names:
-        raise TargetError(f"{name}: expected {expected}, got none: {example}")
-    parts = [] if side is None else [part.strip() for part in side.split(",")]
-    if len(parts) != len(names) or not all(map(_is_length, parts)):
-        raise TargetError(f"--side: expected {expected}, got {side!r}: {example}")
-    return tuple(map(int, parts))
-
-
-def _is_length(part: str) -> bool:
-    return part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0
+    return placement.on_mesh(name, target, side, COMMAND_LINE)
 
 
 def operator_of(shape: str) -> Linear:
     """The operator of `--shape`. Raises `ShapeError`."""
-    parts = [part.strip() for part in shape.split(",")]
-    if len(parts) not in (3, 4) or not all(p.isascii() and p.isdigit() for p in parts):
-        raise ShapeError(
-            f"--shape: expected M,N,K or B,M,N,K, got {shape!r}: write it like --shape 8,8,8"
-        )
-    *batch, M, N, K = map(int, parts)
-    return Linear(M, N, K, *batch)
+    return placement.operator_of(shape, COMMAND_LINE)
 
 
 def no_shape(target: str, shape: str | None) -> TargetError:
-    """The error for a shape beside a program."""
-    return TargetError(
-        f"{target}: expected no --shape, as a program names its own, got --shape {shape}: "
-        'write it into the file, "shape": {"M": 4, "N": 4, "K": 4}'
-    )
+    """The error for a shape given together with a program."""
+    return placement.no_shape(target, shape, COMMAND_LINE)
 
 
 def json_text(value: object) -> str:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import typer
 
+from primepar.api.resolve_target import Target, resolve, without_lengths
+from primepar.api.training_step import TrainingStep as TrainingStep
 from primepar.commands.options import json_text
-from primepar.commands.resolve_target import Target, resolve, without_lengths
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.operators import lower_step
 from primepar.plan import Plan, ready_plan, save_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
-from primepar.schedule import Program
 from primepar.schedule.nesting import Nesting
 
 
@@ -73,9 +72,7 @@ class Making:
 
     def step(self, plan: Plan) -> TrainingStep:
         """The step that is meant: of the plan's batch or the smallest, and of whole contexts."""
-        positions = self.positions or plan.model.context
-        batch = self.batch or plan.batch or plan.row_cuts.smallest_batch(positions)
-        return TrainingStep(plan, batch, positions)
+        return TrainingStep.of(plan, self.batch, self.positions)
 
     def replay(self, target: str) -> str:
         """The commands that run the step on emulated devices."""
@@ -83,24 +80,6 @@ class Making:
                         if (value := getattr(self, each.name)) is not None)  # fmt: skip
         write = f"primepar show {target}{given} --program -o step.json"
         return f"{write} && primepar check step.json"
-
-
-@dataclass(frozen=True)
-class TrainingStep:
-    """One training step of a plan."""
-
-    plan: Plan
-    batch: int
-    positions: int
-
-    def __str__(self) -> str:
-        sequences = f"{self.batch} sequence{'s' * (self.batch != 1)}"
-        return f"a step of {sequences} of {self.positions} token{'s' * (self.positions != 1)}"
-
-    @property
-    def program(self) -> Program:
-        """Its program. Raises `PlanError` for sizes that do not fit."""
-        return lower_step(self.plan, self.batch, self.positions)
 
 
 def show_plan(plan: Plan, output: Path | None, json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from primepar.api.drawings import grid_of
 from primepar.commands.options import (
     BatchOption,
     DepthOption,
@@ -24,7 +25,7 @@ from primepar.commands.plan import Making, TrainingStep, refuse_for_plan, show_p
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import SpaceTime, grid_text, space_time
+from primepar.pictures.space_time import SpaceTime, grid_text
 from primepar.pictures.timeline import chrome_trace
 from primepar.plan import Plan
 from primepar.schedule import Program, Sequence, lower, program_text, save_program
@@ -92,12 +93,12 @@ def show(
     placed = on_mesh(target, found, side)
     lowered = _lowered(target, placed, phase)
     if output is None:
-        grid = _grid(target, placed, lowered)
+        grid = grid_of(target, placed, lowered)
         typer.echo(_text(grid, lowered, program, json), nl=False)
     elif program:
         save_program(lowered, output)
     elif output.suffix == ".svg":
-        write_text(output, grid_svg(_grid(target, placed, lowered)))
+        write_text(output, grid_svg(grid_of(target, placed, lowered)))
     else:
         write_text(output, json_text(_trace(placed, lowered)))
     if output is not None:
@@ -146,23 +147,6 @@ def _lowered(name: str, placed: Sequence | Program, phase: Phase | None) -> Prog
             f"{phase}: leave it out"
         )
     return placed
-
-
-def _grid(name: str, placed: Sequence | Program, program: Program) -> SpaceTime:
-    devices = _count(placed.ranks, "device")
-    if isinstance(placed, Program):
-        return space_time(program, f"{name}: {devices}")
-    places = [
-        " ".join(f"{axis}={at}" for axis, at in zip(placed.axes, coordinates, strict=True))
-        for coordinates in placed.coordinates
-    ]
-    steps = _count(placed.steps, "step")
-    title = f"{placed}: {devices}, {steps} in each phase" if str(placed) else f"{devices}, {steps}"
-    return space_time(program, title, places, placed.steps)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec.structs import replace
 
+from primepar.api.drawings import in_readable_unit
+from primepar.api.resolve_target import Target
 from primepar.commands.options import (
     BatchOption,
     DepthOption,
@@ -26,7 +27,6 @@ from primepar.commands.options import (
     operator_of,
 )
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
-from primepar.commands.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
@@ -37,7 +37,6 @@ from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program, lower
-from primepar.schedule.events import Event
 
 
 def simulate(
@@ -105,7 +104,7 @@ def simulate(
         typer.echo(f"wrote {output}")
     else:
         columns = shutil.get_terminal_size((100, 24)).columns
-        events, unit = _scaled(run)
+        events, unit = in_readable_unit(run.events, float(run.seconds))
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
 
 
@@ -126,17 +125,8 @@ def _program(target: str, found: Target, side: str | None, shape: str | None) ->
 def _drawn(run: Simulation, suffix: str) -> str:
     if suffix == ".json":
         return json_text(chrome_trace(run.events))
-    events, unit = _scaled(run)
+    events, unit = in_readable_unit(run.events, float(run.seconds))
     return timeline_svg(events, unit=unit) if suffix == ".svg" else timeline_text(events, 160, unit)
-
-
-def _scaled(run: Simulation) -> tuple[list[Event], str]:
-    """The events in a unit in which the whole run is 1 or more, if there is one."""
-    units = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
-    unit, factor = next((each for each in units if run.seconds * each[1] >= 1), units[-1])
-    return [
-        replace(event, start=event.start * factor, end=event.end * factor) for event in run.events
-    ], unit
 
 
 def _told(

@@ -35,19 +35,17 @@ from primepar.commands.options import (
 from primepar.commands.plan import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
-from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.plan import Plan
 from primepar.schedule import Primitive, Program
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
-    from primepar.verify.report import PropertyResult, Report
+    from primepar.verify.report import Report
 
 EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
 LONGEST = 1_000_000
 """Seconds; Z3 counts milliseconds in 32 bits."""
 _COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow", "not asked": "yellow"}
-NOT_CERTIFIED = "proved by Z3, not certified"
 
 
 def verify(
@@ -197,28 +195,18 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
 
 
 def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
-    reach = f" {scope}" if report.verdict == "proved" else ""
-    yield f"{report.target}: {styled(report.verdict)}{reach}"
-    for result in report.properties:
-        verdict = styled(result.verdict, 8)
-        if result.certified is False:
-            verdict = typer.style(NOT_CERTIFIED, fg=_COLOURS["unknown"])
-        yield f"  {result.name:17} {verdict} {result.seconds:8.3f} s"
-        yield from (f"      {line}" for line in _detail(result).splitlines())
-        if result.details is not None:
-            for line in counterexample_lines(result.details):
-                yield f"        {line}".rstrip()
+    yield from report.lines(scope, seconds=True, paint=_paint)
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
 
-def _detail(result: PropertyResult) -> str:
-    return result.counterexample or result.reason or ""
+def _paint(text: str, verdict: str) -> str:
+    return typer.style(text, fg=_COLOURS[verdict])
 
 
 def styled(verdict: str, width: int = 0) -> str:
     """A verdict in its colour."""
-    return typer.style(f"{verdict:{width}}", fg=_COLOURS[verdict])
+    return _paint(f"{verdict:{width}}", verdict)
 
 
 def _replay(target: str, side: str | None) -> str:

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
 
 _MODULES = {
-    "GPT": "gpt",
-    "Executor": "executor",
-    "Mesh": "mesh",
-    "PartitionedLinear": "linear",
-    "PartitionedModel": "model",
-    "full_gradient": "parameters",
-    "full_logits": "parameters",
-    "full_parameter": "parameters",
-    "gather_tensor": "redistribute",
-    "load_parameter": "parameters",
-    "load_weights": "model_weights",
-    "parameter_layout": "parameters",
-    "save_weights": "model_weights",
-    "scatter_tensor": "redistribute",
+    "GPT": "modules.gpt",
+    "Executor": "runtime.executor",
+    "Mesh": "runtime.mesh",
+    "PartitionedLinear": "modules.linear",
+    "PartitionedModel": "modules.model",
+    "full_gradient": "modules.parameters",
+    "full_logits": "modules.parameters",
+    "full_parameter": "modules.parameters",
+    "gather_tensor": "runtime.scatter_gather",
+    "load_parameter": "modules.parameters",
+    "load_weights": "modules.weights",
+    "parameter_layout": "modules.parameters",
+    "save_weights": "modules.weights",
+    "scatter_tensor": "runtime.scatter_gather",
 }
 
 __all__ = [

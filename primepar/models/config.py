@@ -1,7 +1,7 @@
 """Decoder-only transformers, as the NumPy reference and the torch path both build them.
 
 Every family is an embedding, blocks  x += proj(attention(norm1(x))),  x += fc2(act(fc1(norm2(x)))),
-a last norm and a head; `ModelConfig` says in which of these parts the families differ.
+a last norm and a head; `ModelConfig` defines in which of these parts the families differ.
 
 Legend: V vocabulary, T context, H hidden, L layers, A heads, G key/value heads, D head_dim, F ffn.
 """

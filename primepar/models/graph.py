@@ -30,25 +30,25 @@ class Operator:
 def operators(config: ModelConfig) -> tuple[Operator, ...]:
     """Operators of a model in the order of execution; each comes after its inputs."""
     stream = "embedding"
-    found = [Operator(stream, "embedding", (), config.vocabulary, config.hidden)]
+    graph = [Operator(stream, "embedding", (), config.vocabulary, config.hidden)]
     if config.embedding_norm:
-        found.append(_norm(config, "embedding.norm", stream))
+        graph.append(_norm(config, "embedding.norm", stream))
         stream = "embedding.norm"
     for layer in range(config.layers):
-        found += _block(config, f"blocks.{layer}", stream)
-        stream = found[-1].name
-    found.append(_norm(config, "norm", stream))
-    found.append(Operator("head", "linear", ("norm",), *config.linear_shapes["head"]))
-    found.append(Operator("loss", "loss", ("head",), config.vocabulary, config.vocabulary))
-    return tuple(found)
+        graph += _block(config, f"blocks.{layer}", stream)
+        stream = graph[-1].name
+    graph.append(_norm(config, "norm", stream))
+    graph.append(Operator("head", "linear", ("norm",), *config.linear_shapes["head"]))
+    graph.append(Operator("loss", "loss", ("head",), config.vocabulary, config.vocabulary))
+    return tuple(graph)
 
 
 def stack(config: ModelConfig) -> tuple[Operator, ...]:
     """The blocks of a model alone, after the addition that the first takes its input from."""
-    found = [Operator("stream", "add", (), config.hidden, config.hidden)]
+    graph = [Operator("stream", "add", (), config.hidden, config.hidden)]
     for layer in range(config.layers):
-        found += _block(config, f"blocks.{layer}", found[-1].name)
-    return tuple(found)
+        graph += _block(config, f"blocks.{layer}", graph[-1].name)
+    return tuple(graph)
 
 
 def _norm(config: ModelConfig, name: str, source: str) -> Operator:

@@ -1,4 +1,4 @@
-"""Where a parameter of ours lies among the tensors of a Hugging Face weight file."""
+"""The place of a parameter of ours among the tensors of a Hugging Face weight file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OPT_ROWS = 2  # the first rows of OPT's position table belong to padding
 
 @dataclass(frozen=True)
 class TensorNames:
-    """Modules of a family: ours -> theirs, several where ours is several of theirs side by side.
+    """Modules of a family: ours -> theirs, several where ours is several of theirs put together.
 
-    A module of theirs that stands there several times holds these parts one after another, as
+    A module of theirs that occurs several times holds these parts one after another, as
     GPT-2 all queries, then all keys, then all values. `prefix` is left out in files of the model
     without its head. `transposed`: linear weights are (K, N).
     """
@@ -141,13 +141,13 @@ def sources(config: ModelConfig, name: str, prefix: bool = True) -> tuple[Source
     for tensor, width in zip(tensors, widths, strict=True):
         begins.append(sizes[tensor])
         sizes[tensor] += shape[dim] * width // sum(widths)
-    found = []
-    for at, (tensor, width) in enumerate(zip(tensors, widths, strict=True)):
+    parts = []
+    for place, (tensor, width) in enumerate(zip(tensors, widths, strict=True)):
         theirs = (*shape[:dim], sizes[tensor], *shape[dim + 1 :])
         theirs = theirs[::-1] if turned else theirs
-        start = sum(widths[:at])
-        found.append(Source(tensor, theirs, dim, turned, begins[at], start, width, sum(widths)))
-    return tuple(found)
+        start = sum(widths[:place])
+        parts.append(Source(tensor, theirs, dim, turned, begins[place], start, width, sum(widths)))
+    return tuple(parts)
 
 
 def _modules(names: TensorNames, module: str, prefix: str) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _modules(names: TensorNames, module: str, prefix: str) -> tuple[str, ...]:
 
 
 def _widths(config: ModelConfig, tensors: int, columns: int) -> tuple[int, ...]:
-    """Columns of each tensor that stand side by side before the next ones of the first follow."""
+    """Columns of each tensor that are adjacent before the next ones of the first follow."""
     if tensors == 3:
         return (config.group_columns - 2 * config.head_dim, config.head_dim, config.head_dim)
     return (columns,) if tensors == 1 else (1, 1)

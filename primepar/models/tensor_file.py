@@ -32,7 +32,7 @@ CODES = {"float64": "F64", "float32": "F32", "float16": "F16"}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies in a file: the first byte, and the type and shape of what is there."""
+    """Where a file stores a tensor: the first byte, and the type and shape of what is there."""
 
     path: Path
     dtype: str
@@ -84,12 +84,12 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
         raise WeightError(f"{path}: expected an index, got {_reason(error)}") from None
     except msgspec.MsgspecError as error:
         raise WeightError(f"{path}: expected an index of safetensors files, got {error}") from None
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for shard in sorted(shards):
         if Path(shard).name != shard:
-            raise WeightError(f"{path}: expected files beside the index, got {shard!r}")
-        found |= _tensors_of_file(path.parent / shard)
-    return found
+            raise WeightError(f"{path}: expected files in the folder of the index, got {shard!r}")
+        tensors |= _tensors_of_file(path.parent / shard)
+    return tensors
 
 
 def _tensors_of_file(path: Path) -> dict[str, StoredTensor]:
@@ -168,7 +168,7 @@ def write_tensors(path: Path, layout: Layout, tensors: Iterable[NDArray[Any]]) -
 
 
 class Head(NamedTuple):
-    """What stands before the tensors of a file, where each of them begins, and where it ends."""
+    """The header before the tensors of a file, where each of them begins, and where it ends."""
 
     text: bytes
     begins: dict[str, int]
@@ -178,15 +178,16 @@ class Head(NamedTuple):
     def of(cls, layout: Layout) -> Head:
         """Lay the tensors out one after another, without gaps."""
         entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
-        begins, at = {}, 0
+        begins, end = {}, 0
         for name, (dtype, shape) in layout.items():
-            begins[name], end = at, at + prod(shape) * np.dtype(DTYPES[dtype]).itemsize
-            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, end)}
-            at = end
+            begins[name], end = end, end + prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (begins[name], end)}
         text = json.dumps(entries).encode()
         text += b" " * (-len(text) % 8)
         head = len(text).to_bytes(8, "little") + text
-        return cls(head, {name: len(head) + at for name, at in begins.items()}, len(head) + at)
+        return cls(
+            head, {name: len(head) + begin for name, begin in begins.items()}, len(head) + end
+        )
 
 
 def _reason(error: OSError) -> str:

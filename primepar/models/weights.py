@@ -64,10 +64,10 @@ class WeightFile:
         shape = self.config.parameter_shapes[name]
         slices += (slice(None),) * (len(shape) - len(slices))
         extent = [part.indices(size)[:2] for part, size in zip(slices, shape, strict=True)]
-        found = sources(self.config, name, self.prefix)
-        parts = [self._read(source, extent) for source in found]
+        places = sources(self.config, name, self.prefix)
+        parts = [self._read(source, extent) for source in places]
         block = np.empty([max(end - begin, 0) for begin, end in extent], np.result_type(*parts))
-        for source, part in zip(found, parts, strict=True):
+        for source, part in zip(places, parts, strict=True):
             inside, _ = source.columns(*extent[source.dim])
             block[inside if source.dim == 0 else (slice(None), inside)] = part
         return block
@@ -119,7 +119,7 @@ class WeightFile:
         table = self.tensors[sources(self.config, "embedding.token", self.prefix)[0].tensor]
         same = (head.shape, head.dtype) == (table.shape, table.dtype) and all(
             np.array_equal(head.read((rows,)), table.read((rows,)))
-            for rows in (slice(at, at + _ROWS) for at in range(0, self.config.vocabulary, _ROWS))
+            for rows in (slice(row, row + _ROWS) for row in range(0, self.config.vocabulary, _ROWS))
         )
         if not same:
             raise WeightError(
@@ -147,8 +147,8 @@ def write_weights(
     or the file cannot be written.
     """
     _check_parameters(config, parameters)
-    own = {name: CODES[parameter.dtype.name] for name, parameter in parameters.items()}
-    layout = file_layout(config, own, like)
+    types = {name: CODES[parameter.dtype.name] for name, parameter in parameters.items()}
+    layout = file_layout(config, types, like)
     pairs = zip(_tensors(config, parameters), layout.values(), strict=True)
     write_tensors(Path(path), layout, (stored(tensor, dtype) for tensor, (dtype, _) in pairs))
 
@@ -190,9 +190,9 @@ def _tensors(config: ModelConfig, parameters: Mapping[str, Array]) -> Iterator[A
     """Tensors of the file in the order of the parameters, each made only when it is asked for."""
     for name, shape in config.parameter_shapes.items():
         whole = parameters[name]
-        found = sources(config, name)
-        for tensor in dict.fromkeys(source.tensor for source in found):
-            parts = [source for source in found if source.tensor == tensor]
+        places = sources(config, name)
+        for tensor in dict.fromkeys(source.tensor for source in places):
+            parts = [source for source in places if source.tensor == tensor]
             made = np.zeros(parts[0].shape, whole.dtype)
             for source in parts:
                 inside, columns = source.columns(0, shape[source.dim])

@@ -38,6 +38,6 @@ class PrimePar(Primitive):
         return where(s == 1, 0, moved / s**2)
 
     def held(self, M: Value, N: Value, K: Value, s: Value) -> Value:
-        rests = 2 * (M * N + N * K + M * K)
-        moves = largest(rests + 2 * N * K, rests + M * N + M * K)
-        return where(s == 1, rests, moves / s**2)
+        resident = 2 * (M * N + N * K + M * K)
+        moves = largest(resident + 2 * N * K, resident + M * N + M * K)
+        return where(s == 1, resident, moves / s**2)

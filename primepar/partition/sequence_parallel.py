@@ -1,4 +1,4 @@
-"""Sequence parallelism: one-dimensional tensor parallelism whose activations rest split along M.
+"""Sequence parallelism: one-dimensional tensor parallelism whose activations stay sharded along M.
 
 Source: Korthikanti et al., arXiv 2205.05198.
 
@@ -7,8 +7,8 @@ gathers dO. The gathered I is not kept: it is gathered again for dW; dO is gathe
 dW.
 
 Sent per device over d:  column 3 (d - 1) / d MN elements, row 2 (d - 1) / d MK elements.
-Held per device:         1 / d of each tensor at rest; at most the whole of the one that is gathered
-                         and 1 / d of all gradients besides.
+Held per device:         1 / d of each tensor between phases; at most the whole of the one that is
+                         gathered and 1 / d of all gradients in addition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from primepar.schedule.primitive import Primitive, Slices, Value
 
 
 class SequenceColumn(Primitive):
-    """K=d in every phase; I rests as [d, :], W as [:, d], O as [:, d]."""
+    """K=d in every phase; homes: I [d, :], W [:, d], O [:, d]."""
 
     axes = ("d",)
     label = "Ks"
@@ -39,7 +39,7 @@ class SequenceColumn(Primitive):
 
 
 class SequenceRow(Primitive):
-    """N=d in every phase; I rests as [:, d], W as [d, :], O as [d, :]."""
+    """N=d in every phase; homes: I [:, d], W [d, :], O [d, :]."""
 
     axes = ("d",)
     label = "Ns"

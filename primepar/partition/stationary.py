@@ -9,13 +9,13 @@ where the output of a phase rotates its partial sums do, and end at home. Where 
 so once for backward and gradient together.
 
 An operator that keeps O followed by one that keeps I needs no redistribution, forward or backward:
-both the input of the first and the output of the second rest as [r, r + c].
+both the input of the first and the output of the second are resident as [r, r + c].
 
 Sent per device, p = s^2:  output stays 3 (s - 1) (MN + NK) / p,
                            input stays (s - 1) (3 NK + 2 MK) / p,
                            weight stays (s - 1) (3 MN + 2 MK) / p  elements.
 Held per device:           1 / p of each tensor, and up to three more blocks of each that is moving:
-                           `held` tells the sum, exactly from s = 4 on.
+                           `held` is the sum, exact from s = 4 on.
 """
 
 from __future__ import annotations

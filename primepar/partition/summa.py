@@ -2,15 +2,15 @@
 
 Source: van de Geijn and Watts, 1997; for transformers Optimus, Xu et al., arXiv 2104.05343.
 
-An equal part of every tensor rests on each device and nothing is replicated. Step t works with
+Each device holds an equal part of every tensor, and nothing is replicated. Step t works with
 panel t: column t of I and row t of W. Forward broadcasts both, backward broadcasts W and reduces dI
 along the row, gradient broadcasts I and reduces dW along the column.
 
-On the rectangular mesh panel t of I lies on v columns of devices and panel t of W on u rows. N is
+On the rectangular mesh v columns of devices hold panel t of I, and u rows hold panel t of W. N is
 cut in q u v slices, digits (q, u, v): a device holds every v-th slice of I in its panel and v of W
-side by side. With one panel the broadcasts and reduces are all-gathers and reduce-scatters. This
-form is ours: classical SUMMA takes panels of any width, here their number divides both lengths of
-the mesh. `S4x6` has their greatest common divisor, two; `S1x4x1x6`, a length for each axis, one.
+next to one another. With one panel the broadcasts and reduces are all-gathers and reduce-scatters.
+This form is ours: classical SUMMA takes panels of any width, here their number divides both lengths
+of the mesh. `S4x6` has their greatest common divisor, two; `S1x4x1x6`, a length for each axis, one.
 
 Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
                   q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v.
@@ -28,7 +28,7 @@ from primepar.schedule.primitive import ANY, Primitive, Slices, Value, where
 
 
 class Summa(Primitive):
-    """M=r, N=t, K=c in every phase; I, W and O rest as [r, c]."""
+    """M=r, N=t, K=c in every phase; homes: I, W and O [r, c]."""
 
     axes = ("r", "c")
     label = "S"
@@ -48,7 +48,7 @@ class Summa(Primitive):
 
 
 class SummaRectangular(Primitive):
-    """M=(r, a), N=t, K=(c, b); I rests as [(r, a), (c, *, b)], W and O as [(r, a), (c, b)].
+    """M=(r, a), N=t, K=(c, b); homes: I [(r, a), (c, *, b)], W and O [(r, a), (c, b)].
 
     Its label is that of `Summa`; `S2x3` gives the rows and columns of the mesh.
     """
@@ -80,7 +80,7 @@ class SummaRectangular(Primitive):
         return (rows * M * N + columns * N * K + 2 * M * K) / (q**2 * u * v)
 
     def text(self, sides: tuple[int, ...]) -> str:
-        """`S4x6` if it has as many panels as it can and is no square, `S1x4x1x6` otherwise."""
+        """`S4x6` if it has the most panels possible and is no square, `S1x4x1x6` otherwise."""
         q, u, v = sides
         return f"{self.label}{q * u}x{q * v}" if gcd(u, v) == 1 and u != v else super().text(sides)
 

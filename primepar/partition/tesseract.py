@@ -16,7 +16,7 @@ from primepar.schedule.primitive import Primitive, Slices, Value, where
 
 
 class Tesseract(Primitive):
-    """M=(e, r), N=t, K=c in every phase; I and O rest as [(e, r), c], W as [r, c] in each layer."""
+    """M=(e, r), N=t, K=c in every phase; homes: I and O [(e, r), c], W [r, c] in each layer."""
 
     axes = {"r": "q", "c": "q", "e": "d"}
     label = "T"

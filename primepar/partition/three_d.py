@@ -2,14 +2,15 @@
 
 Source: Agarwal et al., 1995; for transformers Bian et al., arXiv 2105.14450.
 
-Every tensor rests in q^3 blocks. Each phase gathers its two operands along one axis each,
-multiplies, and scatters the sum along the third; dO is gathered once for backward and gradient.
+Every tensor is sharded in q^3 blocks between phases. Each phase gathers its two operands along one
+axis each, multiplies, and scatters the sum along the third. dO is gathered once for backward and
+gradient.
 `ThreeD` keeps the I and W that forward gathered; `ThreeDRegathered` gathers them again, for less
-memory. O rests as the I of an operator whose axes j and l are exchanged (`ThreeDExchanged`).
+memory. O has the home of the I of an operator whose axes j and l are exchanged (`ThreeDExchanged`).
 
 Sent per device, p = q^3:  2 (q - 1) (MN + NK + MK) / p  elements, and
                            (q - 1) (MN + NK) / p  more where I and W are gathered again.
-Held per device:           1 / p of each tensor at rest; 1 / q^2 of I and W from forward on where
+Held per device:           1 / p of each tensor at home; 1 / q^2 of I and W from forward on where
                            they are kept, and of the operands of a phase while it runs; with the
                            gradients at most 2 (MN + NK) / q^2 + (q + 1) MK / q^3.
 """
@@ -20,7 +21,7 @@ from primepar.schedule.primitive import Primitive, Slices, Value
 
 
 class ThreeD(Primitive):
-    """M=i, N=l, K=j in every phase; I rests as [(i, j), l], W as [l, (j, i)], O as [(i, l), j]."""
+    """M=i, N=l, K=j in every phase; homes: I [(i, j), l], W [l, (j, i)], O [(i, l), j]."""
 
     axes = ("i", "j", "l")
     label = "C"
@@ -55,7 +56,7 @@ class ThreeDRegathered(ThreeD):
 
 
 class ThreeDExchanged(ThreeD):
-    """`ThreeD` with j and l exchanged: its I rests where the O of `ThreeD` does."""
+    """`ThreeD` with j and l exchanged: its I has the home of the O of `ThreeD`."""
 
     label = "D"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from primepar.schedule.program import (
@@ -48,6 +48,10 @@ _FAST: dict[type[Instruction], Callable[..., UsedBlocks]] = {
     ISend: lambda node: UsedBlocks((node.block,), (), ()),
     IRecv: lambda node: UsedBlocks((), (node.block,), ()),
     Wait: lambda node: NOTHING,
+    Cut: lambda node: UsedBlocks(
+        (node.block,), node.blocks, (node.block,) if node.in_place else ()
+    ),
+    Join: lambda node: UsedBlocks(node.blocks, (node.block,), node.blocks if node.in_place else ()),
 }
 """The kinds that most lists are made of."""
 
@@ -107,9 +111,7 @@ class RankList:
         nodes: Sequence[Instruction],
         rank: Rank,
         initial: Iterable[str] = (),
-        only: Collection[str] | None = None,
     ) -> None:
-        """With `only` other blocks are left out."""
         self.nodes, self.rank, self.initial = nodes, rank, frozenset(initial)
         self.touches: dict[str, list[int]] = {}
         self.communicating: list[int] = []
@@ -120,10 +122,11 @@ class RankList:
         for place, (node, own) in enumerate(followed(nodes, rank)):
             names = own.reads + own.made + own.gone
             for name in names:
-                if only is None or name in only:
-                    places = touches.setdefault(name, [])
-                    if not places or places[-1] != place:
-                        places.append(place)
+                places = touches.get(name)
+                if places is None:
+                    touches[name] = [place]
+                elif places[-1] != place:
+                    places.append(place)
             if type(node) in LOCAL:
                 continue
             self.communicating.append(place)

@@ -32,17 +32,32 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     with the other cut or join.
     """
     nodes = _sunk(nodes, rank)
-    while True:
-        only = {
-            name
-            for node in nodes
-            if isinstance(node, Cut | Join) and node.in_place
-            for name in (node.block, *node.blocks)
-        }
-        edits = _simpler(RankList(nodes, rank, only=only)) if only else None
-        if not edits:
-            return nodes
-        nodes = edited(nodes, edits)
+    # The rules read only instructions that touch such blocks, so the others are left out.
+    places = _places_of_parts(nodes, rank)
+    kept = [(place, nodes[place]) for place in places]
+    while simpler := _simpler(RankList([node for _, node in kept], rank)):
+        kept = [
+            (place, new) for at, (place, node) in enumerate(kept) for new in simpler.get(at, [node])
+        ]
+    edits: Edits = {place: [] for place in places}
+    for place, node in kept:
+        edits[place].append(node)
+    return edited(nodes, edits)
+
+
+def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
+    """Where a block is touched that is cut or joined in place."""
+    parts = {
+        name
+        for node in nodes
+        if isinstance(node, Cut | Join) and node.in_place
+        for name in (node.block, *node.blocks)
+    }
+    return [
+        place
+        for place, (_, own) in enumerate(followed(nodes, rank))
+        if not parts.isdisjoint(own.reads + own.made + own.gone)
+    ]
 
 
 def _sunk(nodes: list[Instruction], rank: Rank) -> list[Instruction]:

@@ -34,14 +34,23 @@ class LiveBlocks:
 
     def do(self, node: Instruction) -> int:
         """Go on by one instruction; how many elements are alive more than before."""
-        before, (_, made, gone) = self.total, self._rank.touched(node)
+        (_, made, gone), grown = self._rank.touched(node), 0
         for name in gone:
-            self.total -= self._blocks.pop(name, 0)
+            grown -= self._blocks.pop(name, 0)
         for name in made:
             if name not in self._blocks:
                 self._blocks[name] = self._size(name) or 0
-                self.total += self._blocks[name]
-        return self.total - before
+                grown += self._blocks[name]
+        self.total += grown
+        return grown
+
+    def peak(self, nodes: Iterable[Instruction]) -> int:
+        """Go on by some instructions; most elements alive at once, before or after any of them."""
+        most = self.total
+        for node in nodes:
+            if self.do(node) > 0:
+                most = max(most, self.total)
+        return most
 
     def after(self, node: Instruction) -> int:
         """Elements that would be alive after an instruction that ends nothing."""
@@ -51,12 +60,8 @@ class LiveBlocks:
 
 def peaks(program: Program) -> list[int]:
     """Most elements alive at once on every rank; blocks of unknown size count nothing."""
-    size, found = sizes_of(program), []
-    for rank, nodes in enumerate(program.programs):
-        alive = LiveBlocks(size, Rank(rank), initial_blocks(program)[rank])
-        most = alive.total
-        for node in nodes:
-            alive.do(node)
-            most = max(most, alive.total)
-        found.append(most)
-    return found
+    size, initial = sizes_of(program), initial_blocks(program)
+    return [
+        LiveBlocks(size, Rank(rank), initial[rank]).peak(nodes)
+        for rank, nodes in enumerate(program.programs)
+    ]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -45,8 +44,8 @@ def merge_products(program: Program) -> Program:
     lists: list[list[Instruction]] = [list(nodes) for nodes in program.programs]
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # What is summed over goes first: only then is every output of the other dims a new one.
-    ranks = [Rank(rank) for rank in range(program.ranks)]
-    rounds = [_Round(tables, lists, ranks, dim, summed) for summed in (True, False) for dim in dims]
+    lines = _Lines(lists, initial_blocks(program))
+    rounds = [_Round(tables, lines, dim, summed) for summed in (True, False) for dim in dims]
     merged = [each for each in rounds if each.merges()]
     return tables.program_of(lists) if merged else program
 
@@ -125,6 +124,22 @@ class _Group:
         ]
 
 
+class _Lines:
+    """The list of every rank, with its places made when they are first asked for."""
+
+    def __init__(self, lists: list[list[Instruction]], initial: Sequence[Sequence[str]]) -> None:
+        self.lists, self.initial = lists, initial
+        self.ranks = [Rank(rank) for rank in range(len(lists))]
+        self._known: list[RankList | None] = [None] * len(lists)
+
+    def __getitem__(self, rank: int) -> RankList:
+        known = self._known[rank]
+        if known is None or known.nodes is not self.lists[rank]:
+            known = RankList(self.lists[rank], self.ranks[rank], self.initial[rank])
+            self._known[rank] = known
+        return known
+
+
 class _Round:
     """Merges along one dim, in the tables and lists that it is given.
 
@@ -134,14 +149,13 @@ class _Round:
     def __init__(
         self,
         tables: Tables,
-        lists: list[list[Instruction]],
-        ranks: list[Rank],
+        lines: _Lines,
         dim: str,
         summed: bool,
     ) -> None:
-        self.tables, self.lists, self.ranks = tables, lists, ranks
+        self.tables, self.lines, self.lists = tables, lines, lines.lists
         self.dim, self.summed = dim, summed
-        self._moved: list[dict[int, int]] = [{} for _ in lists]
+        self._moved: list[dict[int, int]] = [{} for _ in self.lists]
         """On every rank the place of a free -> that of the last product that it comes after now."""
 
     def merges(self) -> bool:
@@ -163,7 +177,7 @@ class _Round:
                 own[place] = []
                 own[after].append(self.lists[rank][place])
             if own:
-                self.lists[rank] = tidied(edited(self.lists[rank], own), self.ranks[rank])
+                self.lists[rank] = tidied(edited(self.lists[rank], own), self.lines.ranks[rank])
         return any(edits)
 
     def _candidates(self) -> Iterator[tuple[str, list[Products]]]:
@@ -204,13 +218,8 @@ class _Round:
                 parts.setdefault(key, []).append((place, node))
             if any(len(part) != factor for part in parts.values()):
                 return []
-            found.append([_Group(self._lines[rank], part) for part in parts.values()])
+            found.append([_Group(self.lines[rank], part) for part in parts.values()])
         return found
-
-    @cached_property
-    def _lines(self) -> list[RankList]:
-        initial = initial_blocks(self.tables.program)
-        return list(map(RankList, self.lists, self.ranks, initial))
 
     def _merge(
         self,

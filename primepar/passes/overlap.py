@@ -23,7 +23,6 @@ do not become alive earlier, or stay alive longer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import LOCAL, NOTHING, Rank, UsedBlocks, followed, request_of
-from primepar.passes.liveness import LiveBlocks, Size, peaks, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, sizes_of
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -56,9 +55,10 @@ _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 def overlap(program: Program) -> Program:
     """Every post as early, and every wait as late, as data and memory allow."""
     size, lists = sizes_of(program), []
-    each = zip(program.programs, initial_blocks(program), peaks(program), strict=True)
-    for number, (nodes, initial, peak) in enumerate(each):
+    each = zip(program.programs, initial_blocks(program), strict=True)
+    for number, (nodes, initial) in enumerate(each):
         rank = Rank(number)
+        peak = LiveBlocks(size, rank, initial).peak(nodes)
         late = _Late(LiveBlocks(size, rank, initial), size, rank, peak).list(nodes)
         early = _early(late, LiveBlocks(size, rank, initial), size, rank, peak)
         # Waits pass the posts that now come before them.
@@ -141,12 +141,14 @@ class _Late:
 
     def _make_way(self, own: UsedBlocks) -> None:
         """Do all that an instruction must find done."""
+        if not self.held:
+            return
         for name in own.reads:
-            for held in list(self.by_block.get(name, ())):
+            for held in list(self.by_block.get(name) or ()):
                 if held in self.held and name in held.touches.changes:
                     self._let_go(held)
         for name in own.changes:
-            for held in list(self.by_block.get(name, ())):
+            for held in list(self.by_block.get(name) or ()):
                 self._let_go(held)
 
     def _make_room(self, node: Instruction) -> None:
@@ -222,7 +224,8 @@ class _Posts:
 
     def __init__(self) -> None:
         self.posts: list[tuple[Instruction, UsedBlocks, int]] = []
-        self.reads, self.changes, self.requests = Counter[str](), Counter[str](), Counter[str]()
+        self.reads, self.changes = dict[str, int](), dict[str, int]()
+        self.requests = dict[str, int]()
         self.elements = 0
 
     def take(self, node: Instruction, own: UsedBlocks, elements: int) -> None:
@@ -232,11 +235,16 @@ class _Posts:
 
     def _count(self, node: Instruction, own: UsedBlocks, elements: int, times: int) -> None:
         self.elements += times * elements
-        self.requests[str(request_of(node))] += times
-        for name in own.reads:
-            self.reads[name] += times
-        for name in own.changes:
-            self.changes[name] += times
+        counted = (
+            (self.requests, (str(request_of(node)),)),
+            (self.reads, own.reads),
+            (self.changes, own.changes),
+        )
+        for counts, names in counted:
+            for name in names:
+                counts[name] = counts.get(name, 0) + times
+                if not counts[name]:
+                    del counts[name]
 
     def stopped_by(
         self, own: UsedBlocks, request: str | None, blocks: bool, room: int
@@ -249,9 +257,10 @@ class _Posts:
         while self.posts and (
             blocks
             or self.elements > room
-            or self.requests[str(request)]
-            or any(self.changes[name] for name in own.reads)
-            or any(self.changes[name] or self.reads[name] for name in own.changes)
+            or str(request) in self.requests
+            or not self.changes.keys().isdisjoint(own.reads)
+            or not self.changes.keys().isdisjoint(own.changes)
+            or not self.reads.keys().isdisjoint(own.changes)
         ):
             node, touches, elements = self.posts.pop(0)
             self._count(node, touches, elements, -1)

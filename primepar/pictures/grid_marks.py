@@ -67,7 +67,8 @@ def _box(layout: Picture, rank: int) -> Iterator[str]:
 
 def mesh_marks(devices: Sequence[str], top: float) -> Marks:
     """The mesh: which device is where. Nothing unless the places are on two axes."""
-    places = [dict(part.split("=") for part in place.split()) for place in devices]
+    parts = [place.replace(",", " ").split() for place in devices]
+    places = [dict(part.split("=") for part in own) for own in parts]
     if len({tuple(place) for place in places}) != 1 or len(places[0]) != 2:
         return Marks([], 0.0)
     rows, columns = places[0]

@@ -1,4 +1,7 @@
-"""Plans: a sequence for every operator of a model, where everything lies, and what moves."""
+"""Plans: a sequence for every operator of a model, the layouts of its tensors, and what moves.
+
+Called, `primepar.plan(model, cluster, devices)` searches the best plan: see `primepar.api.plan`.
+"""
 
 from primepar.plan.layouts import (
     Edge,

@@ -9,9 +9,12 @@
 # often: what is it that rotates only once for two phases?
 
 # %%
+from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.partition import parse_sequence
 from primepar.reference import check
 from primepar.schedule import Linear
+
+errors_in_one_line(__file__)
 
 
 # USER CODE BEGIN
@@ -24,10 +27,6 @@ def stays(M, N, K):
 
 
 # %% The check
-def refuse(why):
-    raise SystemExit(f"not yet: {why}")
-
-
 SHAPES = [(12, 12, 48), (96, 12, 48), (12, 48, 12), (96, 48, 12), (12, 12, 12), (36, 30, 36),
           (30, 36, 36), (36, 36, 30)]  # fmt: skip
 for side in (2, 3):

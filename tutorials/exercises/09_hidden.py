@@ -9,10 +9,13 @@
 # %%
 from itertools import pairwise, product
 
+from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.partition import parse_sequence
 from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.simulator.run import simulate
 from primepar.schedule import Linear, lower
+
+errors_in_one_line(__file__)
 
 
 # USER CODE BEGIN
@@ -25,10 +28,6 @@ def hidden(events):
 
 
 # %% The check
-def refuse(why):
-    raise SystemExit(f"not yet: {why}")
-
-
 def machine(overlap):
     """Two operations a second, and an element a second; starting takes no time."""
     return Cluster(

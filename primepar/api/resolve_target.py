@@ -85,14 +85,25 @@ def load_primitive(text: str) -> Primitive:
     if name not in found:
         defined = ", ".join(f"{file}:{key}" for key in found) or "no subclass of primepar.Primitive"
         raise TargetError(f"{text}: expected file.py:Class with a primitive, got {defined}")
+    return primitive_of(text, found[name])
+
+
+def primitive_of(text: str, kind: type[Primitive]) -> Primitive:
+    """Make the primitive of a class that messages call `text`. Raises `PrimitiveError`."""
     try:
-        primitive = found[name]()
+        primitive = kind()
     except Exception as error:
         raise PrimitiveError(
             f"{text}: expected a class that can be called without arguments, "
             f"got {type(error).__name__}: {error}"
         ) from None
-    _check_axes(text, primitive.axes)
+    try:
+        axes = primitive.axes
+    except Exception as error:
+        raise PrimitiveError(
+            f"{text}: expected axes that can be read, got {type(error).__name__}: {error}"
+        ) from None
+    _check_axes(text, axes)
     maps_of(primitive)
     return primitive
 

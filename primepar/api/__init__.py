@@ -1,0 +1,306 @@
+"""The front door: six questions about a primitive, a sequence, a program or a plan.
+
+A *target* is what you have at hand: a primitive (its class or an object), a sequence, a program, a
+plan, or text that names one as on the command line, like `"primepar"`, `"K,P2x2"`,
+`"mine.py:Mine"` or `"plan.json"`. A primitive needs the length `side` of its mesh wherever a
+question is about one mesh; `verify` without it is about every side.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AnyTarget, AskedTarget
+from primepar.api.placement import Shape, Side, operator_of
+from primepar.api.training_step import TrainingStep
+from primepar.errors import ShapeError
+from primepar.plan.plan import Plan
+from primepar.schedule import Linear, Primitive, Program, Sequence
+from primepar.schedule.nesting import Nesting
+from primepar.schedule.operators import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Several
+
+    from primepar.models.config import ModelConfig
+    from primepar.pictures.drawing import Drawing
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.sequence_space import SpaceName
+    from primepar.plan.simulator.run import Simulation
+    from primepar.reference.check import CheckReport
+    from primepar.schedule.events import Event
+    from primepar.verify.report import Report
+
+__all__ = ["check", "lower", "plan", "show", "simulate", "verify"]
+
+
+@runtime_checkable
+class HasEvents(Protocol):
+    """What ran a program: an emulation or a simulation."""
+
+    @property
+    def events(self) -> Several[Event]:
+        """What every device did, and when."""
+        ...
+
+
+def show(
+    target: AnyTarget | HasEvents, *, side: Side | None = None, phase: Phase | None = None
+) -> Drawing:
+    """Draw a target: what each device multiplies at each step, and what moves meanwhile.
+
+    Of a plan its operators and layouts are drawn, of what `plan` returns its choices and their
+    predicted cost, of a run (what `simulate` or `primepar.reference.emulate` returns) its timeline.
+    Print the drawing, `save` it as SVG, or leave it as the last line of a notebook's cell. Raises
+    `TargetError` for a target, a side or a phase that does not fit.
+
+    Examples:
+        >>> import primepar
+        >>> print(primepar.show("P2x2", phase="forward"))
+        P2x2: 4 devices, 2 steps in each phase
+        <BLANKLINE>
+        forward  O[m,k] += I[m,n] * W[n,k]
+        device       step 0                       step 1
+        -------------------------------------------------------------------
+        0  r=0 c=0   O[0,0] += I[0,0] * W[0,0]    O[0,0] += I[0,1] * W[1,0]
+                       I[0,0] -> 1  I[0,1] <- 1
+                       W[0,0] -> 2  W[1,0] <- 2
+        1  r=0 c=1   O[0,1] += I[0,1] * W[1,1]    O[0,1] += I[0,0] * W[0,1]
+                       I[0,1] -> 0  I[0,0] <- 0
+                       W[1,1] -> 3  W[0,1] <- 3
+        2  r=1 c=0   O[1,0] += I[1,1] * W[1,0]    O[1,0] += I[1,0] * W[0,0]
+                       I[1,1] -> 3  I[1,0] <- 3
+                       W[1,0] -> 0  W[0,0] <- 0
+        3  r=1 c=1   O[1,1] += I[1,0] * W[0,1]    O[1,1] += I[1,1] * W[1,1]
+                       I[1,0] -> 2  I[1,1] <- 2
+                       W[0,1] -> 1  W[1,1] <- 1
+    """
+    from primepar.api import drawings
+
+    if isinstance(target, HasEvents):
+        seconds = getattr(target, "seconds", None)
+        if seconds is None:  # an emulation has a clock of its own
+            return drawings.timeline_drawing(target.events, "units")
+        return drawings.timeline_drawing(*drawings.in_readable_unit(target.events, float(seconds)))
+    asked = AskedTarget.of(target)
+    if isinstance(asked.target, Plan):
+        asked.refuse(OF_A_PLAN, side=side, phase=phase)
+        return drawings.search_drawing(target) or drawings.plan_drawing(asked.target)
+    placed = asked.on_mesh(side)
+    program = asked.program(side, None, phase, None, None)
+    return drawings.grid_drawing(drawings.grid_of(asked.name, placed, program))
+
+
+def check(
+    target: AnyTarget,
+    *,
+    side: Side | None = None,
+    shape: Shape | None = None,
+    seed: int = 0,
+    batch: int | None = None,
+    positions: int | None = None,
+) -> CheckReport:
+    """Run a target on emulated devices, and compare what they compute with one device, with ==.
+
+    `shape` gives the elements M, N, K of the operator, by default two for each slice. Of a plan a
+    whole training step is run, of `batch` sequences of `positions` tokens. Raises `TargetError`
+    for a target that does not fit, `ShapeError` for a shape that the mesh does not divide.
+
+    Examples:
+        >>> import primepar
+        >>> report = primepar.check("primepar", side=3)
+        >>> report.equal
+        True
+        >>> print(report)
+        P3x3 on 9 emulated devices, M=6 N=6 K=6
+          O    equal
+          dI   equal
+          dW   equal
+          sent per device  56 elements, 56 by the formula
+          peak per device  32 elements
+    """
+    from primepar.reference.check import check as check_sequence
+    from primepar.reference.check import check_plan, check_program
+
+    asked = AskedTarget.of(target)
+    if isinstance(asked.target, Plan):
+        asked.refuse(OF_A_PLAN, side=side, shape=shape)
+        step = TrainingStep.of(asked.target, batch, positions)
+        return check_plan(asked.target, step.batch, step.positions, asked.name, seed)
+    asked.refuse(OF_A_STEP, batch=batch, positions=positions)
+    placed = asked.on_mesh(side)
+    if isinstance(placed, Sequence):
+        return check_sequence(placed, None if shape is None else operator_of(shape), seed)
+    return check_program(asked.program(side, shape, None, None, None), asked.name, seed)
+
+
+def verify(
+    target: AnyTarget,
+    *,
+    side: Side | None = None,
+    buffered: bool = False,
+    timeout: float = 60.0,
+    batch: int | None = None,
+    positions: int | None = None,
+) -> Report:
+    """Prove a target, or refute it with the smallest counterexample.
+
+    A primitive is proved for every side of its mesh, and so is a sequence without lengths, like
+    `"K,P"`; with `side`, and for every other target, its program is proved. With `buffered` every
+    send returns at once, which is a weaker question. `timeout` is in seconds. Raises `TargetError`
+    for a target or an option that does not fit.
+
+    Examples:
+        >>> import primepar
+        >>> class Ring(primepar.Primitive):
+        ...     axes = ("r",)
+        ...     def forward(self, r, t, s):
+        ...         return dict(M=r, N=(r + t) % s)
+        ...     def home(self, tensor, r, s):
+        ...         return {"I": dict(M=r), "W": dict(N=r), "O": dict(M=r)}[tensor]
+        >>> print(primepar.verify(Ring))
+        Ring: proved for every s >= 1 (axis r)
+          coverage          proved
+          placement         proved
+          completion        proved
+          alignment         proved
+          deadlock-freedom  proved
+          races             proved
+        >>> class Skipping(Ring):
+        ...     def forward(self, r, t, s):
+        ...         return dict(M=r, N=(r + 2 * t) % s)
+        >>> report = primepar.verify(Skipping)
+        >>> report.verdict, report["coverage"].details.sides
+        ('refuted', {'s': 2})
+    """
+    asked = AskedTarget.of(target, every_length=side is None)
+    resolved = asked.target
+    if isinstance(resolved, Nesting) or (isinstance(resolved, Primitive) and side is None):
+        reason = "as what a map moves is posted at once and needs no buffer"
+        asked.refuse(reason, buffered=buffered or None)
+        asked.refuse(OF_A_STEP, batch=batch, positions=positions)
+    if isinstance(resolved, Nesting):
+        from primepar.verify.nesting.proof import verify_nesting
+
+        return verify_nesting(resolved, asked.name, timeout)
+    if isinstance(resolved, Primitive) and side is None:
+        from primepar.verify.primitive.proof import verify_primitive
+
+        return verify_primitive(resolved, asked.name, timeout)
+    from primepar.verify.program.proof import verify_program
+
+    smallest = None
+    if not isinstance(resolved, Plan | Program):
+        placed = asked.on_mesh(side)
+        smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
+    program = asked.program(side, smallest, None, batch, positions)
+    return verify_program(program, asked.name, buffered, timeout)
+
+
+def lower(
+    target: AnyTarget,
+    *,
+    side: Side | None = None,
+    shape: Shape | None = None,
+    phase: Phase | None = None,
+    batch: int | None = None,
+    positions: int | None = None,
+) -> Program:
+    """Lower a target to its program: the list of instructions of every device.
+
+    Of a plan it is the program of a whole training step. `primepar.schedule.save_program` writes
+    it. Raises `TargetError` and `ShapeError` as `check` does.
+
+    Examples:
+        >>> import primepar
+        >>> program = primepar.lower("primepar", side=2, phase="forward")
+        >>> program.ranks, len(program.programs[0])
+        (4, 12)
+        >>> from primepar.schedule.program import ISend
+        >>> [node.block for node in program.programs[0] if isinstance(node, ISend)]
+        ['I[0,0]', 'W[0,0]']
+    """
+    return AskedTarget.of(target).program(side, shape, phase, batch, positions)
+
+
+def simulate(
+    target: AnyTarget,
+    cluster: str | Path | Cluster,
+    *,
+    side: Side | None = None,
+    shape: Shape | None = None,
+    dtype: str | None = None,
+    batch: int | None = None,
+    positions: int | None = None,
+) -> Simulation:
+    """Run a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
+
+    `cluster` is a name like `"h200-8"`, a TOML file, or a cluster. A sequence needs the `shape` of
+    its operator; of a plan a training step is simulated. `dtype` is by default the first that the
+    cluster has. What blocks hold is not looked at. Raises `ClusterError` for a cluster that is too
+    small, and what `check` raises.
+
+    Examples:
+        >>> import primepar
+        >>> run = primepar.simulate("P2x2", "h200-8", shape=(4096, 4096, 4096))
+        >>> f"{1e3 * run.seconds:.2f} ms, {run.sent[0] / 2**20:g} MiB sent by a device"
+        '0.27 ms, 64 MiB sent by a device'
+    """
+    from primepar.plan.cluster import load_cluster
+    from primepar.plan.simulator.run import simulate as run_program
+    from primepar.plan.simulator.step import simulate_step
+
+    asked = AskedTarget.of(target)
+    machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+    kind = dtype or next(iter(machine.rates))
+    machine.rate(kind)
+    if isinstance(asked.target, Plan):
+        asked.refuse(OF_A_PLAN, side=side, shape=shape)
+        step = TrainingStep.of(asked.target, batch, positions)
+        return simulate_step(asked.target, step.batch, step.positions, machine, kind)
+    if shape is None and not isinstance(asked.target, Program):
+        raise ShapeError(
+            f"{asked.name}: expected the operator's shape, of which its time is, got none: write "
+            "shape=(4096, 4096, 4096)"
+        )
+    program = asked.program(side, shape, None, batch, positions)
+    return run_program(program, machine, kind)
+
+
+def plan(
+    model: str | Path | ModelConfig,
+    cluster: str | Path | Cluster,
+    devices: int,
+    batch: int = 8,
+    *,
+    dtype: str | None = None,
+    space: SpaceName = "paper",
+    alpha: float = 0.0,
+) -> SearchResult:
+    """Search the plan with the shortest training step of a model on a cluster.
+
+    `model` is a name like `"opt-6.7b"`, a `config.json`, or its sizes; `batch` counts sequences of
+    the model's context. `alpha` is seconds that a byte of device memory is worth. The result has
+    the `plan`, its predicted `seconds` and the bytes `held` by each device. Raises `ConfigError`,
+    `ClusterError` or `PlanError` for what does not fit.
+
+    Examples:
+        >>> import primepar
+        >>> from primepar.models import GPTConfig
+        >>> model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
+        >>> found = primepar.plan(model, "v100-8x4", devices=4, batch=4)
+        >>> found.plan.sequences["blocks.0.fc1"]
+        'M2,K2'
+        >>> primepar.verify(found.plan).verdict
+        'proved'
+    """
+    from primepar.models.sizes import find_model
+    from primepar.plan.cluster import load_cluster
+    from primepar.plan.search.planner import Planner
+    from primepar.plan.search.search import search
+
+    sizes = find_model(str(model)) if isinstance(model, str | Path) else model
+    machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+    return search(Planner.of(sizes, machine, devices, batch, dtype, space, alpha))

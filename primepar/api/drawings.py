@@ -1,0 +1,79 @@
+"""What is drawn of each kind of target: a space-time grid, a plan, or the timeline of a run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence as Several
+
+from msgspec.structs import replace
+
+from primepar.pictures.drawing import Drawing
+from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.space_time import SpaceTime, grid_text, space_time
+from primepar.pictures.timeline import timeline_svg
+from primepar.pictures.timeline_text import timeline_text
+from primepar.plan import Plan
+from primepar.plan.description import describe, words
+from primepar.plan.picture import plan_svg
+from primepar.schedule import Program, Sequence
+from primepar.schedule.events import Event
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+
+
+def grid_of(name: str, placed: Sequence | Program, program: Program) -> SpaceTime:
+    """The space-time grid of a program; of a sequence with its steps and its mesh coordinates."""
+    devices = _count(placed.ranks, "device")
+    if isinstance(placed, Program):
+        return space_time(program, f"{name}: {devices}")
+    places = [
+        " ".join(f"{axis}={at}" for axis, at in zip(placed.axes, coordinates, strict=True))
+        for coordinates in placed.coordinates
+    ]
+    steps = _count(placed.steps, "step")
+    title = f"{placed}: {devices}, {steps} in each phase" if str(placed) else f"{devices}, {steps}"
+    return space_time(program, title, places, placed.steps)
+
+
+def grid_drawing(grid: SpaceTime) -> Drawing:
+    """A grid as text for this terminal, and as SVG."""
+    return Drawing(grid_text(grid, _columns()), lambda: grid_svg(grid))
+
+
+def plan_drawing(plan: Plan) -> Drawing:
+    """The operators of a plan, their layouts, and what moves between them."""
+    description = describe(plan)
+    return Drawing(words(description, _columns()), lambda: plan_svg(description))
+
+
+def search_drawing(found: object) -> Drawing | None:
+    """What a search chose and its predicted cost; None for anything else."""
+    from primepar.plan.search.explain import explain
+    from primepar.plan.search.explain import words as explanation_text
+    from primepar.plan.search.result import SearchResult
+
+    if not isinstance(found, SearchResult):
+        return None
+    return Drawing(explanation_text(explain(found)), lambda: plan_svg(describe(found.plan)))
+
+
+def timeline_drawing(events: Several[Event], unit: str) -> Drawing:
+    """What every device of a run did over time."""
+    text = timeline_text(events, _columns(), unit)
+    return Drawing(text, lambda: timeline_svg(events, unit=unit))
+
+
+def in_readable_unit(events: Several[Event], seconds: float) -> tuple[list[Event], str]:
+    """Events in a unit in which the whole run is 1 or more, where there is one, and its name."""
+    unit, factor = next((each for each in _UNITS if seconds * each[1] >= 1), _UNITS[-1])
+    return [
+        replace(event, start=event.start * factor, end=event.end * factor) for event in events
+    ], unit
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
