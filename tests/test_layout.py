@@ -44,7 +44,7 @@ def test_blocks_that_lie_apart_are_put_together_in_their_order() -> None:
     strided = Layout((4, 1), (((0, 0), (2, 0)), ((1, 0), (3, 0))))
     pieces = Cells.of(strided).pieces(strided, 1, (8, 1))
     assert [piece.whole[0] for piece in pieces.values()] == [slice(2, 4), slice(6, 8)]
-    assert [piece.own[0] for piece in pieces.values()] == [slice(0, 2), slice(2, 4)]
+    assert [piece.local[0] for piece in pieces.values()] == [slice(0, 2), slice(2, 4)]
 
 
 def test_slices_that_no_device_holds_apart_are_not_cut() -> None:

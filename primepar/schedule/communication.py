@@ -50,29 +50,29 @@ def moves(program: Program) -> tuple[Move, ...]:
     """Every way in which a tensor travels in a program, in the order of its first occurrence."""
     most: dict[tuple[str, str], int] = {}
     for instructions in program.programs:
-        counts = Counter(found for node in instructions for found in _found(node))
+        counts = Counter(way for node in instructions for way in _ways(node))
         for key, count in counts.items():
             most[key] = max(most.get(key, 0), count)
     return tuple(Move(way, tensor, times) for (way, tensor), times in most.items())
 
 
-def moves_text(found: tuple[Move, ...]) -> str:
+def moves_text(kinds: tuple[Move, ...]) -> str:
     """Moves in a line, `broadcast I 6, W 6; reduce dI 3`; `nothing` where there are none."""
-    ways = dict.fromkeys(move.way for move in found)
-    each = (
-        ", ".join(f"{move.tensor} {move.times}" for move in found if move.way == way)
+    ways = dict.fromkeys(move.way for move in kinds)
+    tensors = (
+        ", ".join(f"{move.tensor} {move.times}" for move in kinds if move.way == way)
         for way in ways
     )
-    return "; ".join(f"{way} {text}" for way, text in zip(ways, each, strict=True)) or "nothing"
+    return "; ".join(f"{way} {text}" for way, text in zip(ways, tensors, strict=True)) or "nothing"
 
 
-def _found(node: Instruction) -> Iterator[tuple[str, str]]:
+def _ways(node: Instruction) -> Iterator[tuple[str, str]]:
     match node:
         case ISend(block=block) | Send(block=block):
             tensor = _tensor(block)
             yield ("travelling sum" if tensor in _OUTPUTS else "shift"), tensor
         case Group(body=body):
-            yield from (found for inner in body for found in _found(inner))
+            yield from (way for inner in body for way in _ways(inner))
         case AllToAll(blocks=blocks):
             yield _COLLECTIVES[AllToAll], _tensor(blocks[0])
         case AllGather() | AllReduce() | Broadcast() | Reduce() | ReduceScatter():

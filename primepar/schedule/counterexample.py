@@ -101,7 +101,7 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
 
 
 def kind_of(name: str, sentence: str) -> Kind:
-    """The kind of counterexample that the sentence of a property tells of."""
+    """The kind of counterexample that the sentence of a property reports."""
     return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
 
 
@@ -130,5 +130,5 @@ def plane_around(
     ))  # fmt: skip
 
 
-def _first(at: int, slices: int) -> int:
-    return max(0, min(at - WINDOW // 2, slices - WINDOW))
+def _first(cell: int, slices: int) -> int:
+    return max(0, min(cell - WINDOW // 2, slices - WINDOW))

@@ -16,7 +16,7 @@ def map_equations(primitive: Primitive) -> dict[str, str]:
 
 
 def home_equations(primitive: Primitive) -> dict[str, str]:
-    """Tensor -> where it rests, `I[r, c]`; empty for a primitive that declares no homes.
+    """Tensor -> its home, `I[r, c]`; empty for a primitive that declares no homes.
 
     A dim that is whole is written `:`, a digit that is open `*`.
     """

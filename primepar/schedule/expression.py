@@ -285,7 +285,7 @@ def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
         if part.operator == "name":
             return values[part.parts[0]]
         if id(part) not in known:
-            parts = [read(each) for each in part.parts]
+            parts = [read(operand) for operand in part.parts]
             function = where if part.operator == "where" else _OPERATORS[part.operator]
             known[id(part)] = function(*parts)
         return known[id(part)]
@@ -304,7 +304,7 @@ def nodes(node: Any) -> Iterator[_Node]:
 
 def names(node: Any) -> frozenset[str]:
     """The names that an expression depends on."""
-    return frozenset(str(each.parts[0]) for each in nodes(node) if each.operator == "name")
+    return frozenset(str(leaf.parts[0]) for leaf in nodes(node) if leaf.operator == "name")
 
 
 # Text
@@ -326,8 +326,8 @@ def _text(node: Any) -> str:
 
 
 def _within(part: Any, level: int) -> str:
-    own = _LEVELS.get(part.operator, 7) if isinstance(part, _Node) else 7
-    return f"({_text(part)})" if own < level else _text(part)
+    inner = _LEVELS.get(part.operator, 7) if isinstance(part, _Node) else 7
+    return f"({_text(part)})" if inner < level else _text(part)
 
 
 _PARSED: dict[type[ast.AST], str] = {

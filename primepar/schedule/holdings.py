@@ -1,4 +1,4 @@
-"""Which blocks of a tensor lie on which ranks, and which of the ranks is nearest to another."""
+"""Which ranks hold which blocks of a tensor, and which of the ranks is nearest to another."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def less(one: Holdings, other: Holdings) -> Holdings:
 
 def holders(holdings: Holdings) -> Holders:
     """The same by blocks."""
-    found: Holders = {}
+    ranks_of: Holders = {}
     for rank, blocks in enumerate(holdings):
         for index in blocks:
-            found.setdefault(index, set()).add(rank)
-    return found
+            ranks_of.setdefault(index, set()).add(rank)
+    return ranks_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class MeshDistance:
     def nearest(self, target: int, ranks: set[int]) -> int:
         """The rank that is fewest axes away, then the shortest way round, then in one direction.
 
-        It is looked for outwards from the target, but no longer than all ranks are compared.
+        The search goes outwards from the target. Where all ranks are far, it would visit most of
+        the mesh; so after four places for each rank, the distances of all ranks are compared.
         """
         if len(ranks) == 1:
             return next(iter(ranks))
@@ -55,8 +56,8 @@ class MeshDistance:
         return min(ranks, key=lambda rank: self._distance(self._offset(rank, target)))
 
     def _offset(self, source: int, target: int) -> Coordinates:
-        at, lengths = self.sequence.coordinates, self.sequence.axis_lengths
-        ends = zip(at[source], at[target], lengths, strict=True)
+        coordinates, lengths = self.sequence.coordinates, self.sequence.axis_lengths
+        ends = zip(coordinates[source], coordinates[target], lengths, strict=True)
         return tuple((there - here) % length for there, here, length in ends)
 
     def _distance(self, offset: Coordinates) -> tuple[int, int, Coordinates]:
@@ -76,4 +77,4 @@ class MeshDistance:
 
     @cached_property
     def _rank_at(self) -> dict[Coordinates, int]:
-        return {at: rank for rank, at in enumerate(self.sequence.coordinates)}
+        return {device: rank for rank, device in enumerate(self.sequence.coordinates)}

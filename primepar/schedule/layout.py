@@ -40,7 +40,9 @@ class Layout:
         for rank, blocks in enumerate(self.held):
             for index in blocks:
                 holders[index[dim]].add((rank, (*index[:dim], *index[dim + 1 :])))
-        inner = (Fraction(at, count) for at in range(1, count) if holders[at - 1] != holders[at])
+        inner = (
+            Fraction(cut, count) for cut in range(1, count) if holders[cut - 1] != holders[cut]
+        )
         return (Fraction(0), *inner, Fraction(1))
 
     def coarsest(self) -> Layout:
@@ -50,7 +52,7 @@ class Layout:
         ratios = tuple(zip(grid, self.grid, strict=True))
         held = (
             {
-                tuple(at * few // many for at, (few, many) in zip(index, ratios, strict=True))
+                tuple(part * few // many for part, (few, many) in zip(index, ratios, strict=True))
                 for index in blocks
             }
             for blocks in self.held
@@ -66,16 +68,16 @@ class Layout:
         counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
         return tuple(w * n // c for w, n, c in zip(whole, counts, self.grid, strict=True))
 
-    def whole_shape(self, rank: int, own: Several[int]) -> tuple[int, ...]:
-        """Shape of the tensor of which `rank` holds a part of shape `own`."""
+    def whole_shape(self, rank: int, local: Several[int]) -> tuple[int, ...]:
+        """Shape of the tensor of which `rank` holds a part of shape `local`."""
         counts = (len(self.slices(rank, dim)) for dim in range(len(self.grid)))
-        return tuple(o * c // n for o, n, c in zip(own, counts, self.grid, strict=True))
+        return tuple(o * c // n for o, n, c in zip(local, counts, self.grid, strict=True))
 
     def elements(self, rank: int, dim: int, size: int) -> tuple[range, ...]:
         """Elements of a dim of `size` that `rank` holds, slice by slice."""
         count = self.grid[dim]
         slices = self.slices(rank, dim)
-        return tuple(range(at * size // count, (at + 1) * size // count) for at in slices)
+        return tuple(range(part * size // count, (part + 1) * size // count) for part in slices)
 
     def peers_along(self, dim: int) -> tuple[tuple[int, ...], ...]:
         """Groups of ranks that together hold every slice of `dim` once, all else being equal.
@@ -86,10 +88,10 @@ class Layout:
         order = sorted(range(self.ranks), key=lambda rank: (self.slices(rank, dim), rank))
         for rank in order:
             others = tuple(self.slices(rank, d) for d in range(len(self.grid)) if d != dim)
-            own = self.slices(rank, dim)
+            slices = self.slices(rank, dim)
             replicas = lines.setdefault(others, [])
             for line in replicas:
-                if all(self.slices(member, dim) != own for member in line):
+                if all(self.slices(member, dim) != slices for member in line):
                     line.append(rank)
                     break
             else:
@@ -98,22 +100,25 @@ class Layout:
 
 
 class Piece(NamedTuple):
-    """Where a cell lies in the whole tensor, and in what a rank holds of it."""
+    """The place of a cell in the whole tensor, and in what a rank holds of it."""
 
     whole: Slices
-    own: Slices
+    local: Slices
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Elements of the cell along every dim."""
-        return tuple(along.stop - along.start for along in self.own)
+        return tuple(along.stop - along.start for along in self.local)
 
 
 @dataclass(frozen=True)
 class Cells:
     """A tensor cut along each dim at `cuts`, from 0 to 1, into segments that need not be equal.
 
-    A cell has the numbers of its segments as its index.
+    A cell has the numbers of its segments as its index. Cells are the common pieces of several
+    layouts: every device holds each of them whole or not at all, so what moves between two
+    layouts is a set of cells. A dim that one layout cuts in halves and another in thirds is cut
+    at 1/3, 1/2 and 2/3, and its four segments are 2, 1, 1 and 2 sixths of it.
     """
 
     cuts: tuple[tuple[Fraction, ...], ...]
@@ -123,12 +128,12 @@ class Cells:
         """The largest cells that every device holds whole or not at all in each of the layouts."""
         dims = range(len(layouts[0].grid))
         cuts = ({cut for layout in layouts for cut in layout.cuts(dim)} for dim in dims)
-        return cls(tuple(tuple(sorted(each)) for each in cuts))
+        return cls(tuple(tuple(sorted(places)) for places in cuts))
 
     @classmethod
     def even(cls, grid: Several[int]) -> Cells:
         """Equal cells: the blocks of a grid."""
-        return cls(tuple(tuple(Fraction(at, n) for at in range(n + 1)) for n in grid))
+        return cls(tuple(tuple(Fraction(cut, n) for cut in range(n + 1)) for n in grid))
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -151,22 +156,22 @@ class Cells:
     def count(self, cell: Index) -> int:
         """How many cells of the grid a cell is: of `parts`."""
         pairs = zip(self._lengths, cell, strict=True)
-        return prod(lengths[at] for lengths, at in pairs)
+        return prod(lengths[segment] for lengths, segment in pairs)
 
     def held(self, layout: Layout, rank: int) -> tuple[Index, ...]:
         """Cells that a rank holds."""
-        found = {cell for index in layout.held[rank] for cell in self._within(index, layout.grid)}
-        return tuple(sorted(found))
+        cells = {cell for index in layout.held[rank] for cell in self._within(index, layout.grid)}
+        return tuple(sorted(cells))
 
     def _within(self, block: Index, grid: Index) -> product[Index]:
         """Cells of a block; one that is larger holds its neighbours too, on the same devices."""
         return product(
             *(
                 range(
-                    bisect_right(cuts, Fraction(at, count)) - 1,
-                    bisect_left(cuts, Fraction(at + 1, count)),
+                    bisect_right(cuts, Fraction(part, count)) - 1,
+                    bisect_left(cuts, Fraction(part + 1, count)),
                 )
-                for cuts, at, count in zip(self.cuts, block, grid, strict=True)
+                for cuts, part, count in zip(self.cuts, block, grid, strict=True)
             )
         )
 
@@ -176,28 +181,28 @@ class Cells:
         return tuple(tuple(int(cut * size) for cut in cuts) for cuts, size in pairs)
 
     def pieces(self, layout: Layout, rank: int, shape: Several[int]) -> dict[Index, Piece]:
-        """Where the cells of a rank lie in a tensor of `shape`, and in the rank's own tensor.
+        """The places of a rank's cells in a tensor of `shape`, and in the rank's local tensor.
 
-        That is its cells put together in the order of their segments, along every dim.
+        The local tensor is its cells put together in the order of their segments, along every dim.
         """
         cells = self.held(layout, rank)
         places = [
             _places({cell[dim] for cell in cells}, bounds)
             for dim, bounds in enumerate(self.bounds(shape))
         ]
-        found = {}
+        pieces = {}
         for cell in cells:
-            pairs = [along[at] for along, at in zip(places, cell, strict=True)]
-            whole, own = (tuple(pair[side] for pair in pairs) for side in (0, 1))
-            found[cell] = Piece(whole, own)
-        return found
+            pairs = [along[segment] for along, segment in zip(places, cell, strict=True)]
+            whole, local = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+            pieces[cell] = Piece(whole, local)
+        return pieces
 
 
 def _places(segments: set[int], bounds: tuple[int, ...]) -> dict[int, tuple[slice, slice]]:
     """Segment -> its elements of the whole dim, and of the segments held put together."""
     places, end = {}, 0
-    for at in sorted(segments):
-        whole = slice(bounds[at], bounds[at + 1])
+    for segment in sorted(segments):
+        whole = slice(bounds[segment], bounds[segment + 1])
         start, end = end, end + whole.stop - whole.start
-        places[at] = whole, slice(start, end)
+        places[segment] = whole, slice(start, end)
     return places

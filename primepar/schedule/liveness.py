@@ -1,10 +1,10 @@
-"""What the lowering keeps alive, defined once: read with concrete holdings and with symbols.
+"""Liveness: which blocks the lowering keeps, defined once, for concrete holdings and for symbols.
 
-A sweep posts what its first step wants of the operands, and waits. Then every step
+A sweep posts what its first step needs of the operands, and waits. Then every step
 
 1. posts the operands of the next step, or at the last one those with which the next phase starts,
-   and the partial sums that move on: all arrive in buffers of their own, beside what is in use;
-2. multiplies, into a scratch where the sum is still on its way here;
+   and the partial sums that move on: all arrive in buffers separate from those in use;
+2. multiplies, into a scratch where the sum is still in flight to here;
 3. waits, adds the scratches to their sums, and frees the sums that have left;
 4. frees the operands that are not `kept`;
 5. sends home the sums that it has finished. A home that has a part itself and gets one other takes
@@ -14,6 +14,11 @@ After its last step the sweep frees what no later phase reads (`USED_UP`).
 
 A rule gives parts: blocks of a tensor that the map names. A reader knows the blocks of each part:
 `lowering` as sets on every rank, `verify.formulas` as digits for any device of any mesh.
+
+For example, forward of `P2x2` on device (0, 0): at t=0 it multiplies I[0,0], and I[0,1] arrives in
+a second buffer. After the product I[0,0] is freed, since the next step needs `When.NEXT`, I[0,1],
+and no more. So two blocks of I are live during step 0 and one after it. SUMMA frees the copy of a
+panel in the same way, but never the block that is at home (`When.REST`).
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ Sweep = tuple[Phase, ...]
 
 
 class When(Enum):
-    """When a device has blocks in a phase: as it rests, or with its product of a step."""
+    """When a device has blocks in a phase: all through it, or with its product of a step."""
 
     REST = auto()
     """All through the phase: at home, or kept from forward."""
@@ -59,7 +64,7 @@ AWAITED: dict[Phase, dict[str, Phase]] = {
 }
 """Before a phase: operand -> the phase that reads it next, where it is due; dO is where O ends."""
 USED_UP = (("backward", "W"), ("gradient", "I"), ("gradient", "dO"))
-"""(phase, operand): what rests of it, copies and gradients, is freed after that phase."""
+"""(phase, operand): what is left of it, copies and gradients, is freed after that phase."""
 
 
 def sweeps(shares_output_gradient: bool, phases: tuple[Phase, ...] = PHASES) -> list[Sweep]:
@@ -79,8 +84,8 @@ def kept(
 ) -> Parts:
     """What stays of an operand after a step, which is the `last` or not.
 
-    `keeps`: copies brought in forward are kept; `homes`: tensors have homes; `realigns`: blocks
-    are brought during the last step for the phase that uses the operand next.
+    `keeps`: copies that forward received are kept; `homes`: tensors have homes; `realigns`: blocks
+    are sent during the last step for the phase that uses the operand next.
     """
     rest = LivePart(When.REST, phase, tensor)
     if keeps and phase == "forward":

@@ -41,7 +41,7 @@ def lower(
     """Program of one linear operator over the mesh of `sequence`, for consecutive `phases`.
 
     With an operator its shape is written into the program, and for a training step of a single
-    primitive what its own formulas say is sent and held, where it has them. Raises `ShapeError` if
+    primitive what its own formulas give as sent and held, where it has them. Raises `ShapeError` if
     the sequence's grid does not divide it. A map that leaves a block nowhere, or a tensor in the
     wrong place, still gives a program, and the program is refuted at that place.
     """
@@ -73,7 +73,7 @@ class _Amounts(TypedDict, total=False):
 
 
 def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, ...]) -> _Amounts:
-    """What a training step should send and hold at most, where a single primitive says it."""
+    """What a training step should send and hold at most, where a single primitive has formulas."""
     amounts: _Amounts = {}
     if operator is None or phases != PHASES or len(sequence.elements) != 1:
         return amounts
@@ -82,13 +82,13 @@ def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, .
     if held is not None:
         amounts["memory"] = Bound(device=floor(held))
     if sent is not None:
-        each = sent.numerator if sent.denominator == 1 else str(sent)
-        amounts["traffic"] = (each,) * sequence.ranks
+        amount = sent.numerator if sent.denominator == 1 else str(sent)
+        amounts["traffic"] = (amount,) * sequence.ranks
     return amounts
 
 
 def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:
-    """Tensors that lie on the devices before `phase`, each where it is then due."""
+    """Tensors that the devices hold before `phase`, each where it is then due."""
     due = {tensor: movement.start(reader, tensor) for tensor, reader in AWAITED[phase].items()}
     return due if "dO" in due else {**due, "dO": movement.end("forward", "O")}
 
@@ -204,7 +204,7 @@ def _frees(holdings: Iterable[tuple[str, Holdings]]) -> Dealt:
 
 
 def _products(phase: Phase, slices: FlatSlices, arriving: set[str]) -> Iterator[Compute]:
-    """The sub-operators of one step; a sum that is still on its way here waits in a scratch."""
+    """The sub-operators of one step; a sum that is still in flight to here waits in a scratch."""
     dims = [dim for dim in DIMS if dim in slices]
     reads, writes = PRODUCTS[phase]
     for index in product(*(slices[dim] for dim in dims)):
@@ -251,9 +251,9 @@ def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
 def _blocks(movement: Movement, part: LivePart, step: int) -> Holdings:
     """The blocks of a part on every rank, `step` being the one of now."""
     if part.when is When.REST:
-        return movement.resting(part.phase, part.tensor)
-    at = {When.FIRST: 0, When.NOW: step, When.NEXT: step + 1}[part.when]
-    return movement.held(part.phase, part.tensor, at)
+        return movement.resident(part.phase, part.tensor)
+    at_step = {When.FIRST: 0, When.NOW: step, When.NEXT: step + 1}[part.when]
+    return movement.held(part.phase, part.tensor, at_step)
 
 
 def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
@@ -262,5 +262,5 @@ def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str
         return
     for phase, tensor in liveness.USED_UP:
         if phase in phases:
-            left = movement.resting(phase, tensor)
+            left = movement.resident(phase, tensor)
             yield tensor, less(left, movement.home("W")) if tensor == "W" else left

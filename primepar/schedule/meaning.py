@@ -1,8 +1,8 @@
-"""What the names in a program mean: which blocks a sub-operator takes, and where a block lies.
+"""What the names in a program mean: which blocks a sub-operator takes, and where a block is.
 
 The phases of a linear operator have fixed signatures (`PRODUCTS`); a program gives those of its
-other phases. A block lies in its tensor: in a box of elements where `tensors` tells its cuts, else
-in a box of slices.
+other phases. A block is a box of its tensor: of elements where `tensors` gives its cuts, else of
+slices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from primepar.schedule.program import Compute, Program
 from primepar.schedule.signature import Reduction, Template, Tensor
 
 Box = tuple[tuple[int, int], ...]
-"""Where a block lies: first element and end along each dim."""
+"""The place of a block: first element and end along each dim."""
 Key = tuple[int, ...]
 """Which part of an output block a sub-operator makes: the slices that are reduced over."""
 
@@ -37,7 +37,7 @@ _NAME = re.compile(r"(.+?)\[((?:\d+(?:,\d+)*)?)\]")
 
 
 class Place(NamedTuple):
-    """Where a block lies: in a box of a tensor."""
+    """The place of a block: a box of a tensor."""
 
     tensor: str
     box: Box
@@ -52,9 +52,9 @@ class Phase:
     writes: Template
     reduction: Reduction
     grid: Mapping[str, int] | None
-    """Dim -> slices; None where the program does not say."""
+    """Dim -> slices; None where the program does not define it."""
     kernel: str | None = None
-    """Which function computes it; None where the program does not say."""
+    """Which function computes it; None where the program does not define it."""
 
     @classmethod
     def linear(cls, name: str, dims: frozenset[str], grid: Mapping[str, int] | None) -> Phase:
@@ -68,7 +68,7 @@ class Phase:
 
     @cached_property
     def dims(self) -> frozenset[str]:
-        """Dims that tell sub-operators apart; any other dim of the grid counts copies."""
+        """Dims that distinguish sub-operators; any other dim of the grid counts copies."""
         return self.writes.dims.union(*(template.dims for template in self.reads))
 
     @cached_property
@@ -96,9 +96,9 @@ class Phase:
     def sub_operator(self, index: Index, key: Key) -> dict[str, int]:
         """The sub-operator that makes one part of one output block."""
         slices: dict[str, int] = {}
-        for (dim, divisor), at in zip(self.writes.entries, index, strict=True):
+        for (dim, divisor), part in zip(self.writes.entries, index, strict=True):
             if dim:
-                slices[dim] = at * divisor
+                slices[dim] = part * divisor
         for (dim, _), part in zip(self._open, key, strict=True):
             slices[dim] = slices.get(dim, 0) + part
         order = list(self.grid or (*DIMS, *sorted(self.dims)))
@@ -116,16 +116,16 @@ class Meaning:
     def phases(self) -> dict[str, Phase]:
         """Every phase that the program has a signature, a grid or a product for."""
         grid = self.program.grid or {}
-        found = {}
+        phases = {}
         for name in PHASES:
             dims = self._linear_dims(name)
             if dims is not None:
-                found[name] = Phase.linear(name, dims, grid.get(name))
+                phases[name] = Phase.linear(name, dims, grid.get(name))
         for name, signature in (self.program.phases or {}).items():
             *reads, writes = signature.templates
             reduction, kernel = signature.reduction, signature.kernel
-            found[name] = Phase(name, tuple(reads), writes, reduction, grid.get(name), kernel)
-        return found
+            phases[name] = Phase(name, tuple(reads), writes, reduction, grid.get(name), kernel)
+        return phases
 
     def _linear_dims(self, phase: str) -> frozenset[str] | None:
         """Dims of a phase of a linear operator; None where the program does not have it."""
@@ -145,8 +145,8 @@ class Meaning:
 
     def maker(self, block: str) -> Phase | None:
         """The phase that makes a block; None for data from outside or without meaning."""
-        found = self.place(block)
-        return None if found is None else self.makers.get(found.tensor)
+        place = self.place(block)
+        return None if place is None else self.makers.get(place.tensor)
 
     def real(self, tensor: str) -> str:
         """The tensor that a tensor is, cut in another way perhaps."""
@@ -154,7 +154,7 @@ class Meaning:
         return tensor if known is None else known.of or tensor
 
     def place(self, block: str) -> Place | None:
-        """Where a block lies in its tensor; None for scratch and for data without meaning.
+        """The place of a block in its tensor; None for scratch and for data without meaning.
 
         Raises `ProgramError` for a block outside the cuts of its tensor.
         """
@@ -169,7 +169,7 @@ class Meaning:
         tensor, index = match[1], tuple(map(int, re.findall(r"\d+", match[2])))
         known = (self.program.tensors or {}).get(tensor)
         if known is None:
-            box = tuple((at, at + 1) for at in index)
+            box = tuple((part, part + 1) for part in index)
             meant = tensor in self._named or parse_block(block) is not None
             return Place(tensor, box) if meant else None
         counts = [len(line) - 1 for line in known.cuts]
@@ -178,7 +178,9 @@ class Meaning:
                 f"expected blocks of {tensor} below [{','.join(map(str, counts))}], got {block}"
             )
         lines = zip(known.cuts, index, strict=True)
-        return Place(known.of or tensor, tuple((line[at], line[at + 1]) for line, at in lines))
+        return Place(
+            known.of or tensor, tuple((line[part], line[part + 1]) for line, part in lines)
+        )
 
     @cached_property
     def _named(self) -> frozenset[str]:
@@ -189,7 +191,7 @@ class Meaning:
         )
 
     def elements(self, block: str) -> int | None:
-        """Elements of a block, a scratch having those of its block; None where none can tell."""
+        """Elements of a block, a scratch having those of its block; None where not defined."""
         base = block.rstrip("'")
         place = self.place(base)
         if place is not None and base.rpartition("[")[0] in (self.program.tensors or {}):
@@ -205,7 +207,7 @@ class Meaning:
         return {d: n for slices in (self.program.grid or {}).values() for d, n in slices.items()}
 
     def block_at(self, tensor: str, box: Box) -> str:
-        """A name for a box of a tensor: that of a block that lies there, else its elements."""
+        """A name for a box of a tensor: that of its block, if there is one, else its elements."""
         for name, known in (self.program.tensors or {}).items():
             if (known.of or name) != tensor:
                 continue
@@ -217,7 +219,7 @@ class Meaning:
         return f"{tensor}[{', '.join(f'{first}:{end}' for first, end in box)}]"
 
     def index_of(self, phase: Phase, box: Box) -> Index | None:
-        """Which output block of a phase lies in a box; None where it is none or several."""
+        """Which output block of a phase a box is; None where it is none or several."""
         known = (self.program.tensors or {}).get(phase.writes.tensor)
         if len(box) != len(phase.writes.entries):
             return None
@@ -225,9 +227,10 @@ class Meaning:
 
 
 def _index(tensor: Tensor, box: Box) -> Index | None:
-    """Which block of a tensor lies in a box."""
+    """Which block of a tensor a box is."""
     if len(box) != len(tensor.cuts):
         return None
     lines = [list(pairwise(cuts)) for cuts in tensor.cuts]
-    found = [line.index(at) if at in line else -1 for line, at in zip(lines, box, strict=True)]
-    return None if -1 in found else tuple(found)
+    sides = zip(lines, box, strict=True)
+    index = [line.index(side) if side in line else -1 for line, side in sides]
+    return None if -1 in index else tuple(index)

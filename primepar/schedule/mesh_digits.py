@@ -40,14 +40,14 @@ def digits_on(
     import numpy as np
 
     axes = zip(*(device for device, _ in places), strict=True)
-    values = {axis: np.array(at) for axis, at in zip(primitive.axis_sides, axes, strict=True)}
+    values = {axis: np.array(along) for axis, along in zip(primitive.axis_sides, axes, strict=True)}
     values["t"] = np.array([step for _, step in places])
     columns: list[list[SliceIndex]] = []
     for dim, index in traced.items():
         digits = []
         for digit in index:
-            found = digit if digit is ANY else _evaluated(primitive, sides, what, digit, values)
-            column: list[Any] = np.broadcast_to(np.asarray(found), len(places)).tolist()
+            value = digit if digit is ANY else _evaluated(primitive, sides, what, digit, values)
+            column: list[Any] = np.broadcast_to(np.asarray(value), len(places)).tolist()
             _check(primitive, sides, f"{what}: expected a slice index of {dim}", column, places)
             digits.append(column)
         columns.append(list(zip(*digits, strict=True)))
@@ -75,9 +75,10 @@ def _check(
         if digit is ANY or 0 <= digit < MOST_SLICES:
             continue
         axes = zip(primitive.axis_sides, device, strict=True)
-        at = [f"{axis}={value}" for axis, value in axes] + ([] if step is None else [f"t={step}"])
+        place = [f"{axis}={value}" for axis, value in axes]
+        place += [] if step is None else [f"t={step}"]
         bound = f"below {MOST_SLICES}" if digit >= MOST_SLICES else "that is 0 or more"
         raise PrimitiveError(
             f"{type(primitive).__name__}.{what} {bound}, got {digit!r} at "
-            f"{', '.join(at) or 'the device'}, sides {sides}: wrap it with % of the side"
+            f"{', '.join(place) or 'the device'}, sides {sides}: wrap it with % of the side"
         )

@@ -4,6 +4,11 @@ An operand block needed at step t + 1 is still here, or a peer held it at step t
 step t computes. Blocks kept for a later phase that starts elsewhere make one realigning hop during
 the last step. An output block that leaves a device is a partial sum: it hops while the next step
 computes. Output blocks that end on several devices are reduced over them.
+
+For example, device (0, 0) of `P2x2` needs I[0,0] at step 0 of forward and I[0,1] at step 1. It does
+not hold I[0,1] at step 0, and device (0, 1) does: so I[0,1] hops from there while step 0 computes.
+Its output block is O[0,0] at both steps, so O does not move. In the column method (`K=d`) every
+device ends backward with its term of the whole dI: the sum is spread over all, an all-reduce.
 """
 
 from __future__ import annotations
@@ -61,7 +66,7 @@ class Return:
 class PhaseMovement:
     """Everything that moves in one phase, per step.
 
-    `prologue` brings what step 0 needs from its home. `operands[t]` hops during step t and is
+    `prologue` sends what step 0 needs from its home. `operands[t]` hops during step t and is
     here for step t + 1, or for the next phase. `partials[t]` was summed before step t, hops
     during it, and is added to after it. `returns[t]` is finished by step t and goes home.
     """
@@ -74,7 +79,7 @@ class PhaseMovement:
     @property
     def reductions(self) -> tuple[Return, ...]:
         """Sums that are spread over several ranks when they are finished."""
-        return tuple(each for step in self.returns for each in step if len(each.ranks) > 1)
+        return tuple(total for totals in self.returns for total in totals if len(total.ranks) > 1)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Movement:
         return {phase: _PhaseMap(self.sequence, phase) for phase in PRODUCTS}
 
     def home(self, tensor: str) -> Holdings:
-        """Blocks of `tensor` that rest on every rank; none where the sequence declares no homes."""
+        """Resident blocks of `tensor` on every rank; none where the sequence declares no homes."""
         return self._homes[tensor.removeprefix("d")]
 
     @cached_property
@@ -119,14 +124,14 @@ class Movement:
     def _at_home(self) -> dict[str, Holders]:
         return {tensor: holders(home) for tensor, home in self._homes.items()}
 
-    def resting(self, phase: Phase, tensor: str) -> Holdings:
-        """Blocks that lie on every rank all through `phase`: at home, or kept from forward."""
+    def resident(self, phase: Phase, tensor: str) -> Holdings:
+        """Blocks that every rank holds all through `phase`: at home, or kept from forward."""
         kept = phase != "forward" and tensor in self._kept
         return self._kept[tensor] if kept else self.home(tensor)
 
     @cached_property
     def _kept(self) -> dict[str, Holdings]:
-        """Tensor -> what lies on every rank once forward has kept all that it was brought."""
+        """Tensor -> what every rank holds once forward has kept all that it received."""
         held = self._maps["forward"].held
         return {
             tensor: [
@@ -138,7 +143,7 @@ class Movement:
 
     @cached_property
     def shares_output_gradient(self) -> bool:
-        """Whether backward and gradient run as one sweep, as both want the same dO at every step.
+        """Whether backward and gradient run as one sweep, as both need the same dO at every step.
 
         Only where tensors have homes and dO leaves its own: then it moves once for both.
         """
@@ -147,23 +152,25 @@ class Movement:
         backward, gradient = (self._maps[phase].held["dO"] for phase in ("backward", "gradient"))
         home = self.home("dO")
         return backward == gradient and any(
-            not want <= own for at in backward for want, own in zip(at, home, strict=True)
+            not needed <= resident
+            for step in backward
+            for needed, resident in zip(step, home, strict=True)
         )
 
     def start(self, phase: Phase, tensor: str) -> Holdings:
-        """Where an operand must lie before `phase`: at rest, or where its first step wants it."""
+        """Where an operand must be before `phase`: resident, or where its first step needs it."""
         if self.sequence.has_homes:
-            return self.resting(phase, tensor)
+            return self.resident(phase, tensor)
         return self.held(phase, tensor, 0)
 
     def end(self, phase: Phase, tensor: str) -> Holdings:
-        """Where `tensor` lies after `phase`: at home; a sum, where its last product joined it."""
+        """Where `tensor` is after `phase`: at home; a sum, where its last product joined it."""
         if self.sequence.has_homes:
             return self.home(tensor)
         if tensor != PRODUCTS[phase].writes:
             return self.held(phase, tensor, self.sequence.steps - 1)
         left: list[set[Index]] = [set() for _ in range(self.sequence.ranks)]
-        for finished in (each for step in self.moved(phase).returns for each in step):
+        for finished in (total for totals in self.moved(phase).returns for total in totals):
             for rank in finished.homes:
                 left[rank].add(finished.index)
         return [frozenset(blocks) for blocks in left]
@@ -193,12 +200,12 @@ class Movement:
     def _prologue(self, phase: Phase, tensor: str) -> list[Hop]:
         if not self.sequence.has_homes:
             return []
-        return self._hops(tensor, self.resting(phase, tensor), self.held(phase, tensor, 0))
+        return self._hops(tensor, self.resident(phase, tensor), self.held(phase, tensor, 0))
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
         here = self.held(phase, tensor, t)
         if t + 1 < self.sequence.steps:
-            here = both(here, self.resting(phase, tensor))
+            here = both(here, self.resident(phase, tensor))
             return self._hops(tensor, here, self.held(phase, tensor, t + 1))
         following = NEXT_USE.get((phase, tensor))
         if following is None or self.sequence.has_homes:
@@ -209,7 +216,7 @@ class Movement:
         return hops if len(hops) == missing else []
 
     def _hops(self, tensor: str, here: Holdings, needed: Holdings) -> list[Hop]:
-        """A hop for every missing block that somebody holds: a peer that works on it, else home."""
+        """A hop for every missing block that some device holds: one that works on it, else home."""
         missing = less(needed, here)
         if not any(missing):
             return []
@@ -234,18 +241,20 @@ class Movement:
             for blocks in self.held(phase, tensor, t)
             for index in blocks
         }
-        at: dict[Index, set[int]] = {}
+        ranks_of: dict[Index, set[int]] = {}
         partials, returns = [], []
         for t in range(steps):
             now = self.held(phase, tensor, t)
-            partials.append(self._partial_hops(tensor, at, now, home))
+            partials.append(self._partial_hops(tensor, ranks_of, now, home))
             for hop in partials[-1]:
-                at[hop.index].discard(hop.source)
+                ranks_of[hop.index].discard(hop.source)
             for rank, blocks in enumerate(now):
                 for index in blocks:
-                    at.setdefault(index, set()).add(rank)
-            finished = sorted(index for index in at if last[index] == t)
-            returns.append(tuple(self._return(tensor, index, at.pop(index)) for index in finished))
+                    ranks_of.setdefault(index, set()).add(rank)
+            finished = sorted(index for index in ranks_of if last[index] == t)
+            returns.append(
+                tuple(self._return(tensor, index, ranks_of.pop(index)) for index in finished)
+            )
         return tuple(partials), tuple(returns)
 
     def _return(self, tensor: str, index: Index, ranks: set[int]) -> Return:
@@ -257,17 +266,17 @@ class Movement:
         return Return(tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items()))
 
     def _partial_hops(
-        self, tensor: str, at: dict[Index, set[int]], now: Holdings, home: Holdings
+        self, tensor: str, ranks_of: dict[Index, set[int]], now: Holdings, home: Holdings
     ) -> tuple[Hop, ...]:
-        """Partial sums that move on before a step; one that lies at its home stays there."""
+        """Partial sums that move on before a step; one that is at its home stays there."""
         leaving = {
             index: {r for r in ranks if index not in now[r] and index not in home[r]}
-            for index, ranks in at.items()
+            for index, ranks in ranks_of.items()
         }
         hops: list[Hop] = []
         for target, blocks in enumerate(now):
             for index in sorted(blocks):
-                if leaving.get(index) and target not in at[index]:
+                if leaving.get(index) and target not in ranks_of[index]:
                     source = self._mesh.nearest(target, leaving[index])
                     leaving[index].discard(source)
                     hops.append(Hop(tensor, index, source, target))
@@ -291,6 +300,8 @@ class _PhaseMap:
         """Tensor -> its blocks, for every step."""
         reads, writes = PRODUCTS[self.phase]
         return {
-            tensor: [[frozenset(blocks_of(tensor, own)) for own in at] for at in self.slices]
+            tensor: [
+                [frozenset(blocks_of(tensor, slices)) for slices in step] for step in self.slices
+            ]
             for tensor in (*reads, writes)
         }

@@ -1,4 +1,12 @@
-"""Sequences without lengths: primitives one inside the other, for every length of every side."""
+"""Sequences without lengths: primitives one inside the other, for every length of every side.
+
+A nested device is a tuple of devices, one of each member. A nested step is a tuple of steps, of
+which the innermost is fast, and a nested block is a tuple of blocks. So what holds for each member
+holds for the tuple, with one addition: an inner member begins its steps again at each step of an
+outer one. For example, in `P,P` with sides 2 the steps are (0, 0), (0, 1), (1, 0), (1, 1). From
+(0, 1) to (1, 0) the inner P goes from its last step to its first, and its blocks must be there
+again.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +25,14 @@ Sides = tuple[int, ...]
 def as_member(primitive: Primitive, *, homes: bool) -> Primitive:
     """The primitive as a sequence reads it: without formulas, and with homes if others have some.
 
-    Where it declares none, I and W rest where forward starts with them, and O where it ends.
+    Where it declares none, I and W stay where forward starts with them, and O where it ends.
     """
     kind = type(primitive)
-    own: dict[str, Any] = {"sent": Primitive.sent, "held": Primitive.held}
+    members: dict[str, Any] = {"sent": Primitive.sent, "held": Primitive.held}
     if homes and primitive.home is None:
-        own["home"] = _at_first_use
+        members["home"] = _at_first_use
     member = copy(primitive)
-    member.__class__ = type(kind.__name__, (kind,), own)
+    member.__class__ = type(kind.__name__, (kind,), members)
     return member
 
 
@@ -39,7 +47,7 @@ def _at_first_use(primitive: Primitive, tensor: str, *args: Any) -> Slices:
 class Nesting:
     """Primitives in order, outermost first, each on a mesh of any size.
 
-    `names` is how each is told in messages.
+    `names` is how messages name each.
     """
 
     members: tuple[Primitive, ...]
@@ -56,7 +64,7 @@ class Nesting:
 
     @property
     def has_homes(self) -> bool:
-        """Whether tensors return to declared homes, or rest where a phase leaves them."""
+        """Whether tensors return to declared homes, or stay where a phase leaves them."""
         return any(member.home is not None for member in self.members)
 
     @cached_property
@@ -68,7 +76,7 @@ class Nesting:
     def turns(self) -> tuple[bool, ...]:
         """Whether each member begins its steps again: if one outside of it has several.
 
-        With resident layouts nothing depends on it: what a step needs rests on some device.
+        With resident layouts nothing depends on it: what a step needs is resident on some device.
         """
         several = [str(maps_of(member).steps) != "1" for member in self.members]
         return tuple(
@@ -92,9 +100,9 @@ class Nesting:
             for side in member.axis_sides.values():
                 along.setdefault(names[side], []).append(next(axes))
         several = len(along) > 1
-        told = [", ".join(some) + f": {side}" * several for side, some in along.items()]
+        listed = [", ".join(some) + f": {side}" * several for side, some in along.items()]
         word = "axis" if len(self._axes) == 1 else "axes"
-        return f"every {', '.join(self.side_names)} >= 1 ({word} {'; '.join(told)})"
+        return f"every {', '.join(self.side_names)} >= 1 ({word} {'; '.join(listed)})"
 
     @property
     def _axes(self) -> tuple[str, ...]:

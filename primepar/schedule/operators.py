@@ -39,7 +39,7 @@ PRODUCTS: dict[Phase, Product] = {
 }
 
 HOMES = ("I", "W", "O")
-"""Tensors with a resident layout; a gradient rests with its tensor."""
+"""Tensors with a resident layout; a gradient has the layout of its tensor."""
 
 _TENSOR_DIMS: dict[str, tuple[Dim, ...]] = {
     "I": ("B", "M", "N"),
@@ -84,7 +84,7 @@ class Linear:
         )
 
     def check_divides(self, grid: Mapping[Dim, int]) -> None:
-        """Raise `ShapeError`, saying how to pad, if the grid does not divide the shape."""
+        """Raise `ShapeError`, with how to pad, if the grid does not divide the shape."""
         for dim, slices in grid.items():
             size = self.size(dim)
             if size < 1 or size % slices:
@@ -115,7 +115,7 @@ def scratch_name(block: str) -> str:
 
 @dataclass(frozen=True)
 class BlockName:
-    """A block name taken apart; `scratch` tells a product that has not joined its sum yet."""
+    """A block name taken apart; `scratch` marks a product that has not joined its sum yet."""
 
     tensor: str
     index: Index

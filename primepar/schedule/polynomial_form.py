@@ -70,7 +70,7 @@ class Form:
         """The same with a form instead of a name."""
         total = Form({})
         for term, factor in self.terms.items():
-            part = Form({tuple(each for each in term if each != name): factor})
+            part = Form({tuple(other for other in term if other != name): factor})
             for _ in range(term.count(name)):
                 part = part.times(value)
             total = total.plus(part)

@@ -84,9 +84,9 @@ class Primitive:
 
     home: Callable[..., Slices] | None = None
     """Optional method `home(self, tensor, *coordinates, *sides)` for the tensors I, W and O: where
-    each rests between phases. Without it a tensor rests where its last step left it."""
+    each is resident between phases. Without it a tensor stays where its last step left it."""
     keeps: tuple[str, ...] = ()
-    """Operands whose copies, brought in forward, are kept for the later phases."""
+    """Operands whose copies, received in forward, are kept for the later phases."""
 
     def sent(self, *args: Any, **kwargs: Any) -> Value | None:
         """Elements that leave each device in one training step of a linear operator, if known.
@@ -97,7 +97,7 @@ class Primitive:
         return None
 
     def held(self, *args: Any, **kwargs: Any) -> Value | None:
-        """Elements that are alive at once on a device in one training step, at most, if known.
+        """Elements that are live at once on a device in one training step, at most, if known.
 
         Takes and gives what `sent` does; `largest` gives the largest of several amounts.
         """

@@ -3,13 +3,13 @@
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
                    phases?, tensors?, memory?, traffic? }
     programs   = [ [ instruction ... ]  per rank ]
-    initial    = [ [ block ... ]  per rank ]      what lies where before the first instruction
-    final      = [ [ block ... ]  per rank ]      what must lie where, finished, after the last one
+    initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
+    final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
-    phases     = { phase: { reads, writes, reduction? } }      beside those of a linear operator
-    tensors    = { tensor: { cuts, of? } }        where its blocks lie in it, in elements
-    memory     = { device?, host? }               elements that may be alive at once on a rank
+    phases     = { phase: { reads, writes, reduction? } }      in addition to the linear ones
+    tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
+    memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
     compute    = reads, accumulates, phase?, sub_operator?     without a sub-operator: add the reads
@@ -33,7 +33,7 @@
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names; `phases` and `tensors` give other names a
-meaning; any other is data without one. `primepar.schedule.meaning` tells what names mean.
+meaning; any other is data without one. `primepar.schedule.meaning` defines what names mean.
 Messages match in order per (source, destination, communicator): a tag is a claim that is checked.
 """
 
@@ -57,7 +57,7 @@ from primepar.schedule.signature import (
 )
 
 MOST_SUB_OPERATORS = 1_000_000
-"""Of one phase; a grid beyond is a mistake, and not worth walking through."""
+"""Of one phase; a grid beyond is a mistake, and not worth enumerating."""
 Block = Name
 Rank = Natural
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -141,7 +141,7 @@ class _Collective(Node, frozen=True):
         self._check_names()
 
     def _check_names(self) -> None:
-        """Of what it writes no name may stand twice: the later data would replace the earlier."""
+        """Of what it writes no name may occur twice: the later data would replace the earlier."""
         field = {"all_gather": "blocks", "all_to_all": "into"}.get(str(self.__struct_config__.tag))
         names = getattr(self, field) if field else ()
         if len(set(names)) < len(names):
@@ -213,7 +213,7 @@ class Free(Node, frozen=True, tag="free"):
 
 
 class Fetch(Node, frozen=True, tag="fetch"):
-    """Bring a block from host to device memory."""
+    """Copy a block from host to device memory."""
 
     block: Block
 
@@ -314,7 +314,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 raise ValueError(f"expected ranks below {self.ranks}, got {named}")
 
     def _check_sub_operator(self, node: Compute, dims: dict[str, frozenset[str]]) -> None:
-        """`dims` names the dims of every phase; without a grid its first product tells them."""
+        """`dims` names the dims of every phase; without a grid its first product defines them."""
         phase, slices = str(node.phase), node.sub_operator or {}
         if phase not in (*PHASES, *dims):
             raise ValueError(
@@ -341,5 +341,5 @@ def named_ranks(instruction: Instruction) -> tuple[int, ...]:
 
 
 def schema() -> dict[str, object]:
-    """JSON Schema of the program format; shipped as `program.schema.json` beside this file."""
+    """JSON Schema of the program format; shipped as `program.schema.json` in this folder."""
     return msgspec.json.schema(Program)

@@ -44,8 +44,8 @@ def _named(node: Instruction) -> Iterator[str]:
 
 
 def _sub_operator(meaning: Meaning, phase: str, slices: dict[str, int], where: str) -> None:
-    found = meaning.phases[phase]
-    _place(meaning, (template.block(slices) for template in (*found.reads, found.writes)), where)
+    known = meaning.phases[phase]
+    _place(meaning, (template.block(slices) for template in (*known.reads, known.writes)), where)
 
 
 def _place(meaning: Meaning, blocks: Iterator[str] | tuple[str, ...], where: str) -> None:

@@ -38,7 +38,7 @@ _OPS = (
 
 
 def load_program(path: Path) -> Program:
-    """Read a program file. Raises `ProgramError` naming the JSON path and the mend."""
+    """Read a program file. Raises `ProgramError` naming the JSON path and the fix."""
     try:
         program = msgspec.json.decode(text := read_bytes(path), type=Program)
         check_blocks(program)
@@ -47,13 +47,13 @@ def load_program(path: Path) -> Program:
     except RecursionError:
         raise ProgramError(f"{path}: expected a program, got JSON nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProgramError(f"{path}: {_mend(str(error), text)}") from None
+        raise ProgramError(f"{path}: {_advice(str(error), text)}") from None
     except ProgramError as error:
         raise ProgramError(f"{path}: {error}") from None
     return program
 
 
-def _mend(message: str, text: bytes) -> str:
+def _advice(message: str, text: bytes) -> str:
     """msgspec's message with what to write instead, where that is not in it already."""
     message = " ".join(message.split())
     if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):

@@ -30,7 +30,7 @@ from primepar.schedule.program import (
 
 
 def gives(collective: Collective, rank: int) -> tuple[str, ...]:
-    """Names of the blocks that a member brings."""
+    """Names of the blocks that a member sends."""
     match collective:
         case Barrier():
             return ()
@@ -103,7 +103,7 @@ def frees(instruction: Instruction) -> tuple[str, ...]:
 
 
 def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies on every device before the program: told, or what is used before it is written."""
+    """What every device holds before the program: `initial`, or what it uses before a write."""
     if program.initial is not None:
         return program.initial
     return tuple(_used_first(program, rank) for rank in range(program.ranks))
@@ -119,7 +119,7 @@ def _used_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What lies in every host memory before the program: nothing where `initial` is told.
+    """What every host memory holds before the program: nothing where `initial` is given.
 
     Else a block whose first instruction on this rank fetches it.
     """
@@ -139,14 +139,14 @@ def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
-    """Most elements alive at once on a rank, buffers of posted receives included."""
-    alive = {block: elements(block) for block in initial_blocks(program)[rank]}
-    most = now = sum(alive.values())
+    """Most elements live at once on a rank, buffers of posted receives included."""
+    live = {block: elements(block) for block in initial_blocks(program)[rank]}
+    most = now = sum(live.values())
     for node in program.programs[rank]:
-        now -= sum(alive.pop(block, 0) for block in frees(node))
+        now -= sum(live.pop(block, 0) for block in frees(node))
         for block in writes(node, rank):
-            if block not in alive:
-                alive[block] = elements(block)
-                now += alive[block]
+            if block not in live:
+                live[block] = elements(block)
+                now += live[block]
         most = max(most, now)
     return most

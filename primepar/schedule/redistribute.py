@@ -67,10 +67,10 @@ def sent(source: Layout, target: Layout) -> tuple[Fraction, ...]:
     """What every device sends in a redistribution, as a part of the tensor."""
     if source == target:
         return (Fraction(0),) * source.ranks
-    cells, found = Cells.of(source, target), [0] * source.ranks
+    cells, sent_cells = Cells.of(source, target), [0] * source.ranks
     for rank, _, cell in _hops(cells, _held(cells, source), _held(cells, target)):
-        found[rank] += cells.count(cell)
-    return tuple(Fraction(count, cells.parts) for count in found)
+        sent_cells[rank] += cells.count(cell)
+    return tuple(Fraction(count, cells.parts) for count in sent_cells)
 
 
 def _held(cells: Cells, layout: Layout) -> Held:
@@ -93,7 +93,7 @@ def _hops(cells: Cells, here: Held, needed: Held) -> list[Hop]:
     for rank, blocks in enumerate(here):
         for index in blocks:
             holders.setdefault(index, []).append(rank)
-    missing = sorted(_missing(here, needed), key=lambda each: cells.count(each[1]), reverse=True)
+    missing = sorted(_missing(here, needed), key=lambda pair: cells.count(pair[1]), reverse=True)
     sent = [0] * len(here)
     hops = []
     for target, index in missing:

@@ -83,15 +83,16 @@ class Element:
     @cached_property
     def digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
         """Digits of every dim at each (phase, device, step)."""
-        found: dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]] = {}
+        digits: dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]] = {}
         maps, places = maps_of(self.primitive), list(product(self.devices, range(self.steps)))
         known: dict[int, list[dict[str, SliceIndex]]] = {}
         for phase in PHASES:
             traced = maps.phases[phase]
             if id(traced) not in known:
                 known[id(traced)] = digits_on(self.primitive, self.sides, phase, traced, places)
-            found.update(zip(((phase, *place) for place in places), known[id(traced)], strict=True))
-        return found
+            keys = ((phase, *place) for place in places)
+            digits.update(zip(keys, known[id(traced)], strict=True))
+        return digits
 
     @cached_property
     def home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
@@ -103,13 +104,14 @@ class Element:
                 for tensor, step in (("I", 0), ("W", 0), ("O", self.steps - 1))
                 for device in self.devices
             }
-        found: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
+        by_device: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
         places = [(device, None) for device in self.devices]
         for tensor, traced in homes.items():
             what = f"home of {tensor}"
             digits = digits_on(self.primitive, self.sides, what, traced, places)
-            found.update(zip(((tensor, device) for device in self.devices), digits, strict=True))
-        return found
+            keys = ((tensor, device) for device in self.devices)
+            by_device.update(zip(keys, digits, strict=True))
+        return by_device
 
     @cached_property
     def radices(self) -> dict[str, Index]:
@@ -141,7 +143,7 @@ class Element:
         return {dim: prod(radices) for dim, radices in self.radices.items()}
 
     def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
-        """Flat slices of `dim` of the block of `tensor` that rests on a device."""
+        """Flat slices of `dim` of the resident block of `tensor` on a device."""
         return self._whole(self.home_digits[tensor, device], dim)
 
     def sent(self, operator: Linear) -> Fraction | None:
@@ -149,7 +151,7 @@ class Element:
         return self._amount("sent", operator)
 
     def held(self, operator: Linear) -> Fraction | None:
-        """Elements alive at once on a device at most, by the primitive's own formula."""
+        """Elements live at once on a device at most, by the primitive's own formula."""
         return self._amount("held", operator)
 
     def _amount(self, method: str, operator: Linear) -> Fraction | None:
@@ -257,13 +259,13 @@ class Sequence:
 
     def place(self, rank: int) -> str:
         """How messages name a device, `device 2 (r=1, c=0)`."""
-        at = zip(self.axes, self.coordinates[rank], strict=True)
-        inside = ", ".join(f"{axis}={value}" for axis, value in at)
+        axes = zip(self.axes, self.coordinates[rank], strict=True)
+        inside = ", ".join(f"{axis}={value}" for axis, value in axes)
         return f"device {rank} ({inside})" if inside else f"device {rank}"
 
     @property
     def has_homes(self) -> bool:
-        """Whether tensors return to declared homes, or rest where a phase leaves them."""
+        """Whether tensors return to declared homes, or stay where a phase leaves them."""
         return any(element.primitive.home is not None for element in self.elements)
 
     @property
@@ -276,7 +278,7 @@ class Sequence:
         parts = list(self._split(rank, step))
         return {
             dim: self._compose(
-                dim, [element.slices(phase, device, own, dim) for element, device, own in parts]
+                dim, [element.slices(phase, device, inner, dim) for element, device, inner in parts]
             )
             for dim in self.grid
         }
@@ -284,9 +286,9 @@ class Sequence:
     def _compose(self, dim: Dim, parts: list[tuple[int, ...]]) -> tuple[int, ...]:
         """Each element's slices cut by the next element's."""
         flat: tuple[int, ...] = (0,)
-        for element, own in zip(self.elements, parts, strict=True):
+        for element, slices in zip(self.elements, parts, strict=True):
             radix = element.counts.get(dim, 1)
-            flat = tuple(outer * radix + inner for outer in flat for inner in own)
+            flat = tuple(outer * radix + inner for outer in flat for inner in slices)
         return flat
 
     def _split(self, rank: int, step: int) -> Iterator[tuple[Element, Coordinates, int]]:
@@ -300,7 +302,7 @@ class Sequence:
             yield element, element.devices[device], inner_step
 
     def home(self, tensor: str, rank: int) -> tuple[Index, ...]:
-        """Blocks of `tensor` that rest on `rank`; a gradient rests with its tensor."""
+        """Resident blocks of `tensor` on `rank`; a gradient has the home of its tensor."""
         base = tensor.removeprefix("d")
         parts = list(self._split(rank, 0))
         slices = [

@@ -1,4 +1,4 @@
-"""What a program may say about its names: signatures of phases, cuts of tensors, bounds."""
+"""What a program may define about its names: signatures of phases, cuts of tensors, bounds."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Take a template apart. Raises `ValueError` saying what is expected."""
+        """Take a template apart. Raises `ValueError` with what is expected."""
         match = _TEMPLATE.fullmatch(text)
         entries = [_ENTRY.fullmatch(part) for part in match[2].split(",")] if match else []
-        found = tuple(
+        parsed = tuple(
             ("", int(entry[3])) if entry[3] else (entry[1], int(entry[2] or 1))
             for entry in entries
             if entry is not None
         )
-        if match is None or len(found) != len(entries):
+        if match is None or len(parsed) != len(entries):
             raise ValueError(f"expected a block name over dims, such as 'I[M,N]', got {text!r}")
-        return cls(match[1], found)
+        return cls(match[1], parsed)
 
     @property
     def dims(self) -> frozenset[str]:
@@ -106,7 +106,7 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     @cached_property
     def dims(self) -> frozenset[str]:
-        """Dims that tell sub-operators apart."""
+        """Dims that distinguish sub-operators."""
         return frozenset().union(*(template.dims for template in self.templates))
 
     def check(self, phase: str, slices: Mapping[str, int]) -> None:
@@ -124,7 +124,7 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the blocks of a tensor lie: `cuts[dim][i]` is the first element of slice `i`.
+    """The offsets of the blocks of a tensor: `cuts[dim][i]` is the first element of slice `i`.
 
     The last entry of each dim is the tensor's size. `of` names the tensor that this is, cut in
     another way. A `wide` tensor, of sums and statistics, is held in float32 where the model is in
@@ -145,7 +145,7 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Elements that may be alive at once on each rank, in device and in host memory."""
+    """Elements that may be live at once on each rank, in device and in host memory."""
 
     device: Natural | None = None
     host: Natural | None = None

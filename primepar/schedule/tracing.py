@@ -112,14 +112,14 @@ def _check_names(primitive: Primitive) -> None:
     `at_r` is what a proof calls another device's r, and `in_M0` a slice.
     """
     names = ("t", *primitive.side_names, *primitive.axis_sides)
-    for place, each in enumerate(names):
+    for place, text in enumerate(names):
         advice = ""
-        if each in names[:place]:
-            advice = f"{each!r} twice: each axis, each side and the step t need a name of their own"
-        elif each in primitive.side_names and each in _SIZE_NAMES:
-            advice = f"{each!r} for a side: formulas call a size so"
-        elif not each.isidentifier() or iskeyword(each) or each.startswith(("at_", "in_")):
-            advice = f"{each!r}: take a letter or a word that does not begin with at_ or in_"
+        if text in names[:place]:
+            advice = f"{text!r} twice: each axis, each side and the step t need a name of their own"
+        elif text in primitive.side_names and text in _SIZE_NAMES:
+            advice = f"{text!r} for a side: formulas call a size so"
+        elif not text.isidentifier() or iskeyword(text) or text.startswith(("at_", "in_")):
+            advice = f"{text!r}: take a letter or a word that does not begin with at_ or in_"
         if advice:
             raise PrimitiveError(
                 f"{type(primitive).__name__}.axes: expected names of axes and sides, got {advice}"
@@ -168,9 +168,9 @@ def _called(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
 
 def _place(error: BaseException) -> str:
     """File and line of the user's code where an error arose, `mine.py:7: `."""
-    own = str(Path(__file__).parent)
+    package = str(Path(__file__).parent)
     frames = extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if not frame.filename.startswith(own)]
+    lines = [frame for frame in frames if not frame.filename.startswith(package)]
     return f"{lines[-1].filename}:{lines[-1].lineno}: " if lines else ""
 
 
@@ -189,10 +189,10 @@ def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
                 f"{label}: expected dims out of {', '.join(DIMS)}, got {dim!r}: "
                 "leave out a dim that is not split"
             )
-    found = {dim: _named(index) for dim, index in slices.items()}
+    named = {dim: _named(index) for dim, index in slices.items()}
     return {
         dim: tuple(digit if digit is ANY else _number(primitive, method, digit) for digit in index)
-        for dim, index in found.items()
+        for dim, index in named.items()
         if index
     }
 
@@ -247,12 +247,12 @@ class _Call:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of `~` on a bool, Python 3.12
             given = _called(primitive, self.method, self.arguments)
-        found = _plain(given)
-        if found != expected:
-            place = ", ".join(f"{axis}={at}" for axis, at in self.values.items())
+        plain = _plain(given)
+        if plain != expected:
+            place = ", ".join(f"{axis}={value}" for axis, value in self.values.items())
             raise PrimitiveError(
                 f"{type(primitive).__name__}.{self.method}: expected a function of its arguments "
-                f"alone, got {found} for integers and {expected} for symbols at {place}: "
+                f"alone, got {plain} for integers and {expected} for symbols at {place}: "
                 "use no types, no state and no chance"
             )
 

@@ -1,9 +1,9 @@
 """Which instructions carry a set of hops or returns: messages, or the collective that they make.
 
-A block that one rank sends to one other is a message. One that goes to several is a broadcast;
-where the members of a group all send as many blocks to all others, that is an all-gather, unless
-one of them multiplies its block meanwhile. Partial sums of a group whose members are each home to
-as many of them are a reduce-scatter.
+A block that one rank sends to one other is a message. One that goes to several is a broadcast.
+Where the members of a group all send the same number of blocks to all others, that is an
+all-gather, unless one of them multiplies its block meanwhile. Partial sums of a group whose members
+are each home to the same number of them are a reduce-scatter.
 
 A set is walked once for all ranks: every instruction comes with the rank that it is dealt to, and
 the instructions of one rank come in the order in which it has them.
@@ -79,18 +79,20 @@ def split(hops: tuple[Hop, ...], is_read: Callable[[Hop], bool]) -> tuple[list[H
 def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]:
     """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
     groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
-    busy = {each.group for each in spread if each.is_read}
-    for each in spread:
-        groups.setdefault(each.group, {}).setdefault(each.source, []).append(each.block)
+    busy = {way.group for way in spread if way.is_read}
+    for way in spread:
+        groups.setdefault(way.group, {}).setdefault(way.source, []).append(way.block)
     for group, by_source in groups.items():
         counts = {len(blocks) for blocks in by_source.values()}
         if set(by_source) == set(group) and len(counts) == 1 and group not in busy:
             for blocks in zip(*(by_source[member] for member in group), strict=True):
                 request = f"{label}* {blocks[0]}"
-                for rank, own in zip(group, blocks, strict=True):
-                    yield rank, AllGather(group, block=own, blocks=blocks, request=request)
+                for rank, block in zip(group, blocks, strict=True):
+                    yield rank, AllGather(group, block=block, blocks=blocks, request=request)
         else:
-            for source, block in [(s, block) for s, own in by_source.items() for block in own]:
+            for source, block in [
+                (source, block) for source, blocks in by_source.items() for block in blocks
+            ]:
                 call = Broadcast(group, block=block, root=source, request=f"{label}* {block}")
                 yield from ((rank, call) for rank in group)
 
@@ -99,11 +101,11 @@ def go_home(returns: tuple[Return, ...], label: str) -> Dealt:
     """Finish the sums of a step: reduce-scatters first, then what is left block by block."""
     scatters, rest = _scatters(returns)
     for group, blocks in scatters:
-        for rank, own in zip(group, blocks, strict=True):
-            yield rank, ReduceScatter(group, blocks=blocks, block=own)
-            yield from ((rank, Free(block)) for block in blocks if block != own)
-    for each in rest:
-        yield from _one_home(each, label)
+        for rank, kept in zip(group, blocks, strict=True):
+            yield rank, ReduceScatter(group, blocks=blocks, block=kept)
+            yield from ((rank, Free(block)) for block in blocks if block != kept)
+    for total in rest:
+        yield from _one_home(total, label)
 
 
 def _scatters(
@@ -112,39 +114,39 @@ def _scatters(
     """Returns that make reduce-scatters, as (group, one block per member), and the others."""
     groups: dict[tuple[int, ...], dict[int, list[Return]]] = {}
     rest = []
-    for each in returns:
-        if len(each.ranks) > 1 and len(each.homes) == 1 and each.homes[0] in each.ranks:
-            groups.setdefault(each.ranks, {}).setdefault(each.homes[0], []).append(each)
+    for total in returns:
+        if len(total.ranks) > 1 and len(total.homes) == 1 and total.homes[0] in total.ranks:
+            groups.setdefault(total.ranks, {}).setdefault(total.homes[0], []).append(total)
         else:
-            rest.append(each)
+            rest.append(total)
     scatters = []
     for group, by_home in groups.items():
-        if set(by_home) == set(group) and len({len(own) for own in by_home.values()}) == 1:
+        if set(by_home) == set(group) and len({len(totals) for totals in by_home.values()}) == 1:
             for line in zip(*(by_home[member] for member in group), strict=True):
-                blocks = tuple(block_name(each.tensor, each.index) for each in line)
+                blocks = tuple(block_name(total.tensor, total.index) for total in line)
                 scatters.append((group, blocks))
         else:
-            rest += [each for own in by_home.values() for each in own]
+            rest += [total for totals in by_home.values() for total in totals]
     return scatters, rest
 
 
-def _one_home(each: Return, label: str) -> Dealt:
-    block, ranks, homes = block_name(each.tensor, each.index), each.ranks, each.homes
+def _one_home(total: Return, label: str) -> Dealt:
+    block, ranks, homes = block_name(total.tensor, total.index), total.ranks, total.homes
     if ranks == homes:
         if len(ranks) > 1:
             yield from ((rank, AllReduce(ranks, block=block)) for rank in ranks)
         return
-    for home, senders in each.parts:
-        yield from _reduce_to(home, senders, each, label)
+    for home, senders in total.parts:
+        yield from _reduce_to(home, senders, total, label)
     if len(homes) > 1:
         yield from ((rank, AllReduce(homes, block=block)) for rank in homes)
 
 
-def _reduce_to(home: int, senders: tuple[int, ...], each: Return, label: str) -> Dealt:
-    block = block_name(each.tensor, each.index)
+def _reduce_to(home: int, senders: tuple[int, ...], total: Return, label: str) -> Dealt:
+    block = block_name(total.tensor, total.index)
     others = [sender for sender in senders if sender != home]
     if len(others) == 1:
-        yield from _one_message(home, others[0], home in senders, each, label)
+        yield from _one_message(home, others[0], home in senders, total, label)
     elif others:
         group = tuple(sorted({home, *senders}))
         if home not in senders:
@@ -155,8 +157,8 @@ def _reduce_to(home: int, senders: tuple[int, ...], each: Return, label: str) ->
         yield home, Alloc(block)
 
 
-def _one_message(home: int, sender: int, joins: bool, each: Return, label: str) -> Dealt:
-    block, tag = block_name(each.tensor, each.index), _TAGS[each.tensor]
+def _one_message(home: int, sender: int, joins: bool, total: Return, label: str) -> Dealt:
+    block, tag = block_name(total.tensor, total.index), _TAGS[total.tensor]
     sent, received = f"{label}>{home} {block}", f"{label}<{sender} {block}"
     into = scratch_name(block) if joins else block
     yield sender, ISend(home, block, tag, request=sent)

@@ -151,7 +151,7 @@ def placement_faults(movement: Movement) -> Iterator[str]:
     for phase in PHASES:
         for step, tensor in product(range(first, sequence.steps), PRODUCTS[phase].reads):
             before = movement.held(phase, tensor, step - 1) if step else []
-            resting = movement.resting(phase, tensor) if sequence.has_homes else []
+            resting = movement.resident(phase, tensor) if sequence.has_homes else []
             somewhere = frozenset[Index]().union(*before, *resting)
             for rank, needed in enumerate(movement.held(phase, tensor, step)):
                 for index in sorted(needed - somewhere):

@@ -22,7 +22,7 @@ class Parts:
 
     def __init__(self, name: str, layout: Layout, rank: int, shape: Shape) -> None:
         pieces = Cells.even(layout.grid).pieces(layout, rank, shape)
-        self.own = {block_name(name, at): piece.own for at, piece in pieces.items()}
+        self.own = {block_name(name, at): piece.local for at, piece in pieces.items()}
         self.whole = {block_name(name, at): piece.whole for at, piece in pieces.items()}
         self.shape = layout.own_shape(rank, shape)
         self._only = next(iter(self.own)) if len(self.own) == 1 else None

@@ -137,7 +137,7 @@ class Moving:
 
     def _with(self, phase: Phase, tensor: str, step: int, arriving: Iterable[Hop]) -> Holdings:
         movement = self.movement
-        here = both(movement.held(phase, tensor, step), movement.resting(phase, tensor))
+        here = both(movement.held(phase, tensor, step), movement.resident(phase, tensor))
         more: list[set[tuple[int, ...]]] = [set() for _ in here]
         for hop in arriving:
             if hop.tensor == tensor:
