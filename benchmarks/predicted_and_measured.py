@@ -169,11 +169,11 @@ def measure(folder: Path, rounds: int) -> None:
 def _trainer(world: World, path: Path, text: Text) -> Trainer:
     """What `primepar train --plan` trains with, and says nothing."""
     from primepar.distributed import Mesh
+    from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.launch import Launch
     from primepar.distributed.training.log import Log
     from primepar.distributed.training.progress import Reporter
     from primepar.distributed.training.settings import Settings
-    from primepar.distributed.training.state import TrainingState
     from primepar.distributed.training.trainer import Trainer
 
     plan, settings = load_plan(path), Settings(plan=str(path))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from primepar.distributed import Mesh
 from primepar.distributed.runtime.step_programs import StepPrograms, update
-from primepar.distributed.training.state import TrainingState
+from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs

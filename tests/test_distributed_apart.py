@@ -26,9 +26,9 @@ from primepar.distributed import full_gradient, full_parameter, parameter_layout
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.distributed.modules.weights import load_weights, save_weights
 from primepar.distributed.runtime.step_programs import StepPrograms, update
+from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.launch import World
-from primepar.distributed.training.state import TrainingState
 from primepar.models import WeightFile, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry

@@ -15,7 +15,12 @@ from torch.autograd.function import once_differentiable
 
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import Blocks, StepProgram, StepPrograms
-from primepar.distributed.training.state import ParameterBlock, initial_value, places, side_by_side
+from primepar.distributed.runtime.training_state import (
+    ParameterBlock,
+    initial_value,
+    places,
+    side_by_side,
+)
 from primepar.errors import ShapeError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from primepar.distributed.runtime.training_state import Holder, written
 from primepar.distributed.training.launch import World
-from primepar.distributed.training.state import Holder, written
 from primepar.errors import WeightError
 from primepar.files import publish, reason, reserve
 from primepar.models import WeightFile

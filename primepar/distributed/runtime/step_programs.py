@@ -7,7 +7,7 @@ import torch
 
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.training.state import TrainingState
+from primepar.distributed.runtime.training_state import TrainingState
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
+from primepar.distributed.runtime.training_state import TrainingState, written
 from primepar.distributed.training.launch import World
-from primepar.distributed.training.state import TrainingState, written
 from primepar.errors import CheckpointError
 from primepar.files import publish, reason, reserve
 from primepar.models import GPTConfig, ModelConfig

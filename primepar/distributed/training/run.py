@@ -26,7 +26,7 @@ from primepar.schedule import Sequence
 from primepar.schedule.events import Event
 
 if TYPE_CHECKING:
-    from primepar.distributed.training.state import TrainingState
+    from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.trainer import Prove, Trainer
     from primepar.models import WeightFile
 
@@ -140,7 +140,7 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
 
     from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.mesh import Mesh
-    from primepar.distributed.training.state import TrainingState
+    from primepar.distributed.runtime.training_state import TrainingState
 
     plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
     mesh = Mesh(plan.sequence("head"), world.device, getattr(torch, settings.dtype))

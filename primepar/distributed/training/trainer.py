@@ -18,13 +18,13 @@ from torch import distributed as dist
 
 from primepar import __version__
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
+from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.state import TrainingState
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import ConfigError, ProgramError
 from primepar.models.dropout import Draw
