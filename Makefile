@@ -46,6 +46,7 @@ docs: $(STAMP) ## make the pages of tutorials and methods, build the site into s
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python tests/site_crawl.py site
 
 docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
