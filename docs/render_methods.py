@@ -151,8 +151,8 @@ def equations(primitive: Primitive) -> str:
     homes = home_equations(primitive)
     where = r"\text{where the last step leaves each tensor}"
     rest = r",\quad ".join(map(map_latex, homes.values())) if homes else where
-    lines = [rf"\text{{{phase}}} & {map_latex(equation)}" for phase, equation in maps.items()]
-    lines.append(rf"\text{{home}} & {rest}")
+    lines = [rf"\text{{{phase}}} &\quad {map_latex(equation)}" for phase, equation in maps.items()]
+    lines.append(rf"\text{{home}} &\quad {rest}")
     rows = " \\\\\n".join(lines)
     return f"$$\n\\begin{{aligned}}\n{rows}\n\\end{{aligned}}\n$$"
 

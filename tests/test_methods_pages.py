@@ -61,8 +61,9 @@ def test_a_page_has_words_equations_pictures_and_counts_beside_the_formula(
     ) in page
     assert page.endswith(
         "## summa\n\nM=r, N=t, K=c in every phase; homes: I, W and O [r, c].\n\n"
-        "$$\n\\begin{aligned}\n\\text{in each phase} & M=r,\\; N=t,\\; K=c \\\\\n"
-        "\\text{home} & I[r,\\; c],\\quad W[r,\\; c],\\quad O[r,\\; c]\n\\end{aligned}\n$$\n\n"
+        "$$\n\\begin{aligned}\n\\text{in each phase} &\\quad M=r,\\; N=t,\\; K=c \\\\\n"
+        "\\text{home} &\\quad I[r,\\; c],\\quad W[r,\\; c],\\quad O[r,\\; c]\n"
+        "\\end{aligned}\n$$\n\n"
         "![S2x2: forward](summa-1.svg){ .schedule }\n\n"
         "![S2x2: backward and gradient](summa-2.svg){ .schedule }\n\n"
         "A training step under `S3x3` moves, counted on one device: "
@@ -85,8 +86,10 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
     for number in (1, 2):
         ElementTree.parse(tmp_path / f"summa-rectangular-{number}.svg")
     assert parts[2:] == [
-        "$$\n\\begin{aligned}\n\\text{in each phase} & M=(r,\\; a),\\; N=t,\\; K=(c,\\; b) \\\\\n"
-        "\\text{home} & I[(r,\\; a),\\; (c,\\; \\ast ,\\; b)],\\quad W[(r,\\; a),\\; (c,\\; b)],"
+        "$$\n\\begin{aligned}\n"
+        "\\text{in each phase} &\\quad M=(r,\\; a),\\; N=t,\\; K=(c,\\; b) \\\\\n"
+        "\\text{home} &\\quad I[(r,\\; a),\\; (c,\\; \\ast ,\\; b)],"
+        "\\quad W[(r,\\; a),\\; (c,\\; b)],"
         "\\quad O[(r,\\; a),\\; (c,\\; b)]\n\\end{aligned}\n$$",
         "![S2x4: forward](summa-rectangular-1.svg){ .schedule }",
         "![S2x4: backward and gradient](summa-rectangular-2.svg){ .schedule }",
