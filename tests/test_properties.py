@@ -11,7 +11,7 @@ import pytest
 from primepar.partition import PrimePar
 from primepar.schedule import Program
 from primepar.schedule.primitive import Slices, Value
-from primepar.schedule.properties import PROPERTIES, STANDS_ON, Verdict, missing_base
+from primepar.schedule.properties import BASES, PROPERTIES, Verdict, missing_base
 from primepar.verify import verify_primitive, verify_program
 from primepar.verify.report import PropertyResult, Report
 
@@ -23,19 +23,17 @@ def verdicts(report: Report) -> dict[str, str]:
     return {result.name: result.verdict for result in report.properties}
 
 
-def test_a_property_stands_on_all_that_its_bases_stand_on() -> None:
+def test_a_property_needs_all_that_its_bases_need() -> None:
     """So that one look at the bases is enough."""
-    assert set(STANDS_ON) <= set(PROPERTIES)
-    for name, bases in STANDS_ON.items():
+    assert set(BASES) <= set(PROPERTIES)
+    for name, bases in BASES.items():
         assert name not in bases
         for base in bases:
-            assert set(STANDS_ON.get(base, ())) <= set(bases)
+            assert set(BASES.get(base, ())) <= set(bases)
 
 
 @pytest.mark.parametrize(("own", "base"), list(product(ALONE, ALONE)))
-def test_what_stands_on_another_is_not_asked_unless_it_is_refuted(
-    own: Verdict, base: Verdict
-) -> None:
+def test_what_needs_another_is_not_asked_unless_it_is_refuted(own: Verdict, base: Verdict) -> None:
     given: dict[str, Verdict] = {"placement": base, "completion": own, "traffic": own}
     asked = own == "refuted" or base == "proved" or own == base == "unknown"
     assert missing_base("completion", given) == (None if asked else "placement")

@@ -20,7 +20,7 @@ PROPERTIES: Final = (
 
 _CONTENTS: Final = ("deadlock-freedom", "races")
 """Without these, what a block holds depends on when a message arrives, or on whether it does."""
-STANDS_ON: Final[Mapping[str, tuple[str, ...]]] = {
+BASES: Final[Mapping[str, tuple[str, ...]]] = {
     "placement": _CONTENTS,
     "alignment": _CONTENTS,
     "completion": (*_CONTENTS, "coverage", "placement", "alignment"),
@@ -36,11 +36,11 @@ def missing_base(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
     """The property for whose sake another one is not asked; None if it is asked.
 
     `verdicts` has the verdict on each property of a report alone. A counterexample is always
-    reported. A property that is unknown stays so, unless one that it stands on is refuted.
+    reported. A property that is unknown stays so, unless one that it needs is refuted.
     """
     own = verdicts[name]
     if own == "refuted":
         return None
     enough = {"proved", "unknown"} if own == "unknown" else {"proved"}
-    bases = [base for base in STANDS_ON.get(name, ()) if base in verdicts]
+    bases = [base for base in BASES.get(name, ()) if base in verdicts]
     return next((base for base in bases if verdicts[base] not in enough), None)

@@ -18,7 +18,7 @@ from primepar.certify.claims import PROPERTIES, Subject
 from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.properties import STANDS_ON
+from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
 from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.formulas.proof import formula_results
@@ -55,11 +55,11 @@ class Proof:
         )  # fmt: skip
 
     def certifies(self, name: str) -> bool:
-        """Whether the checker accepted all claims of a property, and of those it stands on.
+        """Whether the checker accepted all claims of a property, and of those it needs.
 
         Completion may have no claim of its own.
         """
-        support = {name, *STANDS_ON.get(name, ())}
+        support = {name, *BASES.get(name, ())}
         return all(each.claim.name in self.answers for each in self.decisions
                    if each.claim.is_ground or support & {*each.claim.properties})  # fmt: skip
 

@@ -49,7 +49,7 @@ def verify_program(
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
     told after `timeout` seconds in all is unknown. Behind a deadlock or a race placement,
     completion and alignment are not asked unless they fail before. `only` asks a single property,
-    whatever it stands on.
+    whatever it needs.
     """
     proof = _Proof(program, buffered, Solver())
     questions: dict[str, Callable[[], str | None]] = {
