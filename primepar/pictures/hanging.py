@@ -28,7 +28,7 @@ from primepar.schedule.program_file import instruction_line
 
 
 class Standstill(Struct, frozen=True):
-    """Where one rank stands when nothing goes on any more, in words."""
+    """Where one rank is when nothing goes on any more, in words."""
 
     text: str
     """The instruction that does not return, or that the rank is at its end."""
@@ -39,7 +39,7 @@ class Standstill(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """Where it stands, whom it waits for, and how much it never reaches."""
+        """Where it hangs, whom it waits for, and how much it never reaches."""
         if self.text == _ENDED:
             return [self.text]
         ranks = ", ".join(map(str, self.awaits))
@@ -86,9 +86,9 @@ class _Walk:
         self.at = [0] * program.ranks
         self.posted: Counter[tuple[object, ...]] = Counter()
         self.claims: dict[tuple[object, ...], tuple[object, ...]] = {}
-        """What each part says that the others must say too: a tag, or which collective it is."""
+        """What each part and the others must agree on: a tag, or which collective it is."""
         self.waits: list[list[_Half]] = [[] for _ in range(program.ranks)]
-        """What the instruction at which a rank stands waits for, once it has started."""
+        """What the instruction of a rank waits for, once it has started."""
         self.started = [False] * program.ranks
         self.requests: list[dict[str, list[_Half]]] = [{} for _ in range(program.ranks)]
 
@@ -159,14 +159,14 @@ class _Walk:
         return claim is not None and claim == self.claims[*half.channel, half.side, half.turn]
 
     def hang(self, rank: int) -> Hang | None:
-        """Where a rank stands; None if it has come to its end."""
+        """Where a rank hangs; None if it has come to its end."""
         if self.at[rank] == len(self.program.programs[rank]):
             return None
         return Hang(self.at[rank], tuple(each for each in self._missing(rank) if each >= 0))
 
 
 def hangs(program: Program) -> dict[int, Hang]:
-    """Rank -> where it stands for ever, of the ranks that do not come to their end."""
+    """Rank -> where it hangs, of the ranks that do not come to their end."""
     walk = _Walk(program)
     ranks = range(program.ranks)
     while sum(walk.go(rank) for rank in ranks):
@@ -176,7 +176,7 @@ def hangs(program: Program) -> dict[int, Hang]:
 
 
 def standstills(program: Program, stops: Mapping[int, Hang]) -> list[Standstill]:
-    """Where every rank stands in the end, by rank."""
+    """Where every rank is in the end, by rank."""
     return [
         _standstill(nodes, stops[rank]) if rank in stops else Standstill(_ENDED)
         for rank, nodes in enumerate(program.programs)

@@ -38,9 +38,9 @@ def missing_base(name: str, verdicts: Mapping[str, Verdict]) -> str | None:
     `verdicts` has the verdict on each property of a report alone. A counterexample is always
     reported. A property that is unknown stays so, unless one that it needs is refuted.
     """
-    own = verdicts[name]
-    if own == "refuted":
+    verdict = verdicts[name]
+    if verdict == "refuted":
         return None
-    enough = {"proved", "unknown"} if own == "unknown" else {"proved"}
+    enough = {"proved", "unknown"} if verdict == "unknown" else {"proved"}
     bases = [base for base in BASES.get(name, ()) if base in verdicts]
     return next((base for base in bases if verdicts[base] not in enough), None)
