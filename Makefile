@@ -18,13 +18,14 @@ help: ## show this list
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "primepar needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=python3.13" >&2; exit 2; }
+	@echo "Installing into $(VENV) what constraints.txt pins. This takes a minute or more, once." >&2
 	@test -f $(VENV)/pyvenv.cfg && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --build-constraint constraints.txt \
 	    --editable '.[torch,plot]' --group dev --group docs
 	@touch $@
 
-demo: $(STAMP) ## draw, emulate, prove and train one primitive
+demo: $(STAMP) ## prove, refute, emulate and train one primitive
 	$(BIN)/python tutorials/00_demo.py
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
@@ -45,6 +46,7 @@ docs: $(STAMP) ## make the pages of tutorials and methods, build the site into s
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python tests/site_crawl.py site
 
 docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py

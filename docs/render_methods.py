@@ -18,6 +18,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from formulas import map_latex, with_formulas, with_papers
+
 from primepar.partition import PRIMITIVES
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
@@ -50,7 +52,12 @@ OVERVIEW = {
     },
 }  # fmt: skip
 """Devices -> axes -> sides; a method without such a mesh has no number there."""
-HEAD = """# All methods
+HEAD = """---
+description: >-
+  Tensor-parallel methods next to one another: what each sends and holds on every device.
+---
+
+# All methods
 
 One product, `O = I W`, and its two gradients, on many devices: every primitive of the library, with
 the map of its forward, and what it sends and holds on each device. Each method has a page with all
@@ -99,13 +106,15 @@ def title(module: str) -> str:
 def page(module: str, names: list[str], folder: Path) -> str:
     """Return the page of one method; its pictures are drawn into `folder`."""
     heading, *paragraphs = (inspect.getdoc(sys.modules[module]) or "").split("\n\n")
-    parts = [f"# {title(module)}", heading]
+    parts = [f"---\ndescription: >-\n  {heading}\n---", f"# {title(module)}", heading]
     for paragraph in paragraphs:
-        formulas = paragraph.startswith(("Sent ", "Held "))
-        parts.append(f"```text\n{paragraph}\n```" if formulas else paragraph)
+        prose = re.sub(r" (?=Held per device)", "\n\n", with_formulas(paragraph))
+        parts.append(with_papers(prose))
     for name in names:
         parts += section(name, folder)
-    parts.append(f"This page is made from `{module.replace('.', '/')}.py`.")
+    source = f"{module.replace('.', '/')}.py"
+    parts.append(f'This page is made from its source:\n\n??? quote "{source}"\n')
+    parts[-1] += f'\n    ```python\n    --8<-- "{source}"\n    ```'
     return "\n\n".join(parts) + "\n"
 
 
@@ -131,18 +140,21 @@ def section(name: str, folder: Path) -> Iterator[str]:
 
 def summary(primitive: Primitive) -> str:
     """The first sentence of the class."""
-    return (inspect.getdoc(primitive) or "").partition("\n")[0]
+    return with_papers((inspect.getdoc(primitive) or "").partition("\n")[0])
 
 
 def equations(primitive: Primitive) -> str:
-    """The maps, as one where they are the same, and where the tensors rest."""
+    """The maps, as one where they are the same, and the resident layouts."""
     maps = map_equations(primitive)
     if len(set(maps.values())) == 1:
         maps = {"in each phase": maps["forward"]}
     homes = home_equations(primitive)
-    rest = "  ".join(homes.values()) if homes else "where the last step leaves them"
-    lines = [f"{phase:15}{equation}" for phase, equation in (*maps.items(), ("rest", rest))]
-    return "\n".join(["```text", *lines, "```"])
+    where = r"\text{where the last step leaves each tensor}"
+    rest = r",\quad ".join(map(map_latex, homes.values())) if homes else where
+    lines = [rf"\text{{{phase}}} &\quad {map_latex(equation)}" for phase, equation in maps.items()]
+    lines.append(rf"\text{{home}} &\quad {rest}")
+    rows = " \\\\\n".join(lines)
+    return f"$$\n\\begin{{aligned}}\n{rows}\n\\end{{aligned}}\n$$"
 
 
 def picture(name: str, sequence: Sequence, phases: tuple[Phase, ...], folder: Path) -> str:

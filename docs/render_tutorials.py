@@ -64,7 +64,14 @@ def render(script: Path, folder: Path) -> str:
         parts += [show(picture) for picture in new]
         if output := printed.getvalue().rstrip():
             parts.append(f"```{{.text .output}}\n{output}\n```")
-    return "\n\n".join(parts) + "\n"
+    return described(parts) + "\n\n".join(parts) + "\n"
+
+
+def described(parts: list[str]) -> str:
+    """Front matter with the heading and the first sentence of a page, for search engines."""
+    heading, _, prose = parts[0].partition("\n\n")
+    sentence = re.split(r"(?<=[.?])\s", " ".join(prose.split()).replace("`", ""))[0]
+    return f"---\ndescription: >-\n  {heading.lstrip('# ')}: {sentence}\n---\n\n"
 
 
 def show(picture: Path) -> str:

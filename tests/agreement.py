@@ -23,11 +23,14 @@ def disagreement(report: Report, seen: Exploration) -> str:
     for name in ("coverage", "deadlock-freedom"):
         if (name in proved) != (name in failed):
             return name
-    for name in ("memory", "traffic"):
-        if name in seen.asked and report[name].verdict != seen.verdict(name):
-            return name
     if report.verdict != seen.overall:
         return "verdict"
+    left_open = {"races"} if "deadlock-freedom" in proved else set()
+    if "races" in proved | failed:
+        left_open = {"placement", "completion", "alignment", "races"}
+    for name in sorted(seen.asked - left_open):
+        if report[name].verdict != seen.verdict(name):
+            return name
     if "races" not in proved | failed:
         return "" if proved == failed else "properties"
     if "deadlock-freedom" not in proved and ("races" in proved) != ("races" in failed):

@@ -20,7 +20,7 @@ from long_runs import fingerprint, judged
 from mutation_judge import Generated, Judged, agree_on, decide, tasks
 from mutation_store import Store
 
-from primepar.verify.explorer.properties import ORDER
+from primepar.schedule.properties import PROPERTIES
 
 COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 
@@ -107,7 +107,7 @@ def agreement(generated: list[Generated]) -> None:
     failed = Counter(name for program in generated for name in program.failed)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     print(f"\n{len(generated)} generated programs: {counts}")
-    print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in ORDER))
+    print("of these fail " + ", ".join(f"{failed[name]} {name}" for name in PROPERTIES))
     differ = [f"{program.seed} ({program.differ})" for program in generated if program.differ]
     print(f"prover and explorer differ on {', '.join(differ) or 'none'}")
 

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from command import run
 
-from primepar.pictures.counterexample_svg import RED, CounterexamplePanel, counterexample_svg
+from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
+from primepar.pictures.svg import RED
 from primepar.schedule import load_program
 from primepar.verify.program.proof import verify_program
 

@@ -33,14 +33,19 @@ def step(loss: float, sent: float = 0.0, number: int = 1) -> StepRow:
     return StepRow(number, loss, 1.0, 0.1, 100.0, (sent,) * 4, (8.0,) * 4)
 
 
-def test_the_demo_holds_and_leaves_pictures_and_logs(tmp_path: Path) -> None:
+def test_the_demo_holds_and_leaves_pictures_and_logs(tmp_path: Path, demo: ModuleType) -> None:
     done = subprocess.run(
         [sys.executable, SCRIPT, "--steps", "3"], cwd=tmp_path, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "All of it held" in done.stdout
+    before, _, after = done.stdout.partition("4. Trained on one process")
+    assert "primepar: proved for every s >= 1" in before
+    assert "careless.py:Careless: refuted" in before
+    assert f"takes about {demo.estimate(3):.0f} s on two cores" in before
+    assert "step 3/3" in after
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
-        "four_processes.jsonl", "one_process.jsonl", "schedule.svg", "timeline.svg",
+        "careless.py", "four_processes.jsonl", "one_process.jsonl", "schedule.svg", "timeline.svg",
     ]  # fmt: skip
     for name in ("schedule.svg", "timeline.svg"):
         ElementTree.parse(tmp_path / "demo" / name)

@@ -148,7 +148,7 @@ def test_a_primitive_that_cuts_in_another_way_is_other_work(what: str, tmp_path:
     [
         (1, "races", "races is proved"),
         (1, "completion", "completion is not asked of this schedule"),
-        (1, "alignment", "alignment is unknown"),
+        (1, "alignment", "alignment is not asked"),
         (6, "races:1", "races it is, but its counterexample does not name rank 1"),
         (6, "races:2,3", "races it is, but its counterexample does not name rank 2, instruction 3"),
     ],

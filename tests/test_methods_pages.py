@@ -46,14 +46,24 @@ def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
     page = renderer.page("primepar.partition.summa", ["summa"], tmp_path)
     for number in (1, 2):
         ElementTree.parse(tmp_path / f"summa-{number}.svg")
-    assert page.startswith(
-        "# SUMMA\n\nSUMMA: two-dimensional tensor parallelism on a q x q mesh, or on one of q u x "
-        "q v, in q steps.\n\nSource: van de Geijn and Watts, 1997; "
+    heading = (
+        "SUMMA: two-dimensional tensor parallelism on a q x q mesh, or on one of q u x q v, in q "
+        "steps."
     )
-    assert "\n```text\nSent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p" in page
+    assert page.startswith(
+        f"---\ndescription: >-\n  {heading}\n---\n\n# SUMMA\n\n{heading}\n\n"
+        "Source: [van de Geijn and Watts, 1997](https://doi.org/10.1002/"
+    )
+    assert "(https://arxiv.org/abs/2104.05343)" in page
+    assert (
+        r"Sent per device: q x q: \(\frac{3 \left(q - 1\right) \left(MN + NK\right)}{p}\) "
+        r"elements, \(p = q^{2}\)"
+    ) in page
     assert page.endswith(
         "## summa\n\nM=r, N=t, K=c in every phase; homes: I, W and O [r, c].\n\n"
-        "```text\nin each phase  M=r, N=t, K=c\nrest           I[r, c]  W[r, c]  O[r, c]\n```\n\n"
+        "$$\n\\begin{aligned}\n\\text{in each phase} &\\quad M=r,\\; N=t,\\; K=c \\\\\n"
+        "\\text{home} &\\quad I[r,\\; c],\\quad W[r,\\; c],\\quad O[r,\\; c]\n"
+        "\\end{aligned}\n$$\n\n"
         "![S2x2: forward](summa-1.svg){ .schedule }\n\n"
         "![S2x2: backward and gradient](summa-2.svg){ .schedule }\n\n"
         "A training step under `S3x3` moves, counted on one device: "
@@ -63,7 +73,9 @@ def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
         "|---|--:|--:|--:|--:|--:|\n"
         "| `S2x2` | 4 | 60 | 60 | 20 | 108 |\n\n"
         "`primepar verify summa`: proved for every s >= 1 (axes r, c).\n\n"
-        "This page is made from `primepar/partition/summa.py`.\n"
+        "This page is made from its source:\n\n"
+        '??? quote "primepar/partition/summa.py"\n\n'
+        '    ```python\n    --8<-- "primepar/partition/summa.py"\n    ```\n'
     )
 
 
@@ -74,8 +86,11 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
     for number in (1, 2):
         ElementTree.parse(tmp_path / f"summa-rectangular-{number}.svg")
     assert parts[2:] == [
-        "```text\nin each phase  M=(r, a), N=t, K=(c, b)\n"
-        "rest           I[(r, a), (c, *, b)]  W[(r, a), (c, b)]  O[(r, a), (c, b)]\n```",
+        "$$\n\\begin{aligned}\n"
+        "\\text{in each phase} &\\quad M=(r,\\; a),\\; N=t,\\; K=(c,\\; b) \\\\\n"
+        "\\text{home} &\\quad I[(r,\\; a),\\; (c,\\; \\ast ,\\; b)],"
+        "\\quad W[(r,\\; a),\\; (c,\\; b)],"
+        "\\quad O[(r,\\; a),\\; (c,\\; b)]\n\\end{aligned}\n$$",
         "![S2x4: forward](summa-rectangular-1.svg){ .schedule }",
         "![S2x4: backward and gradient](summa-rectangular-2.svg){ .schedule }",
         "A training step under `S3x6` moves, counted on one device: "

@@ -149,7 +149,7 @@ def test_the_sentence_of_a_refutation_names_the_sides_of_all_members() -> None:
         "give one of them another"
     )
     assert (report["completion"].verdict, report["completion"].reason) == (
-        "not asked", "coverage does not hold, so that a sum has no meaning"
+        "not asked", "coverage is refuted, so that a sum has no meaning"
     )  # fmt: skip
 
 

@@ -88,7 +88,8 @@ print(primepar.verify(TwoAtATime))
 # ## A subtler break
 #
 # Take PrimePar's three maps and leave out the realignment at the last step of gradient. Every
-# product is still done once, and every sum is complete. And yet nobody could train with it.
+# product is still done once, and every block is where it is read. And yet nobody could train
+# with it.
 
 
 # %%
@@ -100,7 +101,9 @@ class NoRealignment(PrimePar):
 print(primepar.verify(NoRealignment))
 
 # %% [markdown]
-# The gradient of `W` is on another device than the block of `W` that it belongs to.
+# The gradient of `W` ends on another device than the block of `W` that it belongs to. So the
+# next step would multiply other weights. Completion is *not asked*: a sum has no meaning while
+# its terms may be of other data.
 #
 # ## From the map to the program
 #

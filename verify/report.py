@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from textwrap import fill
-from typing import Literal
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 from primepar.pictures.counterexample_text import counterexample_lines
 from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 
-Verdict = Literal["proved", "refuted", "unknown", "not asked"]
-"""A property is not asked if it has no meaning until another one holds; a report always is."""
+__all__ = ["PROPERTIES", "PropertyResult", "Report", "Verdict"]
 
-PROPERTIES = (
-    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
-    "traffic",
-)  # fmt: skip
-"""Names of the properties, in the order in which a report lists them."""
+_SUBJECT: Final = {"completion": "a sum"}
+"""Property -> what has no meaning where it is not asked."""
 NOT_CERTIFIED = "proved by Z3, not certified"
 COLUMNS = 100
 Paint = Callable[[str, str], str]
@@ -40,7 +38,7 @@ class PropertyResult(Struct, frozen=True):
     counterexample: str | None = None
     """If refuted: one sentence with the place and the fix, then lines of detail if any."""
     reason: str | None = None
-    """If unknown, why; if proved, a note: what the proof relies on, or the amounts it found."""
+    """If unknown or not asked, why; if proved, a note: what it relies on, or amounts found."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
     certified: bool | None = None
@@ -81,8 +79,11 @@ class Report(Struct, frozen=True):
         scope: str | None = None,
         certificate: PrimitiveCertificate | SequenceCertificate | None = None,
     ) -> Report:
-        """Combine the results: refuted if any property is, else unknown if any is, else proved."""
-        results = tuple(properties)
+        """Combine the results: refuted if any property is, else unknown if any is, else proved.
+
+        A property that has no meaning without another one that does not hold becomes *not asked*.
+        """
+        results = tuple(_with_meaning(tuple(properties)))
         verdicts = {result.verdict for result in results}
         overall: Verdict = "proved"
         if "refuted" in verdicts:
@@ -112,6 +113,19 @@ class Report(Struct, frozen=True):
             if result.name == name:
                 return result
         raise KeyError(name)
+
+
+def _with_meaning(results: tuple[PropertyResult, ...]) -> Iterator[PropertyResult]:
+    """The results, without verdicts that have no meaning (`primepar.schedule.properties`)."""
+    verdicts = {result.name: result.verdict for result in results}
+    for result in results:
+        base = missing_base(result.name, verdicts)
+        if base is None:
+            yield result
+            continue
+        subject = _SUBJECT.get(result.name, "what a block holds")
+        reason = f"{base} is {verdicts[base]}, so that {subject} has no meaning"
+        yield replace(result, verdict="not asked", reason=reason, certified=None)
 
 
 def _wrapped(lines: Iterable[str]) -> str:

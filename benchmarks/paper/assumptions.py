@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-HEAD = """# The paper's results compared with ours
+HEAD = """---
+description: >-
+  The evaluation of the PrimePar paper next to the results of this planner and simulator.
+---
+
+# The paper's results compared with ours
 
 This page compares the evaluation of PrimePar with the numbers of our planner. Section 6 of the
-paper (Wang et al., ASPLOS 2024) measures its plans on 32 V100. Here the same points are computed.
+paper ([Wang et al., ASPLOS 2024](https://doi.org/10.1145/3620666.3651357)) measures its plans on
+32 V100. Here the same points are computed.
 PrimePar is the [search](planner.md#the-search) over the paper's space. Megatron is the fastest of
 its plans over all degrees of data parallelism. Both are costed by one
 [model](planner.md#what-is-counted) on one [cluster file](planner.md#clusters), `v100-8x4`. Nothing

@@ -20,8 +20,6 @@ from primepar.pictures.counterexample_text import (
 )
 from primepar.schedule.counterexample import Arrow, Counterexample, InvolvedInstruction
 
-RED = "#d1454f"
-"""What is wrong: as legible on a white page as on a dark one."""
 HIGH, ROW, CHARACTER, CELL = 22, 38, 6.1, 30
 LEFT, COLUMNS = 8, 104
 
@@ -51,7 +49,7 @@ def counterexample_svg(title: str, panels: Sequence[CounterexamplePanel]) -> str
 
 
 def _panel(panel: CounterexamplePanel, y: float) -> _Drawn:
-    marks = [svg.text(f"{panel.property}: {panel.found.kind}", LEFT, y + 14, fill=RED,
+    marks = [svg.text(f"{panel.property}: {panel.found.kind}", LEFT, y + 14, fill=svg.RED,
                       font_weight=600)]  # fmt: skip
     lines = wrap(panel.sentence.splitlines()[0], COLUMNS)
     marks += [svg.text(line, LEFT, y + 32 + 15 * at, font_size=11) for at, line in enumerate(lines)]
@@ -117,7 +115,7 @@ def _story(found: Counterexample, y: float) -> _Drawn:
         marks += _box(event, lefts[event.rank], top)
         if event.role:
             after = lefts[event.rank] + _width(event) + 6
-            fill = RED if event.wrong else svg.GREY
+            fill = svg.RED if event.wrong else svg.GREY
             marks.append(svg.text(event.role, after, top + 15, font_size=10, fill=fill))
     for arrow in found.arrows:
         marks += _arrow(found, arrow, lefts, tops)
@@ -141,7 +139,7 @@ def _arrow(
 
 
 def _box(event: InvolvedInstruction, x: float, y: float) -> Iterator[str]:
-    colour = RED if event.wrong else svg.GREY
+    colour = svg.RED if event.wrong else svg.GREY
     yield svg.element("rect", svg.title(f"rank {event.rank}: {event_text(event)} {event.role}"),
                       x=x, y=y, width=_width(event), height=HIGH, rx=5, fill=colour,
                       fill_opacity=0.13, stroke=colour, stroke_width=1.4)  # fmt: skip
@@ -159,10 +157,10 @@ def _curve(
     """An arrow to the right, from one point to another."""
     (x, y), (to_x, to_y) = start, end
     bend = (to_x - x) * 0.55
-    yield svg.element("path", svg.title(said), fill="none", stroke=RED, stroke_width=1.6,
+    yield svg.element("path", svg.title(said), fill="none", stroke=svg.RED, stroke_width=1.6,
                       d=f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {to_x - bend - 4:.1f} "
                       f"{to_y:.1f} {to_x - 5:.1f} {to_y:.1f}", **_dashes(dashed))  # fmt: skip
-    yield svg.element("path", d=f"M{to_x:.1f} {to_y:.1f}l-7 -3.6v7.2z", fill=RED)
+    yield svg.element("path", d=f"M{to_x:.1f} {to_y:.1f}l-7 -3.6v7.2z", fill=svg.RED)
 
 
 def _dashes(dashed: bool) -> dict[str, str]:
@@ -208,7 +206,7 @@ def _mesh(found: Counterexample, y: float) -> _Drawn:
     captions = [device_text(device) for device in found.devices]
     captions += [blocks_text(found)] if found.blocks else []
     for at, caption in enumerate(captions):
-        marks.append(svg.text(caption, LEFT, bottom + 15 * at, font_size=11, fill=RED))
+        marks.append(svg.text(caption, LEFT, bottom + 15 * at, font_size=11, fill=svg.RED))
     right = x + CELL * max(len(ranks) for ranks in rows.values())
     return _Drawn(marks, right, bottom + 15 * len(captions))
 
@@ -218,7 +216,7 @@ def _name(content: str, x: float, y: float) -> str:
 
 
 def _cell(content: str, x: float, y: float, wrong: bool) -> Iterator[str]:
-    colour = RED if wrong else svg.GREY
+    colour = svg.RED if wrong else svg.GREY
     yield svg.element("rect", x=x + 1, y=y + 1, width=CELL - 2, height=CELL - 2, rx=5, fill=colour,
                       fill_opacity=0.13, stroke=colour,
                       stroke_width=2 if wrong else 0.6)  # fmt: skip

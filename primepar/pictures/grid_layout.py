@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from colorsys import hls_to_rgb
 from typing import NamedTuple
 
-from primepar.pictures.space_time import Cell, Collective, SpaceTime, equation, head
+from primepar.pictures import svg
+from primepar.pictures.space_time import DEADLOCK, Cell, Collective, SpaceTime, equation, head
 from primepar.schedule.operators import parse_block
 
 _SLOTS = {"I": 0, "W": 1, "O": 2}
-_HUES = ((214, 0.45), (24, 0.42), (156, 0.36), (288, 0.47))
+_HUES = (214, 24, 156, 288)
 BAR, HIGH, SPACE, PAD = 60, 17, 3, 6
 GUTTER, END, RAIL = 50, 20, 10
-TOP, ROW_GAP = 78, 12
+TOP, ROW_GAP, WAITS = 78, 12, 70
 
 
 class BlockBar(NamedTuple):
@@ -60,7 +60,14 @@ class Picture:
         self.collectives = [self._collectives(column) for column in range(self.columns)]
         self.shades = _shades({place.block for hop in self.hops for place in hop}.union(
             *self.bars.values()))  # fmt: skip
-        self.slots = max(map(len, self.bars.values()), default=1)
+        self.standing = {
+            cell.rank: cell.standstill for cell in self.cells.values() if cell.standstill
+        }
+        widest = max(
+            (len(line) for each in self.standing.values() for line in each.lines), default=0
+        )
+        self.standing_width = 2 * PAD + svg.MONO_WIDTH * 10 * widest
+        self.slots = max([3 if self.standing else 1, *map(len, self.bars.values())])
         self.cell_height = self.slots * (HIGH + SPACE) - SPACE + 2 * PAD
         self.left = max(78.0, 14 + 6 * max(map(len, grid.devices), default=0))
         self.heading = 24 + 6 * max((len(equation(head(cells))) for cells in grid.cells), default=0)
@@ -76,7 +83,9 @@ class Picture:
         for message in cell.messages:
             if message.leaves:
                 landings = self._landings.get((cell.rank, message.peer))
-                landing = landings.popleft() if landings else message.block
+                if not landings:
+                    continue  # The program hangs: nobody receives this message.
+                landing = landings.popleft()
                 partial = BlockBar(column, message.peer, landing)
                 before = BlockBar(column - 1, cell.rank, message.block)
                 if self.has_bar(partial) and self.has_bar(before) and (
@@ -110,6 +119,9 @@ class Picture:
             if column and self.stages[column] != self.stages[column - 1]:
                 stage = x = max(x, stage + self.heading)
             edges.append(x)
+            if self.stages[column] == DEADLOCK:
+                x += self.standing_width + WAITS
+                continue
             hops = any(hop.target.column == column + 1 for hop in (*self.hops, *self.stays))
             parked = any(place.column == column + 1 for place in self.parked)
             x += BAR + 2 * PAD + (GUTTER if hops else END) + (BAR + 8 if parked else 0)
@@ -168,6 +180,4 @@ def _shades(blocks: set[str]) -> dict[str, str]:
 
 def _shade(slot: int, place: int, count: int) -> str:
     part = place / (count - 1) if count > 1 else 0.5
-    hue, light = _HUES[slot]
-    red, green, blue = hls_to_rgb((hue - 18 + 36 * part) % 360 / 360, light + 0.11 * part, 0.56)
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+    return svg.under_white((_HUES[slot] - 22 + 44 * part) / 360)

@@ -21,6 +21,7 @@ from primepar.pictures.grid_layout import (
     HopArrow,
     Picture,
 )
+from primepar.pictures.grid_marks import mesh_marks, standstill_marks
 from primepar.pictures.space_time import SpaceTime, cell_lines, column_name, equation, head
 
 
@@ -35,11 +36,19 @@ def grid_svg(grid: SpaceTime) -> str:
         *(_line(layout, hop) for hop in layout.stays),
         *(mark for hop in layout.hops for mark in _curve(layout, hop)),
         *(mark for place in sorted(layout.parked) for mark in _bar(layout, place, "")),
-        *(mark for place in sorted(layout.cells) for mark in _cell(layout, *place)),
+        *(
+            mark
+            for place in sorted(layout.cells)
+            for mark in _cell(layout, *place)
+            if layout.cells[place].standstill is None
+        ),
         *(mark for column in range(layout.columns) for mark in _rails(layout, column)),
+        *(mark for rank in layout.standing for mark in standstill_marks(layout, rank)),
         *_legend(bottom + 14),
     ]
-    return svg.picture(max(layout.edges[-1], 640.0), bottom + 28, body, grid.title)
+    mesh = mesh_marks(grid.devices, bottom + 40)
+    body += mesh.marks
+    return svg.picture(max(layout.edges[-1], 640.0), bottom + 28 + mesh.high, body, grid.title)
 
 
 def _heading(grid: SpaceTime, layout: Picture, column: int) -> Iterator[str]:
@@ -47,6 +56,9 @@ def _heading(grid: SpaceTime, layout: Picture, column: int) -> Iterator[str]:
     left = layout.edges[column]
     middle = left + BAR / 2 + PAD
     name = column_name(grid.cells[column])
+    if cell.standstill is not None:
+        yield svg.text(f"{cell.phase}: {name}", left, TOP - 8, font_weight=600, fill=svg.RED)
+        return
     yield svg.text(name, middle, TOP - 8, text_anchor="middle", font_size=11)
     if column == 0 or head(grid.cells[column - 1]).phase != cell.phase:
         yield svg.text(cell.phase or "messages", left, TOP - 42, font_weight=600)
@@ -98,7 +110,7 @@ def _bar(layout: Picture, place: BlockBar, use: str) -> Iterator[str]:
         font_family=svg.MONO,
         font_size=10,
         font_weight=600,
-        fill="#ffffff" if use == "read" else colour,
+        fill=svg.WHITE if use == "read" else svg.GREY,
     )
 
 

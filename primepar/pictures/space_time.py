@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from primepar.pictures.hanging import Standstill, hangs, standstills
 from primepar.schedule.operators import PRODUCTS, Dim, tensor_dims
 from primepar.schedule.program import (
     AllGather,
@@ -34,6 +36,9 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_line
+
+DEADLOCK: Final = "deadlock"
+"""Phase of the column in which nothing goes on."""
 
 
 class DrawnProduct(Struct, frozen=True):
@@ -77,6 +82,8 @@ class Cell(Struct, frozen=True):
     """Additions, other than of a product that waited for its partial sum."""
     messages: tuple[Message, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    standstill: Standstill | None = None
+    """Only in the last column of a program that hangs."""
 
 
 class SpaceTime(Struct, frozen=True):
@@ -99,19 +106,29 @@ def space_time(
 
     `devices` says where each rank is on the mesh. Where the number of `steps` of a phase is
     known, each has its share of the products; otherwise a step starts at the first message or
-    product after a wait. A column without a product is no step.
+    product after a wait. A column without a product is no step. Of a program that hangs only
+    what happens is drawn; then comes a column with the places where its ranks stand.
     """
-    rows = [list(_turns(rank, nodes, {})) for rank, nodes in enumerate(program.programs)]
+    stops = hangs(program)
+    done = [nodes[: stops[rank].instruction] if rank in stops else nodes
+            for rank, nodes in enumerate(program.programs)]  # fmt: skip
+    rows = [list(_turns(rank, nodes, {})) for rank, nodes in enumerate(done)]
     counts: dict[str, int] = {
         phase: steps
         or max(sum(cell.phase == phase and bool(cell.products) for cell in row) for row in rows)
         for phase in PRODUCTS
     }
-    rows = [list(_turns(rank, nodes, counts)) for rank, nodes in enumerate(program.programs)]
+    rows = [list(_turns(rank, nodes, counts)) for rank, nodes in enumerate(done)]
     runs = [[list(run) for _, run in groupby(row, key=lambda cell: cell.phase)] for row in rows]
     stages = (zip_longest(*stage) for stage in zip_longest(*runs, fillvalue=[]))
     places = tuple(devices) or ("",) * program.ranks
-    return SpaceTime(title, places, tuple(_numbered(chain.from_iterable(stages))))
+    columns = [*_numbered(chain.from_iterable(stages))]
+    if stops:
+        columns.append(tuple(
+            Cell(rank, DEADLOCK, standstill=found)
+            for rank, found in enumerate(standstills(program, stops))
+        ))  # fmt: skip
+    return SpaceTime(title, places, tuple(columns))
 
 
 def _numbered(columns: Iterable[tuple[Cell | None, ...]]) -> Iterator[tuple[Cell | None, ...]]:
@@ -221,6 +238,8 @@ def _with_dims(tensor: str, split: set[Dim]) -> str:
 
 def cell_lines(cell: Cell) -> list[str]:
     """Return one line per product, per tensor that moves, and per collective."""
+    if cell.standstill is not None:
+        return cell.standstill.lines
     lines = [f"{product.writes} += {' * '.join(product.reads)}" for product in cell.products]
     by_tensor: dict[str, list[Message]] = {}
     for message in cell.messages:
@@ -243,7 +262,9 @@ def head(column: Sequence[Cell | None]) -> Cell:
 
 
 def column_name(column: Sequence[Cell | None]) -> str:
-    """What stands over a column: its step, or `moves` where nothing is multiplied."""
+    """The name of a column: its step, `moves` without a product, or that nothing goes on."""
+    if head(column).phase == DEADLOCK:
+        return "nothing goes on"
     step = head(column).step
     return "moves" if step is None else f"step {step}"
 

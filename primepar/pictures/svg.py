@@ -1,14 +1,43 @@
-"""SVG by string building: the few elements that the pictures need, and their colours."""
+"""SVG by string building: the few elements that the pictures need, and their colours.
+
+A picture has a background of its own and follows the reader's colour scheme: colours are written as
+they are on a light page, and a style replaces those of `DARK` on a dark one. So a text has the same
+contrast wherever the picture is shown.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from html import escape
+from colorsys import hls_to_rgb
+from html import escape, unescape
+from typing import Final, NamedTuple
 
-GREY = "#7d8590"
-"""Text and rules: as legible on a white page as on a dark one."""
+PAPER: Final = "#ffffff"
+GREY: Final = "#59636e"
+"""Text and rules."""
+RED: Final = "#b3202c"
+"""What is wrong."""
+WHITE: Final = "#fefefe"
+"""Text on a block that is filled with a colour, in both schemes."""
+DARK: Final = {PAPER: "#16191f", GREY: "#a7b1bd", RED: "#ff9492"}
+"""Colour on a light page -> colour on a dark one; all others are the same on both."""
 SANS = "ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
+MONO_WIDTH, SANS_WIDTH, BOLD_WIDTH = 0.61, 0.6, 0.68
+"""Width of a character by its font size: no less than the widest usual fonts need on average."""
+MARGIN = 8.0
+SATURATION, CONTRAST = 0.62, 4.6
+"""Of `under_white`; WCAG 2 asks for a contrast of 4.5."""
+_TEXT = re.compile(r"<text ([^>]*)>([^<]*)</text>")
+_ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+
+
+class Extent(NamedTuple):
+    """Where a text starts and ends."""
+
+    left: float
+    right: float
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
@@ -34,21 +63,77 @@ def title(content: str) -> str:
     return element("title", escape(content, quote=False))
 
 
+def extents(body: str) -> list[Extent]:
+    """From where to where each text of a picture reaches, at most."""
+    found = []
+    for attributes, content in _TEXT.findall(body):
+        given = dict(_ATTRIBUTE.findall(attributes))
+        per_size = BOLD_WIDTH if given.get("font-weight") else SANS_WIDTH
+        if "font-family" in given:
+            per_size = MONO_WIDTH
+        wide = len(unescape(content)) * per_size * float(given.get("font-size", 12))
+        part = {"middle": 0.5, "end": 1.0}.get(given.get("text-anchor", ""), 0.0)
+        left = float(given["x"]) - part * wide
+        found.append(Extent(left, left + wide))
+    return found
+
+
 def picture(width: float, height: float, body: Iterable[str], label: str) -> str:
-    """Return the whole file; `label` is what a screen reader says."""
+    """Return the whole file; `label` is what a screen reader says.
+
+    It is widened where a text would be clipped.
+    """
     inside = "\n".join(body)
+    reaches = extents(inside)
+    left = min([0.0, *(each.left - MARGIN for each in reaches)])
+    right = max([width, *(each.right + MARGIN for each in reaches)])
+    paper = element("path", d=f"M{left:.1f} 0H{right:.1f}V{height:.1f}H{left:.1f}z", fill=PAPER)
     return element(
         "svg",
-        f"\n{inside}\n",
+        f"\n{_style()}\n{paper}\n{inside}\n",
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_text(width)} {_text(height)}",
-        width=width,
+        viewBox=f"{_text(left)} 0 {_text(right - left)} {_text(height)}",
+        width=right - left,
         height=height,
         font_family=SANS,
         font_size=12,
         role="img",
         aria_label=label,
     ) + "\n"  # fmt: skip
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, `#rrggbb`, as WCAG 2 defines it: from 1 to 21."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts
+    ]
+    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def under_white(hue: float) -> str:
+    """The lightest colour of a hue (of a whole turn) on which white text is legible."""
+    colours = (_coloured(hue, percent / 100) for percent in range(60, 0, -1))
+    return next(each for each in colours if contrast(each, WHITE) >= CONTRAST)
+
+
+def _coloured(hue: float, light: float) -> str:
+    parts = hls_to_rgb(hue % 1, light, SATURATION)
+    return "#" + "".join(f"{round(255 * each):02x}" for each in parts)
+
+
+def _style() -> str:
+    rules = "".join(
+        f'[{of}="{light}"]{{{of}:{dark}}}'
+        for light, dark in DARK.items()
+        for of in ("fill", "stroke")
+    )
+    return f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,6 @@ red.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from colorsys import hls_to_rgb
 from itertools import product
 
 from primepar.pictures import svg
@@ -16,7 +15,6 @@ from primepar.plan.description import MOST_CELLS, Description, OperatorRow, cut_
 from primepar.schedule.layout import Layout
 
 CELL_HIGH, CELL_PAD, GAP, TOP = 15, 10, 14, 62
-MOVED = "#d1242f"
 LEFT, TILES, TILE_GAP = 8, 250, 36
 HEADS = ("takes", "leaves", "leaves dI")
 
@@ -53,7 +51,7 @@ def _row(description: Description, row: OperatorRow, columns: list[int], y: floa
         yield from _tile(letter, layout, x, y) if layout else ()
     if row.before or row.back:
         moved = f"{row.before:,}, {row.back:,}"
-        yield svg.text(moved, columns[-1], baseline, fill=MOVED, font_family=svg.MONO)
+        yield svg.text(moved, columns[-1], baseline, fill=svg.RED, font_family=svg.MONO)
 
 
 def _tile(letter: str, layout: Layout, x: float, y: float) -> Iterator[str]:
@@ -70,15 +68,10 @@ def _tile(letter: str, layout: Layout, x: float, y: float) -> Iterator[str]:
         yield svg.element(
             "rect", svg.title(f"{letter}: block ({row}, {column}) on device {devices}"),
             x=left + 0.5, y=top + 0.5, width=width - 1, height=CELL_HIGH - 1, rx=3,
-            fill=_colour(first, layout.ranks),
+            fill=svg.under_white(first / layout.ranks),
         )  # fmt: skip
         middle = left + width / 2
-        yield svg.text(devices, middle, top + 11, fill="#fff", font_size=9, text_anchor="middle")
-
-
-def _colour(rank: int, ranks: int) -> str:
-    red, green, blue = hls_to_rgb(rank / ranks, 0.36, 0.5)
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+        yield svg.text(devices, middle, top + 11, fill=svg.WHITE, font_size=9, text_anchor="middle")
 
 
 def _cell_width(layout: Layout) -> int:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from primepar.schedule.program import Program
+from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 from primepar.verify.explorer.counts import wrong_counts
 from primepar.verify.explorer.machine import Machine
-from primepar.verify.explorer.properties import ORDER, STATIC, asked, wrong_coverage, wrong_end
+from primepar.verify.explorer.properties import STATIC, asked, wrong_coverage, wrong_end
 
 MOST_STATES = 200_000
-Verdict = Literal["proved", "refuted", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,12 @@ class Exploration:
     """Whether all states were explored within the limit."""
 
     def verdict(self, name: str) -> Verdict:
-        """The verdict on a property in every state; after a deadlock it is unknown."""
+        """The verdict on a property in every state; *not asked* where it has no meaning."""
+        verdicts = {asked_name: self._alone(asked_name) for asked_name in self.asked}
+        return verdicts[name] if missing_base(name, verdicts) is None else "not asked"
+
+    def _alone(self, name: str) -> Verdict:
+        """The verdict on a property for itself; after a deadlock it is unknown."""
         if name in self.failed:
             return "refuted"
         seen = name in STATIC or (self.finished and not self.stuck)
@@ -52,7 +56,7 @@ class Exploration:
     @property
     def in_order(self) -> list[str]:
         """The properties that are asked, as a report lists them."""
-        return [name for name in ORDER if name in self.asked]
+        return [name for name in PROPERTIES if name in self.asked]
 
     @property
     def overall(self) -> Verdict:

@@ -13,11 +13,6 @@ from primepar.verify.explorer.names import BlockNames, cell_of, cells_of
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 
 
-ORDER = (
-    "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
-    "traffic",
-)  # fmt: skip
-"""Names of the properties."""
 STATIC = frozenset({"coverage", "memory", "traffic"})
 """Properties that are decided without a run."""
 

@@ -21,7 +21,7 @@ from primepar.schedule.movement import Movement
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample.primitive import of_mesh
-from primepar.verify.primitive.proof import STANDS_ON, Proof, not_asked, prove
+from primepar.verify.primitive.proof import Proof, prove
 from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER, MeshFault
 from primepar.verify.report import PropertyResult, Report
 
@@ -97,8 +97,6 @@ def _result(
         details = of_mesh(nesting.of(sides), named, name, fault.sentence)
         took = seconds + fault.seconds
         return PropertyResult(name, "refuted", took, fault.sentence, details=details)
-    if STANDS_ON.get(name) in failing:
-        return not_asked(name)
     if name in failing:
         return PropertyResult(name, "unknown", seconds, reason=failing[name])
     certified = all(proof.certifies(name) for proof in proofs)

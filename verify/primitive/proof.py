@@ -18,6 +18,7 @@ from primepar.certify.claims import PROPERTIES, Subject
 from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
 from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.formulas.proof import formula_results
@@ -25,9 +26,6 @@ from primepar.verify.primitive.decide import Decision, decisions
 from primepar.verify.primitive.refutation import Refutation, faults
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
-
-STANDS_ON = {"completion": "coverage"}
-"""Property -> the one without which it has no meaning: a sum has its terms once if they exist."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,13 @@ class Proof:
         )  # fmt: skip
 
     def certifies(self, name: str) -> bool:
-        """Whether the checker accepted all claims of a property, and of the one it stands on.
+        """Whether the checker accepted all claims of a property, and of those it needs.
 
         Completion may have no claim of its own.
         """
-        support = {name, STANDS_ON.get(name)}
+        support = {name, *BASES.get(name, ())}
         return all(each.claim.name in self.answers for each in self.decisions
                    if each.claim.is_precondition or support & {*each.claim.properties})  # fmt: skip
-
-
-def not_asked(name: str) -> PropertyResult:
-    """The result of a property that stands on another one which does not hold."""
-    reason = f"{STANDS_ON[name]} does not hold, so that a sum has no meaning"
-    return PropertyResult(name, "not asked", 0.0, reason=reason)
 
 
 def verify_primitive(
@@ -152,11 +144,7 @@ def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
     wrong = faults(proof.subject, proof.decisions, open_names, end) if open_names else {}
     for name in PROPERTIES:
         decided = [item for item in proof.decisions if name in item.claim.properties]
-        stands_on = STANDS_ON.get(name)
-        if stands_on in open_names and name not in wrong:
-            yield not_asked(name)
-        else:
-            yield _result(proof, name, [*decided, *preconditions], wrong.get(name))
+        yield _result(proof, name, [*decided, *preconditions], wrong.get(name))
 
 
 def _result(

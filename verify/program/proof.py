@@ -47,8 +47,9 @@ def verify_program(
     always asked; memory and traffic if the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
-    decided after `timeout` seconds in all is unknown. After a deadlock, placement, completion and
-    alignment are unknown unless they fail before it. `only` asks a single property.
+    decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
+    completion and alignment are not asked unless they fail before it. `only` asks a single
+    property, whatever it needs.
     """
     proof = _Proof(program, buffered, Solver())
     questions: dict[str, Callable[[], str | None]] = {
