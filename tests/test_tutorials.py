@@ -240,6 +240,7 @@ def test_the_renderer_shows_prose_code_output_and_pictures(
     monkeypatch.chdir(tmp_path)
     page = renderer.render(script, tmp_path)
     assert page == (
+        "---\ndescription: >-\n  Title: Prose.\n---\n\n"
         '# Title\n\nProse.\n\n??? quote "Set-up"\n\n    ```python\n    x = 1\n    ```\n\n'
         "```python\nprint(x + 1)\nopen('01_a_picture.svg', 'w').write('<svg/>')\n```\n\n"
         "![a picture](01_a_picture.svg){ .schedule }\n\n"
