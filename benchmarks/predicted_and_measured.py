@@ -1,9 +1,9 @@
 """Six plans of one small model on four processes: predicted and measured time of a step.
 
-The cluster is this machine, measured first with `primepar profile` unless --cluster names
-one. Five plans are written by hand, one is the planner's own. Each is predicted by the cost model
-and by the simulator, and trained by the trainer, the plans by turns, so that a busy moment of the
-machine meets them alike; the median of the steps counts. Then all are ranked.
+The cluster is this machine, measured first with `primepar profile` unless --cluster names one. Five
+plans are written by hand, one is the planner's. Each is predicted by the cost model and by the
+simulator, and trained by the trainer. The plans train alternating, step by step, so that load on the
+machine affects all of them. The median of the steps counts. Then all are ranked.
 
     python benchmarks/predicted_and_measured.py [--cluster FILE] [--rounds N] [--json]
 """

@@ -94,7 +94,7 @@ def test_json_has_the_same_numbers() -> None:
     assert sum(row["bytes"] for row in report["traffic"] if row["way"] == "out") == 32 * block
 
 
-def test_a_plan_tells_tokens_per_second() -> None:
+def test_a_plan_prints_tokens_per_second() -> None:
     command = ("simulate", "megatron", "--model", str(CONFIG), "--devices", "2", "--batch", "2",
                "--positions", "8", "--cluster", "h200-8")  # fmt: skip
     report = json.loads(run(*command, "--json").out)
