@@ -63,7 +63,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def config_text(settings: Settings) -> str:
-    """Return all settings as a TOML file with their meanings; settings without value are comments."""
+    """Return all settings as a TOML file with their meanings; unset ones are comments."""
     lines: list[str] = []
     section = ""
     for name in Settings.__struct_fields__:
