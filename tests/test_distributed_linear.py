@@ -160,8 +160,8 @@ def test_an_input_that_is_no_block_of_the_layer_is_refused() -> None:
     with pytest.raises(ShapeError) as error:
         layer(torch.zeros(2, 5))
     assert str(error.value) == (
-        "linear: expected 6 columns (1 of the 1 slices of N=6), got (2, 5): give what this rank "
-        "holds"
+        "linear: expected 6 columns (1 of the 1 slices of N=6), got (2, 5): give the part that "
+        "this rank holds"
     )
 
 

@@ -142,5 +142,5 @@ def test_a_post_past_a_write_of_its_block_is_refuted(monkeypatch: pytest.MonkeyP
 
 def test_a_wait_past_a_use_of_its_block_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = apply(lowered("summa", 4, "gpt2"), ["free-early"])
-    monkeypatch.setattr(overlapping._Late, "_make_way", lambda *args: None)
+    monkeypatch.setattr(overlapping._Late, "_release_conflicting", lambda *args: None)
     assert_refused(overlap(given), given, "races")
