@@ -187,9 +187,9 @@ def test_show_writes_the_picture(plan: str, tmp_path: Path) -> None:
         (("PLAN", "--model", "CONFIG", "--ranks", "4"), "expected a ready plan (megatron, "
          "megatron-sp, summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as "
          "in M2,megatron, got 'PLAN'"),
-        (("megatron",), "megatron: expected a model and a number of devices for a preset plan, got "
+        (("megatron",), "megatron: expected a model and a number of devices for a ready plan, got "
          "neither: write megatron --model config.json --ranks 4, to show it or to verify it"),
-        (("M2,summa",), "M2,summa: expected a model and a number of devices for a preset plan, got "
+        (("M2,summa",), "M2,summa: expected a model and a number of devices for a ready plan, got "
          "neither: write M2,summa --model config.json --ranks 4, to show it or to verify it"),
     ],
 )  # fmt: skip

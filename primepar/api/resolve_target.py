@@ -35,7 +35,7 @@ def resolve(text: str) -> Target:
         return load_primitive(text)
     if text.rpartition(",")[2] in PRESETS:
         raise TargetError(
-            f"{text}: expected a model and a number of devices for a preset plan, got neither: "
+            f"{text}: expected a model and a number of devices for a ready plan, got neither: "
             f"write {text} --model config.json --ranks 4, to show it or to verify it"
         )
     try:
@@ -77,15 +77,15 @@ def load_primitive(text: str) -> Primitive:
             f"{file}:{line}: expected a file that can be imported, "
             f"got {type(error).__name__}: {' '.join(str(error).split())}"
         ) from None
-    defined = {
+    found = {
         key: value
         for key, value in namespace.items()
         if isinstance(value, type) and issubclass(value, Primitive) and value is not Primitive
     }
-    if name not in defined:
-        names = ", ".join(f"{file}:{key}" for key in defined) or "no subclass of primepar.Primitive"
-        raise TargetError(f"{text}: expected file.py:Class with a primitive, got {names}")
-    return primitive_of(text, defined[name])
+    if name not in found:
+        defined = ", ".join(f"{file}:{key}" for key in found) or "no subclass of primepar.Primitive"
+        raise TargetError(f"{text}: expected file.py:Class with a primitive, got {defined}")
+    return primitive_of(text, found[name])
 
 
 def primitive_of(text: str, kind: type[Primitive]) -> Primitive:
