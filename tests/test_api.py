@@ -179,7 +179,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
      "program: expected no shape, as a program names its own, got shape=(4, 4, 4): write it into "
      'the file, "shape": {"M": 4, "N": 4, "K": 4}'),
     (lambda: primepar.lower(primepar.lower("P2x2"), phase="forward"),
-     "program: expected no phase, as a program is read as written, got phase='forward': leave it "
+     "program: expected no phase, as a program is read as given, got phase='forward': leave it "
      "out"),
     (lambda: primepar.verify("primepar", buffered=True),
      "primepar: expected no buffered, as what a map moves is posted at once and needs no buffer, "

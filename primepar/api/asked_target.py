@@ -31,7 +31,7 @@ AnyTarget = str | Path | type[Primitive] | Nesting | Target | HasPlan
 
 OF_A_PLAN = "as a plan has its own sequences"
 OF_A_STEP = "which only the training step of a plan has"
-OF_A_PROGRAM = "as a program is read as written"
+OF_A_PROGRAM = "as a program is read as given"
 
 
 @dataclass(frozen=True)

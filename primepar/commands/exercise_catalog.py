@@ -82,7 +82,7 @@ def exercise_number(number: int) -> Exercise:
 
 
 def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) -> Report:
-    """Verify a program as written, or a primitive for every side."""
+    """Verify a program as given, or a primitive for every side."""
     from primepar.verify import verify_primitive, verify_program
 
     if isinstance(schedule, Program):
