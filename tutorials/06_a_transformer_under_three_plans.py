@@ -230,7 +230,7 @@ for name in PLANS:
     print(f"{name:11} loss {step.loss:.6f}, sent {float(max(step.sent)):g} elements")
 
 # %% [markdown]
-# `python benchmarks/family_bytes.py` counts an MLP and a block under all preset plans, on up to 64
+# `python benchmarks/family_bytes.py` counts an MLP and a block under all presets, on up to 64
 # devices.
 #
 # ## A plan of your own

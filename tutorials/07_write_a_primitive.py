@@ -73,8 +73,8 @@ print(primepar.show(WrongOffset, side=2, phase="forward").save(OUT / "07_wrong_o
 
 # %% [markdown]
 # Read it from the left: *s=2* is the smallest mesh that is wrong; then the phase and the product;
-# then the two places where it is computed. In the picture both are in the row of device 0. Coverage
-# is the root: whether sums are complete is *not asked* until every product is computed once.
+# then the two places where it is computed. In the picture both are in the row of device 0.
+# Coverage is the root. Completion is *not asked*: without all products a sum has no meaning.
 #
 # ## Break the home
 #
