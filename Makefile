@@ -38,7 +38,7 @@ lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: $(STAMP) ## let ruff mend what it can
+format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -53,7 +53,7 @@ docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every chan
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	$(BIN)/mkdocs serve
 
-reproduction: $(STAMP) ## the paper's evaluation beside ours: docs/reproduction.md and its pictures
+reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction.md and its pictures
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_reproduction
 
 bench: $(STAMP) ## bytes and memory of every method, counted by the emulator
@@ -73,7 +73,7 @@ bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation_score.py
 
-attack: $(STAMP) ## generated primitives against an independent judge, and altered certificates
+attack: $(STAMP) ## generated primitives against an independent oracle, and altered certificates
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_score.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_certificates.py
 

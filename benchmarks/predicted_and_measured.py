@@ -2,7 +2,7 @@
 
 The cluster is this machine, measured first with `primepar profile` unless --cluster names one. Five
 plans are written by hand, one is the planner's. Each is predicted by the cost model and by the
-simulator, and trained by the trainer. The plans train alternating, step by step, so that load on the
+simulator, and trained by the trainer. The plans alternate, step by step, so that load on the
 machine affects all of them. The median of the steps counts. Then all are ranked.
 
     python benchmarks/predicted_and_measured.py [--cluster FILE] [--rounds N] [--json]

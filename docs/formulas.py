@@ -72,28 +72,28 @@ def _factor(tokens: list[str]) -> str:
     if token in "([":
         inside = " ".join(_sum(tokens))
         close = tokens.pop(0)
-        found = rf"\left{token}{inside}\right{close}"
+        factor = rf"\left{token}{inside}\right{close}"
     elif token == "max":
-        found = r"\max" + _factor(tokens)
+        factor = r"\max" + _factor(tokens)
     else:
-        found = token
+        factor = token
     if tokens and tokens[0] == "^":
         tokens.pop(0)
-        return f"{found}^{{{tokens.pop(0)}}}"
-    return found
+        return f"{factor}^{{{tokens.pop(0)}}}"
+    return factor
 
 
 def with_formulas(text: str) -> str:
     """Prose whose formulas are set as maths; what only looks like one is left alone."""
 
-    def mathematical(found: re.Match[str]) -> str:
-        formula = found[0].rstrip(" ,")
+    def mathematical(match: re.Match[str]) -> str:
+        formula = match[0].rstrip(" ,")
         if not re.search(r"[/^=+]", formula):
-            return found[0]
+            return match[0]
         try:
-            return rf"\({latex(formula)}\)" + found[0][len(formula) :]
+            return rf"\({latex(formula)}\)" + match[0][len(formula) :]
         except (ValueError, IndexError):
-            return found[0]
+            return match[0]
 
     return _FORMULA.sub(mathematical, " ".join(_LABEL.sub(": ", text).split()))
 
@@ -101,7 +101,7 @@ def with_formulas(text: str) -> str:
 def with_papers(text: str) -> str:
     """Prose in which every paper is a link."""
     for name, address in PAPERS.items():
-        text = re.sub(name, lambda found, to=address: f"[{found[0]}]({found.expand(to)})", text)
+        text = re.sub(name, lambda match, to=address: f"[{match[0]}]({match.expand(to)})", text)
     return text
 
 

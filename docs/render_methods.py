@@ -67,11 +67,11 @@ of a travelling sum a reduce-scatter."""
 
 
 class Counts(NamedTuple):
-    """Elements on one device: sent, by count and by formula, at rest, and most at a time."""
+    """Elements on one device: sent, by count and by formula, resident, and most at a time."""
 
     sent: float
     formula: float
-    resting: int
+    resident: int
     peak: int
 
 
@@ -89,12 +89,12 @@ def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
     if not report.equal or report.formula is None:
         raise SystemExit(f"{name}: {report.message or 'expected a formula of what is sent'}")
     movement = Movement(sequence)
-    resting = sum(
+    resident = sum(
         prod(operator.block_shape(tensor, sequence.grid))
         * max(map(len, movement.start("forward", tensor)))
         for tensor in ("I", "W")
     )
-    return Counts(float(max(report.sent)), float(report.formula), resting, max(report.peak))
+    return Counts(float(max(report.sent)), float(report.formula), resident, max(report.peak))
 
 
 def title(module: str) -> str:
@@ -167,10 +167,10 @@ def picture(name: str, sequence: Sequence, phases: tuple[Phase, ...], folder: Pa
 
 
 def table(name: str, primitive: Primitive) -> Iterator[str]:
-    """Counts beside the formula on several meshes."""
+    """Counts next to the formula on several meshes."""
     yield f"Elements on each device, counted for `M={SHAPE.M}`, `N={SHAPE.N}`, `K={SHAPE.K}`:"
     yield ""
-    yield "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |"
+    yield "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |"
     yield "|---|--:|--:|--:|--:|--:|"
     for sides in COUNTED[len(primitive.side_names)]:
         sequence = Sequence.of(primitive, *sides)
@@ -191,8 +191,8 @@ def overview() -> str:
     for module, names in methods():
         for name in names:
             link = f"[{title(module)}]({module.rpartition('.')[2]}.md)"
-            own = f"`{name}` | `{map_equations(PRIMITIVES[name]())['forward']}`"
-            lines.append(f"| {link} | {own} | {' | '.join(cells(name))} |")
+            map_cells = f"`{name}` | `{map_equations(PRIMITIVES[name]())['forward']}`"
+            lines.append(f"| {link} | {map_cells} | {' | '.join(cells(name))} |")
     lines += [
         "",
         f"Elements on each device in a training step with `M={LARGE.M}`, `N={LARGE.N}`, "
@@ -215,8 +215,8 @@ def cells(name: str) -> Iterator[str]:
         if sides is None:
             yield from ("", "")
             continue
-        found = count(name, Sequence.of(primitive, *sides), LARGE)
-        yield from (f"{found.sent:,.10g}", f"{found.peak:,}")
+        counts = count(name, Sequence.of(primitive, *sides), LARGE)
+        yield from (f"{counts.sent:,.10g}", f"{counts.peak:,}")
 
 
 def main() -> None:

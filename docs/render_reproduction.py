@@ -8,15 +8,14 @@ minutes; a test computes some of the points again and compares them with the pag
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 
 from benchmarks.paper.assumptions import AFTER, ASSUMED, HEAD
 from benchmarks.paper.blocks import PaperPoint, geometric_mean, point, reduced, without_links
 from benchmarks.paper.mlp import Mlp, mlp_pair
+from benchmarks.paper.page_text import off, report, table, words
 from benchmarks.paper.pipelines import (
     Stack,
     best_two,
@@ -44,29 +43,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reproduction.md"
 FAMILY = (4, 8, 16)
 """Devices on which the whole family is searched."""
-
-
-def report(text: str) -> str:
-    """Print on the terminal what is computed next, and return it."""
-    print(text, file=sys.stderr, flush=True)
-    return text
-
-
-def words(text: str) -> str:
-    """A paragraph in lines of the width of the other pages."""
-    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]], align: str = "--:") -> str:
-    """A table, the first column to the left and the others, which are numbers, to the right."""
-    heads = list(heads)
-    lines = [heads, ["---", *[align] * (len(heads) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def off(ours: float, printed: float) -> str:
-    """By how much a ratio is off, in percent of the paper's."""
-    return f"{100 * (ours / printed - 1):+.0f}%"
 
 
 def all_points(setting: Setting = SETTING) -> list[PaperPoint]:

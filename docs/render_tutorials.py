@@ -1,4 +1,4 @@
-"""Tutorials as pages of the site: every cell is run, and what it prints and draws stands below it.
+"""Tutorials as pages of the site: every cell is run, and its output and pictures are below it.
 
 Run by `make docs` before mkdocs. A tutorial that fails fails here, with its own traceback. The
 pages and pictures go to docs/tutorials/, which is made anew each time and is not kept in git.
@@ -75,7 +75,7 @@ def described(parts: list[str]) -> str:
 
 
 def show(picture: Path) -> str:
-    """Copy a picture beside the pages; return the line that shows it."""
+    """Copy a picture next to the pages; return the line that shows it."""
     shutil.copy(picture, PAGES / picture.name)
     label = picture.stem.partition("_")[2].replace("_", " ")
     return f"![{label}]({picture.name}){{ .schedule }}"
@@ -97,13 +97,13 @@ def exercise(script: Path, solution: Path) -> str:
 
 def fingerprint() -> str:
     """A hash of the interpreter and of all files that a tutorial runs or reads."""
-    found = sha256(sys.version.encode())
+    digest = sha256(sys.version.encode())
     for source in SOURCES:
         path = ROOT / source
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:
-                found.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
-    return found.hexdigest()
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def is_made() -> bool:

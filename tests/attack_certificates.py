@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import msgspec
 from attack_alterations import KINDS, altered
 from attack_checker import forged, is_same, offered, written
-from attack_judge import oracle
 from attack_maps import NAME, generated
 from attack_methods import METHODS
+from attack_oracle import oracle
 from attack_score import is_early, ruled
 from long_runs import judged
 

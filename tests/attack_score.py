@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 import msgspec
-from attack_judge import Ruling, oracle
 from attack_maps import NAME, Map, generated
+from attack_oracle import Ruling, oracle
 from long_runs import KeptLines, fingerprint, judged
 
 from primepar.api.resolve_target import load_primitive

@@ -36,9 +36,9 @@ class Golden:
         if self.update:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(got, encoding="utf-8")
-        mend = "if the new text is right, run: pytest --update-golden, and read the diff"
-        assert path.exists(), f"no golden text {path.name}; {mend}"
-        assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {mend}"
+        advice = "if the new text is right, run: pytest --update-golden, and read the diff"
+        assert path.exists(), f"no golden text {path.name}; {advice}"
+        assert got == path.read_text(encoding="utf-8"), f"{path.name} differs; {advice}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import re
 import tempfile
 import time
 import traceback
@@ -37,8 +36,8 @@ def on_ranks(
     shared = os.environ.get(SHARED)
     if shared is None:
         return _ran(size, work, arguments, backend)
-    asked = repr((size, work.__module__, work.__qualname__, arguments, backend))
-    key = sha256(re.sub(r" at 0x[0-9a-f]+", "", asked).encode()).hexdigest()
+    call = pickle.dumps((size, work.__module__, work.__qualname__, arguments, backend))
+    key = sha256(call).hexdigest()
     file = Path(shared) / key
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,7 +73,7 @@ def _ran(
 
 
 def _results(ends: list[Connection]) -> list[Any]:
-    """Poll all ranks together: the first to fail tells why the others wait."""
+    """Poll all ranks together: the first to fail is why the others wait."""
     results: dict[int, Any] = {}
     deadline = time.monotonic() + SECONDS
     while len(results) < len(ends):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 from mutation_fields import PROGRAM_WAYS
-from mutation_judge import STEPS, changes
+from mutation_oracle import STEPS, changes
 
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, save_program

@@ -205,7 +205,7 @@ def homes(base: Primitive) -> Iterator[tuple[str, Primitive]]:
         yield f"home of {tensor}: exchanged", Edited(base, homes=turn)
 
 
-class Told(Edited):
+class WrongFormula(Edited):
     """A primitive with another formula of what it sends or holds."""
 
     def __init__(self, base: Primitive, name: str, change: Callable[..., Any]) -> None:
@@ -237,7 +237,7 @@ AMOUNTS: dict[str, Callable[..., Any]] = {
 def amounts(base: Primitive) -> Iterator[tuple[str, Primitive]]:
     """The formula of what is sent or held is another one."""
     for name, (how, change) in product(("sent", "held"), AMOUNTS.items()):
-        yield f"{name}: {how}", Told(base, name, change)
+        yield f"{name}: {how}", WrongFormula(base, name, change)
 
 
 MAP_WAYS: dict[str, Callable[[Primitive], Iterator[tuple[str, Primitive]]]] = {

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from long_runs import fingerprint, judged
-from mutation_judge import Generated, Judged, agree_on, decide, tasks
+from mutation_oracle import Generated, Judged, agree_on, decide, tasks
 from mutation_store import Store
 
 from primepar.schedule.properties import PROPERTIES

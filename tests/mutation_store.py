@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from long_runs import KeptLines
-from mutation_judge import Generated, Judged
+from mutation_oracle import Generated, Judged
 
 Key = tuple[str, str, int]
 

@@ -189,8 +189,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: primepar.check(Nesting((PrimePar(), PrimePar()), ("P", "P"))),
      "P,P: expected a length for each primitive, got none: write them like P2x2,P2x2"),
     (lambda: primepar.verify(NoMap),
-     "NoMap.forward: expected a map that can be called as forward(self, r, t, s), got "
-     "NotImplementedError: NoMap has no forward map"),
+     "NoMap.forward: expected a method forward(self, r, t, s), got none: write it, the other "
+     "phases have its map unless they have their own"),
     (lambda: primepar.verify(Late),
      "Late: expected a class that can be called without arguments, got TypeError: "
      "Late.__init__() missing 1 required positional argument: 'argument'"),

@@ -15,10 +15,10 @@ import pytest
 from attack_alterations import KINDS, altered
 from attack_certificates import Answered, Offer, loaded
 from attack_checker import forged, offered, written
-from attack_judge import axes_of, load, meshes, oracle
 from attack_maps import NAME, Map, generated
 from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
+from attack_oracle import axes_of, load, meshes, oracle
 from attack_score import Scored, Store, score
 
 from primepar.api.resolve_target import load_primitive

@@ -1,4 +1,4 @@
-"""The commands do what they say, and end with the code that says how it went."""
+"""The commands do what they are for, and end with the right exit code."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def alone(tmp_path: Path) -> str:
 
 
 def words(text: str) -> list[str]:
-    """What a grid says after its title, without the places on the mesh and the rules."""
+    """What a grid shows after its title, without the places on the mesh and the rules."""
     return re.sub(r"[rc]=\d|---+", "", text.partition("\n")[2]).split()
 
 
 # list
 
 
-def test_list_says_the_maps_axes_and_source_of_every_primitive(golden: Golden) -> None:
+def test_list_shows_the_maps_axes_and_source_of_every_primitive(golden: Golden) -> None:
     done = run("list")
     assert (done.code, done.err) == (0, "")
     golden("cli/list", done.out)
@@ -135,7 +135,7 @@ def test_check_finds_primepar_equal_on_every_side(side: int) -> None:
     assert set(report["sent"]) == {report["formula"]}
 
 
-def test_check_prints_what_is_equal_sent_and_alive() -> None:
+def test_check_prints_what_is_equal_sent_and_live() -> None:
     done = run("check", "primepar", "--side", "2", "--shape", "4,8,2")
     assert done == (
         0,
@@ -155,7 +155,7 @@ def test_check_runs_a_sequence_with_a_batch_and_a_program(tmp_path: Path) -> Non
     assert run("check", str(tmp_path / "p.json")).code == 0
 
 
-def test_check_says_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> None:
+def test_check_states_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> None:
     path = "docs/examples/norm.json"
     done = run("check", path)
     assert (done.code, done.out.splitlines()[-1]) == (

@@ -128,7 +128,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 
 @pytest.mark.parametrize("command", ["show", "check", "verify"])
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_program_is_said_in_one_line(tmp_path: Path, command: str, name: str) -> None:
+def test_what_is_no_program_is_refused_in_one_line(tmp_path: Path, command: str, name: str) -> None:
     content, message = FILES[name]
     file = tmp_path / f"{name}.json"
     file.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,4 +1,4 @@
-"""Every wrong input ends in one line that names the place and the mend, with exit code 2."""
+"""Every wrong input ends in one line that names the place and the fix, with exit code 2."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_an_output_that_cannot_be_written_leaves_nothing_behind(
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_a_full_disk_behind_standard_output_is_said_in_one_line() -> None:
+def test_a_full_disk_behind_standard_output_is_reported_in_one_line() -> None:
     with patch(
         "primepar.commands.show.grid_text", side_effect=OSError(28, "No space left on device")
     ):

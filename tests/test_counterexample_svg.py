@@ -40,8 +40,8 @@ def test_the_picture_of_a_program_names_its_ranks_and_instructions(path: Path) -
     ]
     words = texts(counterexample_svg(path.stem, panels))
     for panel in panels:
-        assert f"{panel.property}: {panel.found.kind}" in words
-        for event in panel.found.events:
+        assert f"{panel.property}: {panel.example.kind}" in words
+        for event in panel.example.events:
             named = event.text if event.index is None else f"{event.index} {event.text}"
             assert named in words
             assert f"rank {event.rank}" in words
@@ -64,7 +64,7 @@ def test_the_smallest_mesh_of_a_primitive_has_its_devices_marked(tmp_path: Path)
     assert "devices at s=2" in words
     assert "device 0 (r=0, c=0) at t=0" in words
     assert "device 1 (r=0, c=1) at t=0" in words
-    assert "wants I[0,0], has I[0,1]" in words
+    assert "needs I[0,0], has I[0,1]" in words
     assert "forward, M=0: times computed" in words
 
 

@@ -20,9 +20,9 @@ COMMANDS = GROUP.commands
 
 def options(command: str) -> set[str]:
     """What `primepar COMMAND --help` lists."""
-    said = run(command, "--help").out
+    help_text = run(command, "--help").out
     names = {name for each in COMMANDS[command].params for name in each.opts if name[0] == "-"}
-    assert {name for name in names if not re.search(rf"{name}\b", said)} == set()
+    assert {name for name in names if not re.search(rf"{name}\b", help_text)} == set()
     return names | {"--help"}
 
 

@@ -155,7 +155,7 @@ def test_a_tensor_of_another_number_of_dims_is_refuted(
     tensors = {"A": {"cuts": whole}, "B": {"cuts": parts, "of": "A"}}
     one, two = ("A", "B") if op == "cut" else ("B", "A")
     many = parts if op == "cut" else whole
-    first = [f"{two}[{at}{',0' * (len(many) - 1)}]" for at in range(2)]
+    first = [f"{two}[{number}{',0' * (len(many) - 1)}]" for number in range(2)]
     single = f"{one}[0{',0' * (len(whole if op == 'cut' else parts) - 1)}]"
     lowered = msgspec.convert(
         {"format": "primepar-program", "version": 1, "ranks": 1, "tensors": tensors,

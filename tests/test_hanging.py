@@ -26,7 +26,7 @@ def places(program: Program) -> tuple[tuple[int, int], ...]:
 
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
-def test_ranks_hang_where_the_explorer_says(path: Path) -> None:
+def test_ranks_hang_where_the_explorer_finds_them(path: Path) -> None:
     program = msgspec.json.decode(path.read_bytes(), type=Program)
     assert places(program) == explore(program).stuck
 
@@ -63,7 +63,7 @@ def test_head_on_nothing_is_delivered_and_each_waits_for_the_other() -> None:
     assert "deadlock: nothing goes on" in picture
 
 
-def test_what_came_before_is_drawn_and_a_rank_at_its_end_says_so() -> None:
+def test_what_came_before_is_drawn_and_a_rank_at_its_end_is_marked() -> None:
     late = Program("primepar-program", 1, 2, ((Send(1, "a"), Send(1, "b")), (Recv(0, "a"),)))
     picture = grid_svg(space_time(late, "late"))
     assert picture.count("a from device 0 to device 1") == 1

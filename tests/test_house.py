@@ -105,7 +105,7 @@ def test_every_dependency_is_pinned_to_a_version_that_its_range_allows() -> None
 
 
 def allowed(requirement: Requirement, pins: dict[str, str]) -> bool:
-    """Tell whether `requirement` has a pin and accepts it."""
+    """Whether `requirement` has a pin and accepts it."""
     return requirement.name in pins and requirement.specifier.contains(pins[requirement.name])
 
 

@@ -69,7 +69,7 @@ def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
         "A training step under `S3x3` moves, counted on one device: "
         "broadcast I 6, W 6; reduce dI 3, dW 3.\n\n"
         "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
-        "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |\n"
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |\n"
         "|---|--:|--:|--:|--:|--:|\n"
         "| `S2x2` | 4 | 60 | 60 | 20 | 108 |\n\n"
         "`primepar verify summa`: proved for every s >= 1 (axes r, c).\n\n"
@@ -96,7 +96,7 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
         "A training step under `S3x6` moves, counted on one device: "
         "broadcast I 12, W 12; reduce dI 6, dW 6.",
         "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
-        "| mesh | devices | sent | sent, by the formula | `I` and `W` at rest | most at a time |\n"
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |\n"
         "|---|--:|--:|--:|--:|--:|\n"
         "| `S1x2` | 2 | 48 | 48 | 40 | 192 |\n"
         "| `S2x1` | 2 | 72 | 72 | 40 | 200 |",
@@ -223,4 +223,4 @@ def test_homes_print_with_whole_dims_and_open_digits() -> None:
 def test_what_is_resident_is_counted_with_its_copies(renderer: ModuleType) -> None:
     column = renderer.count("by-output", Sequence.of(PRIMITIVES["by-output"](), 4),
                             Linear(M=8, N=8, K=8))  # fmt: skip
-    assert (column.sent, column.resting) == (96.0, 8 * 8 + 8 * 8 / 4)
+    assert (column.sent, column.resident) == (96.0, 8 * 8 + 8 * 8 / 4)

@@ -14,10 +14,10 @@ import mutation_score
 import pytest
 from command import run
 from mutation_fields import FIELD_WAYS, PROGRAM_WAYS
-from mutation_judge import Generated, Judged, Task, changes, decide, map_changes
 from mutation_keep import FOLDER, Kept, index
 from mutation_local import WAYS
 from mutation_maps import MAP_WAYS
+from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
 from mutation_store import Store
 
 from primepar.schedule import load_program

@@ -156,6 +156,6 @@ def test_a_picture_is_widened_where_a_text_would_be_clipped() -> None:
 
 def test_the_mesh_of_two_axes_is_drawn_with_its_devices() -> None:
     root = ElementTree.fromstring(drawn("P2x2"))
-    said = [text.text for text in root.iter(f"{TAG}text")]
-    assert said[-9:] == ["mesh of 4 devices", "c=0", "c=1", "r=0", "r=1", "0", "1", "2", "3"]
+    texts = [text.text for text in root.iter(f"{TAG}text")]
+    assert texts[-9:] == ["mesh of 4 devices", "c=0", "c=1", "r=0", "r=1", "0", "1", "2", "3"]
     assert "mesh of 4 devices" not in drawn("K4")

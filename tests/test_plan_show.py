@@ -159,7 +159,7 @@ def test_show_makes_a_preset_for_a_model_and_writes_it(config: str, tmp_path: Pa
     assert run("show", "M2,stationary", *options).out == run("show", str(path)).out
 
 
-def test_a_method_that_is_a_primitive_too_is_a_plan_beside_a_model(config: str) -> None:
+def test_a_method_that_is_a_primitive_too_is_a_plan_with_a_model(config: str) -> None:
     asked = run("show", "tesseract:2", "--model", config, "--devices", "8", "--json")
     assert json.loads(asked.out)["rows"][0]["sequence"] == "T2x2x2"
     assert run("show", "tesseract", "--side", "2,1").out.startswith("T2x2x1: 4 devices")

@@ -80,7 +80,7 @@ def test_verify_takes_other_sizes_and_prints_json(plan: str) -> None:
     assert [entry["name"] for entry in report["properties"]] == PROPERTIES
 
 
-def test_verify_proves_a_preset_beside_a_model(config: str) -> None:
+def test_verify_proves_a_preset_with_a_model(config: str) -> None:
     done = run("verify", "M2,megatron", "--model", config, "--devices", "4", "--batch", "2")
     assert (done.code, done.err) == (0, "")
     title = "M2,megatron: proved for a step of 2 sequences of 4 tokens"

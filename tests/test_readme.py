@@ -1,9 +1,9 @@
-"""README and docs tell the truth: their Python runs, their commands print what is shown.
+"""README and docs are true: their Python runs, their commands print what is shown.
 
 Blocks run in order, in one folder. A `python` block whose first line is `# name.py` is also saved
 under that name. In `console` and `sh` blocks the lines that start with `$ primepar ` are run; lines
 below one, if there are any, are what it must print, where `...` stands for anything. A command
-that is meant to end with another code than 0 says so: `$ primepar verify wrong.py:Wrong  # exit 1`.
+that is meant to end with another code than 0 is marked: `$ primepar verify wrong.py:W  # exit 1`.
 """
 
 from __future__ import annotations

@@ -81,9 +81,7 @@ def test_a_program_file_is_loaded(tmp_path: Path) -> None:
     ],
     ids=["plan", "program"],
 )  # fmt: skip
-def test_a_file_that_says_not_what_it_is_is_refused(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_a_file_of_no_known_format_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises((PlanError, ProgramError)) as caught:
         resolve(str(tmp_path / "x.json"))
@@ -139,7 +137,7 @@ def test_a_file_with_one_primitive_names_it(tmp_path: Path, suffix: str) -> None
     assert type(resolve(f"{path}{suffix}")).__name__ == "Mine"
 
 
-def test_a_file_without_a_primitive_says_so(tmp_path: Path) -> None:
+def test_a_file_without_a_primitive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("")
     with pytest.raises(TargetError) as caught:
         resolve(f"{tmp_path}/none.py:Rows")

@@ -150,7 +150,7 @@ def test_a_timeline_keeps_proportions() -> None:
     assert one.attrib["fill"] != three.attrib["fill"]
 
 
-def test_a_timeline_of_many_events_shows_the_first_and_says_so() -> None:
+def test_a_timeline_of_many_events_shows_the_first_and_states_the_counts() -> None:
     events = [compute(0, float(step), step + 0.5) for step in range(100)]
     picture = timeline_svg(events, limit=30)
     assert len(bars(picture)) == 30

@@ -1,4 +1,4 @@
-"""The space-time grid says what the program says: every product, hop and collective, once."""
+"""The space-time grid shows what the program does: every product, hop and collective, once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_steps_are_those_of_the_map_and_what_only_moves_is_none(text: str) -> No
     assert list(steps.values()) == [list(range(sequence.steps))] * 3
 
 
-def test_a_picture_says_moves_over_a_column_without_products() -> None:
+def test_a_picture_writes_moves_over_a_column_without_products() -> None:
     picture = grid_svg(grid_of(parse_sequence("S2x2")).only("backward"))
     over = [mark.text for mark in ElementTree.fromstring(picture).iter(f"{SVG}text")]
     columns = [name for name in over if name and (name == "moves" or name.startswith("step"))]
@@ -84,14 +84,14 @@ def test_a_picture_says_moves_over_a_column_without_products() -> None:
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_text_names_every_product_hop_and_collective_of_the_program(text: str) -> None:
     sequence = parse_sequence(text)
-    said = grid_text(grid_of(sequence), width=10_000)
+    texts = grid_text(grid_of(sequence), width=10_000)
     nodes = [node for nodes in lower(sequence).programs for node in nodes]
     kinds = Counter(node.__struct_config__.tag for node in nodes)
     products = sum(isinstance(node, Compute) and node.phase is not None for node in nodes)
-    assert said.count(" += ") == products + 3  # and one equation over each phase
-    assert said.count(" -> ") == kinds["isend"]
-    assert said.count(" <- ") == kinds["irecv"]
-    assert said.count("all_reduce") == kinds["all_reduce"]
+    assert texts.count(" += ") == products + 3  # and one equation over each phase
+    assert texts.count(" -> ") == kinds["isend"]
+    assert texts.count(" <- ") == kinds["irecv"]
+    assert texts.count("all_reduce") == kinds["all_reduce"]
 
 
 @pytest.mark.parametrize("text", SEQUENCES)
@@ -113,10 +113,10 @@ def test_a_picture_is_xml_with_every_cell_hop_and_collective_once(text: str) -> 
 
 
 def test_tables_wider_than_the_page_are_cut_between_steps() -> None:
-    said = grid_text(grid_of(parse_sequence("P4x4")), width=100)
-    assert max(map(len, said.splitlines())) <= 100
-    assert said.count("forward, continued") == 1
-    assert said.count(" += ") == 3 * 4 * 16 + 3
+    texts = grid_text(grid_of(parse_sequence("P4x4")), width=100)
+    assert max(map(len, texts.splitlines())) <= 100
+    assert texts.count("forward, continued") == 1
+    assert texts.count(" += ") == 3 * 4 * 16 + 3
 
 
 def test_only_one_phase_is_kept() -> None:
@@ -141,7 +141,7 @@ def test_a_new_step_starts_at_the_first_message_or_product_after_a_wait() -> Non
     assert counts == [[1, 3], [2, 1], [1, 0]]
 
 
-def test_blocking_messages_and_groups_are_told_from_posted_ones() -> None:
+def test_blocking_messages_and_groups_are_distinguished_from_posted_ones() -> None:
     swap = Group((Send(1, "A"), Recv(1, "B")))
     back = Group((Send(0, "A"), Recv(0, "B")))
     assert grid_text(space_time(program((swap,), (back,)), "swap")) == (
@@ -164,8 +164,8 @@ def test_a_hop_ends_under_the_name_that_the_receiver_gives_it() -> None:
 
 
 def test_additions_and_barriers_are_listed() -> None:
-    said = grid_text(space_time(program((Compute(("A", "B"), "C"), Barrier((0,)))), "sum"))
-    assert said.splitlines()[-2:] == ["0        add C += A + B", "           barrier over 0"]
+    texts = grid_text(space_time(program((Compute(("A", "B"), "C"), Barrier((0,)))), "sum"))
+    assert texts.splitlines()[-2:] == ["0        add C += A + B", "           barrier over 0"]
 
 
 def test_an_empty_program_is_drawn() -> None:

@@ -23,7 +23,7 @@ def refuse(program: Program, name: str) -> str:
 def runs(folder: Path) -> dict[str, Any]:
     """Runs on two ranks: with other options on rank 1, not proved, and watched."""
     rank = dist.get_rank()
-    few: dict[str, Any] = {"sequence": "M2", "steps": 2}
+    few: dict[str, Any] = {"plan": "M2", "steps": 2}
     return {
         "alike": cases.train(folder / "alike", **few, clip=1.0 if rank else None),
         "refused": cases.train(folder / "refused", prove=refuse, **few),

@@ -150,7 +150,7 @@ def test_the_tutorials_name_nine_of_the_ten_broken_schedules_each_once() -> None
         ("01", "class Cube(:\n    pass\n", "invalid syntax"),
         ("01", "class Cube(Primitive):\n    axes = ('i', 'j', 'l')\n    def forward(self, *a):\n"
                "        return 1 / 0\n",
-         "not yet: Cube.forward: expected a map that can be called as "
+         ":23: Cube.forward: expected a map that can be called as "
          "forward(self, i, j, l, t, s), got ZeroDivisionError: division by zero\n"),
         ("02", "fc1 = K4\n", "not yet: line 25: NameError: name 'K4' is not defined\n"),
         ("02", "fc1, fc2 = 'K4', 'Z9'\n", "not yet: sequence 'Z9': expected primitives like"),

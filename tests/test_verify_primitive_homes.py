@@ -45,7 +45,7 @@ class ReplicasOnDiagonals(Summa):
         return dict(M=(r + c) % s) if tensor == "I" else super().home(tensor, r, c, s)
 
 
-class StartsBesideHome(Summa):
+class StartsNextToHome(Summa):
     def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
         return dict(M=r, N=(t + 1) % s, K=c)
 
@@ -83,7 +83,7 @@ class LayersShareWeight(Tesseract):
 
 
 HARMLESS: list[type[Primitive]] = [
-    TransposedWeight, SkewedInput, ReplicasOnDiagonals, StartsBesideHome, KeepsAll,
+    TransposedWeight, SkewedInput, ReplicasOnDiagonals, StartsNextToHome, KeepsAll,
     InputSplitAlongN, ExchangedDigits, EndsAtHome, LayersShareWeight,
 ]  # fmt: skip
 

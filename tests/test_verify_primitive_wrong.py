@@ -160,11 +160,11 @@ WITH_HOMES = [
         S2, "W", "W[1,0]", f"forward, {FIRST} at t=1",
         f"gradient, {FIRST} at t=1: expected the sum dW[1,0]", "W[1,0]", "2 of 4",
     )),
-    Wrong("first_row_of_sums_rests.py:FirstRowOfSumsRests", (2,), homeless(
+    Wrong("first_row_of_sums_stays.py:FirstRowOfSumsStays", (2,), homeless(
         S2, "O", "dO[1,0]", f"backward, {THIRD} at t=0",
         f"forward, {THIRD} at t=0: expected the sum O[1,0]", "O[1,0]", "1 of 2",
     )),
-    Wrong("first_slice_rests.py:FirstSliceRests", (2,), homeless(
+    Wrong("first_slice_stays.py:FirstSliceStays", (2,), homeless(
         "s=2 (2 devices)", "O", "dO[0,1]", "backward, device 1 (d=1) at t=0",
         "forward, device 1 (d=1) at t=0: expected the sum O[0,1]", "O[0,1]", "2 of 4",
     )),
@@ -188,7 +188,7 @@ WITH_HOMES = [
         TALL, "I", "I[0,1]", f"forward, {CORNER} at t=0",
         f"backward, {CORNER} at t=0: expected the sum dI[0,1]", "I[0,1]", "2 of 4",
     )),
-    Wrong("one_layer_rests.py:OneLayerRests", (1, 2), homeless(
+    Wrong("one_layer_stays.py:OneLayerStays", (1, 2), homeless(
         Q1D2, "I", "I[1,0]", f"forward, {LAYER} at t=0",
         f"backward, {LAYER} at t=0: expected the sum dI[1,0]", "I[1,0]", "1 of 2",
     )),
@@ -249,8 +249,8 @@ def test_the_counterexample_replays_on_emulated_devices_and_in_the_program(wrong
 @pytest.mark.parametrize(
     ("name", "block"),
     [
-        ("first_row_of_sums_rests.py:FirstRowOfSumsRests", "O[1,0]"),
-        ("first_slice_rests.py:FirstSliceRests", "O[0,1]"),
+        ("first_row_of_sums_stays.py:FirstRowOfSumsStays", "O[1,0]"),
+        ("first_slice_stays.py:FirstSliceStays", "O[0,1]"),
         ("output_on_the_diagonal.py:OutputOnTheDiagonal", "O[0,1]"),
         ("wrong_axis.py:WrongAxis", "O[0,2]"),
     ],

@@ -80,7 +80,7 @@ PROGRAMS = {
     "tags-crossed": wrong("deadlock-freedom", MismatchError, "device 1, programs[1][0]"),
     "used-after-free": wrong("placement", MissingBlockError, "device 0, programs[0][6]"),
     "waited-for-twice": wrong("deadlock-freedom", MismatchError, "device 1, programs[1][6]"),
-    "weight-not-brought-home": wrong("alignment", IncompleteError, "device 0: expected W[0,0] "
+    "weight-not-sent-home": wrong("alignment", IncompleteError, "device 0: expected W[0,0] "
                                      "in its memory at the end, got it on device 1"),
     "wrong-block-sent": wrong("placement", WrongDataError, "device 0, programs[0][5]"),
     "wrong-peer": wrong("deadlock-freedom", DeadlockError, "device 0 at programs[0][0] waits"),

@@ -1,6 +1,6 @@
 """Tensors of the transformers library as our parameters.
 
-Said once more and in another way than in primepar.models: it is what that is tested against.
+Written once more and in another way than in primepar.models: it is what that is tested against.
 """
 
 from __future__ import annotations

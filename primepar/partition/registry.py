@@ -91,10 +91,10 @@ def _repeated(primitive: Primitive, match: re.Match[str]) -> str:
 
 def _respelt(token: str, text: str) -> str:
     """`: write P2x2` for p2X2, and `: write K2,P2x2` for K2;P2x2, if that is what was meant."""
-    found = re.findall(r"([A-Za-z]+?)(\d+(?:x\d+)*)?(?![\dA-Za-z])", token.replace("X", "x"))
+    pairs = re.findall(r"([A-Za-z]+?)(\d+(?:x\d+)*)?(?![\dA-Za-z])", token.replace("X", "x"))
     labels = {kind.label.lower(): kind.label for kind in PRIMITIVES.values()}
-    words = [f"{labels.get(label.lower())}{lengths}" for label, lengths in found]
-    known = bool(words) and all(label.lower() in labels for label, _ in found)
+    words = [f"{labels.get(label.lower())}{lengths}" for label, lengths in pairs]
+    known = bool(words) and all(label.lower() in labels for label, _ in pairs)
     plain = re.sub(r"[^A-Za-z0-9]", "", token).lower() == "".join(words).lower()
     return f": write {text.replace(token, ','.join(words))}" if known and plain else ""
 

@@ -1,6 +1,6 @@
 """Counterexamples as SVG, one panel below another, legible on light and on dark pages.
 
-What is wrong is outlined in red; arrows tell who waits for whom, and where a block goes. The same
+What is wrong is outlined in red; arrows show who waits for whom, and where a block goes. The same
 structure is drawn as text by `counterexample_text`.
 """
 
@@ -29,7 +29,7 @@ class CounterexamplePanel(NamedTuple):
 
     property: str
     sentence: str
-    found: Counterexample
+    example: Counterexample
 
 
 class _Drawn(NamedTuple):
@@ -49,33 +49,36 @@ def counterexample_svg(title: str, panels: Sequence[CounterexamplePanel]) -> str
 
 
 def _panel(panel: CounterexamplePanel, y: float) -> _Drawn:
-    marks = [svg.text(f"{panel.property}: {panel.found.kind}", LEFT, y + 14, fill=svg.RED,
+    marks = [svg.text(f"{panel.property}: {panel.example.kind}", LEFT, y + 14, fill=svg.RED,
                       font_weight=600)]  # fmt: skip
     lines = wrap(panel.sentence.splitlines()[0], COLUMNS)
-    marks += [svg.text(line, LEFT, y + 32 + 15 * at, font_size=11) for at, line in enumerate(lines)]
+    marks += [
+        svg.text(line, LEFT, y + 32 + 15 * number, font_size=11)
+        for number, line in enumerate(lines)
+    ]
     right, bottom = LEFT + CHARACTER * max(map(len, lines)), y + 32 + 15 * len(lines)
-    for drawing in _drawings(panel.found):
-        drawn = drawing(panel.found, bottom)
+    for drawing in _drawings(panel.example):
+        drawn = drawing(panel.example, bottom)
         marks += drawn.marks
         right, bottom = max(right, drawn.right), drawn.bottom
     return _Drawn(marks, right, bottom)
 
 
-def _drawings(found: Counterexample) -> Iterator[Callable[[Counterexample, float], _Drawn]]:
-    if found.kind == "waiting-circle":
+def _drawings(example: Counterexample) -> Iterator[Callable[[Counterexample, float], _Drawn]]:
+    if example.kind == "waiting-circle":
         yield _circle
         return
-    if found.mesh is not None:
+    if example.mesh is not None:
         yield _mesh
-    if found.plane is not None:
+    if example.plane is not None:
         yield _plane
-    if found.events:
+    if example.events:
         yield _story
 
 
-def _circle(found: Counterexample, y: float) -> _Drawn:
+def _circle(example: Counterexample, y: float) -> _Drawn:
     """One row a rank: what it hangs in, and what it never reaches; the arrows are waits."""
-    rows, hidden = circle_rows(found)
+    rows, hidden = circle_rows(example)
     named = 16 + CHARACTER * max(len(f"rank {hangs.rank}") for hangs, _ in rows)
     wide = max(_width(hangs) for hangs, _ in rows)
     x, to_x = LEFT + named, LEFT + named + wide + 90
@@ -91,41 +94,41 @@ def _circle(found: Counterexample, y: float) -> _Drawn:
         marks += [*_box(hangs, x, top), *_box(never, to_x, top)]
         target = tops[(number + 1) % len(tops)]
         dashed = hidden > 0 and number == len(rows) - 2
-        said = f"rank {hangs.rank} waits for rank {rows[(number + 1) % len(rows)][0].rank}"
+        label = f"rank {hangs.rank} waits for rank {rows[(number + 1) % len(rows)][0].rank}"
         marks += _curve(
-            (x + _width(hangs), top + HIGH / 2), (to_x, target + HIGH / 2), said, dashed
+            (x + _width(hangs), top + HIGH / 2), (to_x, target + HIGH / 2), label, dashed
         )
     if hidden:
         marks.append(svg.text(f"{hidden} more ranks", LEFT, tops[-1] - 6, font_size=10))
     return _Drawn(marks, right, tops[-1] + ROW)
 
 
-def _story(found: Counterexample, y: float) -> _Drawn:
+def _story(example: Counterexample, y: float) -> _Drawn:
     """A column for each rank, downward in time."""
-    ranks = list(dict.fromkeys(event.rank for event in found.events))
+    ranks = list(dict.fromkeys(event.rank for event in example.events))
     lefts, x = {}, float(LEFT)
     marks = []
     for rank in ranks:
         lefts[rank] = x
         marks.append(svg.text(f"rank {rank}", x, y + 14, font_weight=600))
-        own = [event for event in found.events if event.rank == rank]
-        x += max(_width(event) + CHARACTER * len(event.role) + 12 for event in own) + 40
-    tops = [y + 24 + ROW * place for place in range(len(found.events))]
-    for event, top in zip(found.events, tops, strict=True):
+        events = [event for event in example.events if event.rank == rank]
+        x += max(_width(event) + CHARACTER * len(event.role) + 12 for event in events) + 40
+    tops = [y + 24 + ROW * place for place in range(len(example.events))]
+    for event, top in zip(example.events, tops, strict=True):
         marks += _box(event, lefts[event.rank], top)
         if event.role:
             after = lefts[event.rank] + _width(event) + 6
             fill = svg.RED if event.wrong else svg.GREY
             marks.append(svg.text(event.role, after, top + 15, font_size=10, fill=fill))
-    for arrow in found.arrows:
-        marks += _arrow(found, arrow, lefts, tops)
+    for arrow in example.arrows:
+        marks += _arrow(example, arrow, lefts, tops)
     return _Drawn(marks, x, tops[-1] + ROW)
 
 
 def _arrow(
-    found: Counterexample, arrow: Arrow, lefts: dict[int, float], tops: list[float]
+    example: Counterexample, arrow: Arrow, lefts: dict[int, float], tops: list[float]
 ) -> Iterator[str]:
-    source, target = found.events[arrow.source], found.events[arrow.target]
+    source, target = example.events[arrow.source], example.events[arrow.target]
     x, y = lefts[source.rank] + 14, tops[arrow.source] + HIGH
     to_x, to_y = lefts[target.rank] + 14, tops[arrow.target]
     bend = (to_y - y) * 0.6
@@ -152,12 +155,12 @@ def _width(event: InvolvedInstruction) -> float:
 
 
 def _curve(
-    start: tuple[float, float], end: tuple[float, float], said: str, dashed: bool
+    start: tuple[float, float], end: tuple[float, float], label: str, dashed: bool
 ) -> Iterator[str]:
     """An arrow to the right, from one point to another."""
     (x, y), (to_x, to_y) = start, end
     bend = (to_x - x) * 0.55
-    yield svg.element("path", svg.title(said), fill="none", stroke=svg.RED, stroke_width=1.6,
+    yield svg.element("path", svg.title(label), fill="none", stroke=svg.RED, stroke_width=1.6,
                       d=f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {to_x - bend - 4:.1f} "
                       f"{to_y:.1f} {to_x - 5:.1f} {to_y:.1f}", **_dashes(dashed))  # fmt: skip
     yield svg.element("path", d=f"M{to_x:.1f} {to_y:.1f}l-7 -3.6v7.2z", fill=svg.RED)
@@ -167,12 +170,14 @@ def _dashes(dashed: bool) -> dict[str, str]:
     return {"stroke_dasharray": "4 3"} if dashed else {}
 
 
-def _plane(found: Counterexample, y: float) -> _Drawn:
+def _plane(example: Counterexample, y: float) -> _Drawn:
     """How often each sub-operator is computed; the wrong one in red."""
-    plane, cell = found.plane, found.sub_operator or {}
+    plane, cell = example.plane, example.sub_operator or {}
     assert plane is not None
-    rest = [f"{dim}={at}" for dim, at in cell.items() if dim not in (plane.rows, plane.columns)]
-    heading = f"{', '.join([str(found.phase), *rest])}: times computed"
+    rest = [
+        f"{dim}={index}" for dim, index in cell.items() if dim not in (plane.rows, plane.columns)
+    ]
+    heading = f"{', '.join([str(example.phase), *rest])}: times computed"
     marks = [svg.text(heading, LEFT, y + 14, font_size=11)]
     (top, left), x, y = plane.first, LEFT + 44.0, y + 40
     for row, counts in enumerate(plane.counts):
@@ -188,12 +193,12 @@ def _plane(found: Counterexample, y: float) -> _Drawn:
     return _Drawn(marks, x + CELL * len(plane.counts[0]), y + CELL * len(plane.counts) + 10)
 
 
-def _mesh(found: Counterexample, y: float) -> _Drawn:
+def _mesh(example: Counterexample, y: float) -> _Drawn:
     """The devices of the mesh by rank; the involved in red, with their steps."""
-    mesh = found.mesh or {}
-    sides = ", ".join(f"{side}={length}" for side, length in (found.sides or {}).items())
+    mesh = example.mesh or {}
+    sides = ", ".join(f"{side}={length}" for side, length in (example.sides or {}).items())
     marks = [svg.text(f"devices at {sides}" if sides else "devices", LEFT, y + 14, font_size=11)]
-    rows = mesh_rows(found, mesh)
+    rows = mesh_rows(example, mesh)
     named = 16 + CHARACTER * max(map(len, rows))
     last, x, y = (tuple(mesh)[-1] if mesh else ""), LEFT + named, y + 40
     for row, (name, ranks) in enumerate(rows.items()):
@@ -201,12 +206,12 @@ def _mesh(found: Counterexample, y: float) -> _Drawn:
         for column, rank in enumerate(ranks):
             if row == 0 and last:
                 marks.append(_name(f"{last}={column}", x + CELL * column + 14, y - 6))
-            marks += _cell(str(rank), x + CELL * column, y + CELL * row, rank in found.ranks)
+            marks += _cell(str(rank), x + CELL * column, y + CELL * row, rank in example.ranks)
     bottom = y + CELL * len(rows) + 16
-    captions = [device_text(device) for device in found.devices]
-    captions += [blocks_text(found)] if found.blocks else []
-    for at, caption in enumerate(captions):
-        marks.append(svg.text(caption, LEFT, bottom + 15 * at, font_size=11, fill=svg.RED))
+    captions = [device_text(device) for device in example.devices]
+    captions += [blocks_text(example)] if example.blocks else []
+    for number, caption in enumerate(captions):
+        marks.append(svg.text(caption, LEFT, bottom + 15 * number, font_size=11, fill=svg.RED))
     right = x + CELL * max(len(ranks) for ranks in rows.values())
     return _Drawn(marks, right, bottom + 15 * len(captions))
 

@@ -24,15 +24,15 @@ _FIRST, _NEXT = " --.      .--> ", " --.   '--|--> "
 _DOWN, _CLOSED = "   '---.  |", "   '------'"
 
 
-def counterexample_lines(found: Counterexample, width: int = 94) -> list[str]:
+def counterexample_lines(example: Counterexample, width: int = 94) -> list[str]:
     """Lines of the picture; a story in columns is at most `width` wide, else it is a list."""
-    if found.kind == "waiting-circle":
-        return [line.rstrip() for line in _circle(found)]
-    lines = list(_mesh(found, found.mesh)) if found.mesh is not None else []
-    if found.plane:
-        lines += [""] * bool(lines) + list(_plane(found, found.plane))
-    if len(found.events) > 1 or found.kind in _ALONE:
-        lines += [""] * bool(lines) + _story(found, width)
+    if example.kind == "waiting-circle":
+        return [line.rstrip() for line in _circle(example)]
+    lines = list(_mesh(example, example.mesh)) if example.mesh is not None else []
+    if example.plane:
+        lines += [""] * bool(lines) + list(_plane(example, example.plane))
+    if len(example.events) > 1 or example.kind in _ALONE:
+        lines += [""] * bool(lines) + _story(example, width)
     return [line.rstrip() for line in lines]
 
 
@@ -43,30 +43,30 @@ def event_text(event: InvolvedInstruction) -> str:
 
 def device_text(device: InvolvedDevice) -> str:
     """`device 2 (r=1, c=0) at t=1`."""
-    place = ", ".join(f"{axis}={at}" for axis, at in device.coordinates.items())
+    place = ", ".join(f"{axis}={coordinate}" for axis, coordinate in device.coordinates.items())
     when = "" if device.step is None else f" at t={device.step}"
     return f"device {device.rank}" + f" ({place})" * bool(place) + when
 
 
-def blocks_text(found: Counterexample) -> str:
+def blocks_text(example: Counterexample) -> str:
     """What is wanted on the device of a mesh, and what is there."""
-    want, *got = found.blocks
-    if found.kind == "wrong-place":
-        return f"wants {want}, has {' '.join(got) or 'nothing'}"
-    return f"{want}: on no device" if found.kind == "nowhere" else f"{want}: without a home"
+    want, *got = example.blocks
+    if example.kind == "wrong-place":
+        return f"needs {want}, has {' '.join(got) or 'nothing'}"
+    return f"{want}: on no device" if example.kind == "nowhere" else f"{want}: without a home"
 
 
 def circle_rows(
-    found: Counterexample,
+    example: Counterexample,
 ) -> tuple[list[tuple[InvolvedInstruction, InvolvedInstruction]], int]:
     """For each rank that is drawn what it hangs in and never reaches; and how many are not."""
-    pairs = list(zip(found.events[::2], found.events[1::2], strict=True))
+    pairs = list(zip(example.events[::2], example.events[1::2], strict=True))
     hidden = max(0, len(pairs) - MOST_ROWS)
     return ([*pairs[: MOST_ROWS - 1], pairs[-1]] if hidden else pairs), hidden
 
 
-def _circle(found: Counterexample) -> Iterator[str]:
-    rows, hidden = circle_rows(found)
+def _circle(example: Counterexample) -> Iterator[str]:
+    rows, hidden = circle_rows(example)
     named = max(len(f"rank {hangs.rank}") for hangs, _ in rows)
     wide = max(len("hangs in"), *(len(event_text(hangs)) for hangs, _ in rows))
     margin = " " * (named + 2 + wide)
@@ -80,22 +80,24 @@ def _circle(found: Counterexample) -> Iterator[str]:
     yield margin + _CLOSED
 
 
-def _plane(found: Counterexample, plane: Plane) -> Iterator[str]:
+def _plane(example: Counterexample, plane: Plane) -> Iterator[str]:
     """How often each sub-operator is computed; the one that is wrong in brackets."""
-    cell = found.sub_operator or {}
-    rest = [f"{dim}={at}" for dim, at in cell.items() if dim not in (plane.rows, plane.columns)]
+    cell = example.sub_operator or {}
+    rest = [
+        f"{dim}={index}" for dim, index in cell.items() if dim not in (plane.rows, plane.columns)
+    ]
     top, left = plane.first
     wide = len(str(left + len(plane.counts[0]))) + 4
     head = f"{plane.rows}\\{plane.columns}" if plane.rows else plane.columns
     label = max(len(head), len(str(top + len(plane.counts))))
-    yield f"{', '.join([str(found.phase), *rest])}: times computed"
-    numbers = "".join(f"{left + at} ".rjust(wide) for at in range(len(plane.counts[0])))
+    yield f"{', '.join([str(example.phase), *rest])}: times computed"
+    numbers = "".join(f"{left + column} ".rjust(wide) for column in range(len(plane.counts[0])))
     yield f"  {head:>{label}}{numbers}"
     for row, counts in enumerate(plane.counts, start=top):
         name = str(row) if plane.rows else ""
         cells = "".join(
-            (f"[{count}]" if at == _at(cell, plane, row) else f"{count} ").rjust(wide)
-            for at, count in enumerate(counts, start=left)
+            (f"[{count}]" if column == _at(cell, plane, row) else f"{count} ").rjust(wide)
+            for column, count in enumerate(counts, start=left)
         )
         yield f"  {name:>{label}}{cells}"
 
@@ -105,57 +107,57 @@ def _at(cell: dict[str, int], plane: Plane, row: int) -> int | None:
     return cell[plane.columns] if cell.get(plane.rows, row) == row else None
 
 
-def mesh_rows(found: Counterexample, mesh: dict[str, int]) -> dict[str, list[int]]:
+def mesh_rows(example: Counterexample, mesh: dict[str, int]) -> dict[str, list[int]]:
     """Rows of ranks over the last axis, named by the coordinates on the others."""
     *others, last = tuple(mesh) or ("",)
     rows: dict[str, dict[int, int]] = {}
-    for rank, coordinates in enumerate(found.places):
-        at = dict(zip(mesh, coordinates, strict=True))
-        name = " ".join(f"{axis}={at[axis]}" for axis in others)
-        rows.setdefault(name, {})[at.get(last, 0)] = rank
-    return {name: [row[at] for at in sorted(row)] for name, row in sorted(rows.items())}
+    for rank, coordinates in enumerate(example.places):
+        by_axis = dict(zip(mesh, coordinates, strict=True))
+        name = " ".join(f"{axis}={by_axis[axis]}" for axis in others)
+        rows.setdefault(name, {})[by_axis.get(last, 0)] = rank
+    return {name: [row[column] for column in sorted(row)] for name, row in sorted(rows.items())}
 
 
-def _mesh(found: Counterexample, mesh: dict[str, int]) -> Iterator[str]:
+def _mesh(example: Counterexample, mesh: dict[str, int]) -> Iterator[str]:
     """The devices of the mesh by rank; the involved in brackets."""
-    sides = ", ".join(f"{side}={length}" for side, length in (found.sides or {}).items())
-    rows = mesh_rows(found, mesh)
-    involved = set(found.ranks)
+    sides = ", ".join(f"{side}={length}" for side, length in (example.sides or {}).items())
+    rows = mesh_rows(example, mesh)
+    involved = set(example.ranks)
     shown = [name for name, row in rows.items() if len(rows) <= MOST_ROWS or involved & {*row}]
     last = tuple(mesh)[-1] if mesh else ""
-    wide = len(str(len(found.places))) + 4
+    wide = len(str(len(example.places))) + 4
     label = max((len(name) for name in shown), default=0)
     yield f"devices{f' at {sides}' if sides else ''}"
     across = range(mesh.get(last, 1))
-    yield f"  {'':{label}}" + "".join(f"{last}={at} ".rjust(wide) for at in across if last)
+    yield f"  {'':{label}}" + "".join(f"{last}={column} ".rjust(wide) for column in across if last)
     for name in shown:
         cells = (f"[{rank}]" if rank in involved else f"{rank} " for rank in rows[name])
         yield f"  {name:{label}}" + "".join(cell.rjust(wide) for cell in cells)
-    yield from (f"  [{device.rank}] {device_text(device)}" for device in found.devices)
-    if found.blocks:
-        yield "  " + blocks_text(found)
+    yield from (f"  [{device.rank}] {device_text(device)}" for device in example.devices)
+    if example.blocks:
+        yield "  " + blocks_text(example)
 
 
-def _story(found: Counterexample, width: int) -> list[str]:
+def _story(example: Counterexample, width: int) -> list[str]:
     """Columns of ranks where there is room, else a list."""
-    ranks = list(dict.fromkeys(event.rank for event in found.events))
+    ranks = list(dict.fromkeys(event.rank for event in example.events))
     wide = {
         rank: max(
             len(f"rank {rank}"),
-            *(len(_marked(event)) for event in found.events if event.rank == rank),
+            *(len(_marked(event)) for event in example.events if event.rank == rank),
         )
         for rank in ranks
     }
-    starts, at = {}, 0
+    starts, left = {}, 0
     for rank in ranks:
-        starts[rank] = at
-        at += max(wide[rank], 18) + 2
-    in_columns = at - 2 <= width
+        starts[rank] = left
+        left += max(wide[rank], 18) + 2
+    in_columns = left - 2 <= width
     lines = ["".join(f"  rank {rank}".ljust(max(wide[rank], 18) + 2) for rank in ranks)]
-    for place, event in enumerate(found.events):
-        for arrow in found.arrows:
+    for place, event in enumerate(example.events):
+        for arrow in example.arrows:
             if arrow.target == place and in_columns:
-                lines += _arrow(found, arrow, starts)
+                lines += _arrow(example, arrow, starts)
             elif arrow.target == place:
                 lines.append(f"      | {arrow.means}")
         if in_columns:
@@ -170,9 +172,9 @@ def _marked(event: InvolvedInstruction) -> str:
     return f"{'! ' if event.wrong else '  '}{event_text(event)}{role}"
 
 
-def _arrow(found: Counterexample, arrow: Arrow, starts: dict[int, int]) -> list[str]:
+def _arrow(example: Counterexample, arrow: Arrow, starts: dict[int, int]) -> list[str]:
     """A line from the column of one event to that of the other, with what it means."""
-    source, target = (starts[found.events[at].rank] for at in (arrow.source, arrow.target))
+    source, target = (starts[example.events[end].rank] for end in (arrow.source, arrow.target))
     if source == target:
         return [] if arrow.means == "moves to" else [" " * source + f"  | {arrow.means}"]
     room = abs(target - source) - 1

@@ -1,4 +1,4 @@
-"""Where everything lies in the picture of a space-time grid: bars, hops, columns and colours."""
+"""Positions of everything in the picture of a space-time grid: bars, hops, columns and colours."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Picture:
             cell.rank: cell.standstill for cell in self.cells.values() if cell.standstill
         }
         widest = max(
-            (len(line) for each in self.standing.values() for line in each.lines), default=0
+            (len(line) for stop in self.standing.values() for line in stop.lines), default=0
         )
         self.standing_width = 2 * PAD + svg.MONO_WIDTH * 10 * widest
         self.slots = max([3 if self.standing else 1, *map(len, self.bars.values())])

@@ -1,4 +1,4 @@
-"""What a space-time picture shows besides its blocks: ranks that stand still, and the mesh."""
+"""What a space-time picture shows besides its blocks: ranks that hang, and the mesh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Marks(NamedTuple):
 
 
 def standstill_marks(layout: Picture, rank: int) -> Iterator[str]:
-    """Where a rank stands when nothing goes on, with arrows to those that it waits for."""
+    """Where a rank hangs, with arrows to those that it waits for."""
     yield from _box(layout, rank)
     x = layout.edges[layout.columns - 1] + layout.standing_width
     for other in layout.standing[rank].awaits:
@@ -60,31 +60,31 @@ def _box(layout: Picture, rank: int) -> Iterator[str]:
         stroke_width=1.6,
     )
     first = _middle(layout, rank) - LINE / 2 * (len(lines) - 1) + 3
-    for at, line in enumerate(lines):
-        yield svg.text(line, left + PAD, first + LINE * at, font_family=svg.MONO, font_size=10,
+    for number, line in enumerate(lines):
+        yield svg.text(line, left + PAD, first + LINE * number, font_family=svg.MONO, font_size=10,
                        fill=colour)  # fmt: skip
 
 
 def mesh_marks(devices: Sequence[str], top: float) -> Marks:
     """The mesh: which device is where. Nothing unless the places are on two axes."""
     parts = [place.replace(",", " ").split() for place in devices]
-    places = [dict(part.split("=") for part in own) for own in parts]
+    places = [dict(part.split("=") for part in axes) for axes in parts]
     if len({tuple(place) for place in places}) != 1 or len(places[0]) != 2:
         return Marks([], 0.0)
     rows, columns = places[0]
     ranks = {(int(place[rows]), int(place[columns])): rank for rank, place in enumerate(places)}
-    high, wide = (1 + max(at) for at in zip(*ranks, strict=True))
+    high, wide = (1 + max(indices) for indices in zip(*ranks, strict=True))
     left, y = 44.0, top + 26
     marks = [svg.text(f"mesh of {len(places)} devices", 4, top + 4, font_size=11)]
-    marks += [_name(f"{columns}={at}", left + CELL_WIDE * (at + 0.5), y - 5) for at in range(wide)]
-    marks += [_name(f"{rows}={at}", 22, y + CELL_HIGH * (at + 0.5) + 4) for at in range(high)]
+    marks += [_name(f"{columns}={c}", left + CELL_WIDE * (c + 0.5), y - 5) for c in range(wide)]
+    marks += [_name(f"{rows}={r}", 22, y + CELL_HIGH * (r + 0.5) + 4) for r in range(high)]
     for row, column in product(range(high), range(wide)):
-        x, at = left + CELL_WIDE * column, y + CELL_HIGH * row
-        marks.append(svg.element("rect", x=x + 1, y=at + 1, width=CELL_WIDE - 2,
+        x, cell_top = left + CELL_WIDE * column, y + CELL_HIGH * row
+        marks.append(svg.element("rect", x=x + 1, y=cell_top + 1, width=CELL_WIDE - 2,
                                  height=CELL_HIGH - 2, rx=5, fill=svg.GREY, fill_opacity=0.13,
                                  stroke=svg.GREY, stroke_width=0.8))  # fmt: skip
         name = str(ranks[row, column])
-        marks.append(svg.text(name, x + CELL_WIDE / 2, at + CELL_HIGH / 2 + 4,
+        marks.append(svg.text(name, x + CELL_WIDE / 2, cell_top + CELL_HIGH / 2 + 4,
                               text_anchor="middle", font_size=11, font_weight=600))  # fmt: skip
     return Marks(marks, 26 + CELL_HIGH * high + 20.0)
 

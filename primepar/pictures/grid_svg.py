@@ -125,10 +125,10 @@ def _curve(layout: Picture, hop: HopArrow) -> Iterator[str]:
     x, y = layout.x(hop.source) + BAR, layout.y(hop.source)
     to_x, to_y = layout.x(hop.target), layout.y(hop.target)
     colour, bend = layout.shades[hop.source.block], (to_x - x) * 0.55
-    said = f"{hop.source.block} from device {hop.source.rank} to device {hop.target.rank}"
+    label = f"{hop.source.block} from device {hop.source.rank} to device {hop.target.rank}"
     yield svg.element(
         "path",
-        svg.title(said),
+        svg.title(label),
         d=f"M{x:.1f} {y:.1f}C{x + bend:.1f} {y:.1f} {to_x - bend - 4:.1f} {to_y:.1f} "
         f"{to_x - 5:.1f} {to_y:.1f}",
         fill="none",
@@ -165,9 +165,9 @@ def _legend(y: float) -> Iterator[str]:
         ((_stroke(f"M474 {y}h16", 1), svg.element("circle", cx=492, cy=y, r=3.5, fill=svg.GREY)),
          "collective"),
     )  # fmt: skip
-    for (marks, said), x in zip(pieces, (34, 102, 216, 292, 502), strict=True):
+    for (marks, label), x in zip(pieces, (34, 102, 216, 292, 502), strict=True):
         yield from marks
-        yield svg.text(said, x, y + 4, font_size=11)
+        yield svg.text(label, x, y + 4, font_size=11)
 
 
 def _box(x: float, y: float, fill: str) -> str:

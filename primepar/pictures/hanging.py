@@ -110,7 +110,7 @@ class _Walk:
             case Wait(request=request):
                 return self.requests[rank].pop(request, [_NEVER])
             case Group(body=body):
-                return [self._message(rank, each) for each in body]
+                return [self._message(rank, message) for message in body]
             case ISend() | IRecv():
                 self.requests[rank][node.request] = [self._message(rank, node)]
             case Send() | Recv():
@@ -130,7 +130,7 @@ class _Walk:
         return self._post(channel, side, (node.tag,), (other,), (node.peer,))
 
     def _call(self, rank: int, node: Collective) -> _Half:
-        others = tuple(each for each in node.group if each != rank)
+        others = tuple(member for member in node.group if member != rank)
         channel = ("collective", node.communicator, node.group)
         claim = (type(node), getattr(node, "root", None), getattr(node, "reduction", None))
         return self._post(channel, rank, claim, others, others)
@@ -162,7 +162,7 @@ class _Walk:
         """Where a rank hangs; None if it has come to its end."""
         if self.at[rank] == len(self.program.programs[rank]):
             return None
-        return Hang(self.at[rank], tuple(each for each in self._missing(rank) if each >= 0))
+        return Hang(self.at[rank], tuple(peer for peer in self._missing(rank) if peer >= 0))
 
 
 def hangs(program: Program) -> dict[int, Hang]:
@@ -171,8 +171,8 @@ def hangs(program: Program) -> dict[int, Hang]:
     ranks = range(program.ranks)
     while sum(walk.go(rank) for rank in ranks):
         pass
-    found = {rank: walk.hang(rank) for rank in ranks}
-    return {rank: hang for rank, hang in found.items() if hang is not None}
+    hang_by_rank = {rank: walk.hang(rank) for rank in ranks}
+    return {rank: hang for rank, hang in hang_by_rank.items() if hang is not None}
 
 
 def standstills(program: Program, stops: Mapping[int, Hang]) -> list[Standstill]:

@@ -50,7 +50,7 @@ class DrawnProduct(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """One end of a message; `op` tells which, and whether it blocks."""
+    """One end of a message; `op` is which, and whether it blocks."""
 
     op: str
     block: str
@@ -104,10 +104,10 @@ def space_time(
 ) -> SpaceTime:
     """Read the grid off a program.
 
-    `devices` says where each rank is on the mesh. Where the number of `steps` of a phase is
+    `devices` has the place of each rank on the mesh. Where the number of `steps` of a phase is
     known, each has its share of the products; otherwise a step starts at the first message or
     product after a wait. A column without a product is no step. Of a program that hangs only
-    what happens is drawn; then comes a column with the places where its ranks stand.
+    what happens is drawn; then comes a column with the places where its ranks hang.
     """
     stops = hangs(program)
     done = [nodes[: stops[rank].instruction] if rank in stops else nodes
@@ -125,8 +125,8 @@ def space_time(
     columns = [*_numbered(chain.from_iterable(stages))]
     if stops:
         columns.append(tuple(
-            Cell(rank, DEADLOCK, standstill=found)
-            for rank, found in enumerate(standstills(program, stops))
+            Cell(rank, DEADLOCK, standstill=standstill)
+            for rank, standstill in enumerate(standstills(program, stops))
         ))  # fmt: skip
     return SpaceTime(title, places, tuple(columns))
 
@@ -174,8 +174,8 @@ def _opens(node: Instruction, cell: Cell, waited: bool, share: Mapping[str, int]
     if not isinstance(node, Compute) or not node.phase:
         return False
     if not cell.products:
-        brought = waited and bool(cell.messages or cell.collectives)
-        return brought and node.phase != cell.phase and node.phase in share
+        received = waited and bool(cell.messages or cell.collectives)
+        return received and node.phase != cell.phase and node.phase in share
     done = share.get(node.phase)
     return node.phase != cell.phase or (len(cell.products) >= done if done else waited)
 
@@ -194,11 +194,11 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             return replace(cell, messages=(*cell.messages, *map(_message, body)))
         case AllReduce() | Reduce() | Broadcast() | AllGather() | ReduceScatter() | AllToAll():
             block = node.blocks[0] if isinstance(node, AllToAll) else node.block
-            found = Collective(instruction_line(node), block, node.group)
-            return replace(cell, collectives=(*cell.collectives, found))
+            collective = Collective(instruction_line(node), block, node.group)
+            return replace(cell, collectives=(*cell.collectives, collective))
         case Barrier(group=group):
-            found = Collective(instruction_line(node), "", group)
-            return replace(cell, collectives=(*cell.collectives, found))
+            collective = Collective(instruction_line(node), "", group)
+            return replace(cell, collectives=(*cell.collectives, collective))
         case _:
             return cell
 

@@ -65,7 +65,7 @@ def title(content: str) -> str:
 
 def extents(body: str) -> list[Extent]:
     """From where to where each text of a picture reaches, at most."""
-    found = []
+    reaches = []
     for attributes, content in _TEXT.findall(body):
         given = dict(_ATTRIBUTE.findall(attributes))
         per_size = BOLD_WIDTH if given.get("font-weight") else SANS_WIDTH
@@ -74,19 +74,19 @@ def extents(body: str) -> list[Extent]:
         wide = len(unescape(content)) * per_size * float(given.get("font-size", 12))
         part = {"middle": 0.5, "end": 1.0}.get(given.get("text-anchor", ""), 0.0)
         left = float(given["x"]) - part * wide
-        found.append(Extent(left, left + wide))
-    return found
+        reaches.append(Extent(left, left + wide))
+    return reaches
 
 
 def picture(width: float, height: float, body: Iterable[str], label: str) -> str:
-    """Return the whole file; `label` is what a screen reader says.
+    """Return the whole file; `label` is what a screen reader reads aloud.
 
     It is widened where a text would be clipped.
     """
     inside = "\n".join(body)
     reaches = extents(inside)
-    left = min([0.0, *(each.left - MARGIN for each in reaches)])
-    right = max([width, *(each.right + MARGIN for each in reaches)])
+    left = min([0.0, *(text.left - MARGIN for text in reaches)])
+    right = max([width, *(text.right + MARGIN for text in reaches)])
     paper = element("path", d=f"M{left:.1f} 0H{right:.1f}V{height:.1f}H{left:.1f}z", fill=PAPER)
     return element(
         "svg",
@@ -109,22 +109,22 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [
-        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     ]
-    return sum(weight * each for weight, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def under_white(hue: float) -> str:
     """The lightest colour of a hue (of a whole turn) on which white text is legible."""
     colours = (_coloured(hue, percent / 100) for percent in range(60, 0, -1))
-    return next(each for each in colours if contrast(each, WHITE) >= CONTRAST)
+    return next(colour for colour in colours if contrast(colour, WHITE) >= CONTRAST)
 
 
 def _coloured(hue: float, light: float) -> str:
     parts = hls_to_rgb(hue % 1, light, SATURATION)
-    return "#" + "".join(f"{round(255 * each):02x}" for each in parts)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def _style() -> str:

@@ -2,7 +2,7 @@
 
 The executors emit `Event`s; what is drawn here is a function of a list of them. Both pictures
 give every rank a compute track and a communication track; messages in flight together, which
-would cover one another, lie in lanes of that track.
+would cover one another, have lanes of their own in that track.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from primepar.schedule.events import TRACKS, Event, Track
 
 
 def event_text(event: Event) -> str:
-    """Say what happened in a few words, `isend W[0,1] -> 2`."""
+    """Describe what happened in a few words, `isend W[0,1] -> 2`."""
     arrow = "<-" if event.op.endswith("recv") else "->"
     peer = "" if event.peer is None else f" {arrow} {event.peer}"
     return f"{event.phase if event.op == 'compute' else event.op} {event.block}{peer}".strip()
@@ -35,14 +35,14 @@ def lanes(events: Iterable[Event]) -> list[list[Event]]:
 
 def _by_track(events: Sequence[Event]) -> dict[tuple[int, Track], list[list[Event]]]:
     """(rank, track) -> its lanes, for every rank from 0 to the last one that did anything."""
-    found: dict[tuple[int, Track], list[Event]] = {
+    by_track: dict[tuple[int, Track], list[Event]] = {
         (rank, track): []
         for rank in range(1 + max((event.rank for event in events), default=-1))
         for track in TRACKS
     }
     for event in events:
-        found[event.rank, event.track].append(event)
-    return {place: lanes(own) for place, own in found.items()}
+        by_track[event.rank, event.track].append(event)
+    return {place: lanes(track_events) for place, track_events in by_track.items()}
 
 
 # Chrome trace
@@ -57,10 +57,10 @@ def chrome_trace(events: Sequence[Event]) -> dict[str, object]:
     entries: list[dict[str, object]] = []
     spans: dict[int, dict[str, object]] = {}
     threads: dict[int, int] = {}
-    for (rank, track), own in _by_track(events).items():
+    for (rank, track), track_lanes in _by_track(events).items():
         if track == "compute":
             entries.append(_named("process", rank, 0, f"rank {rank}"))
-        for number, lane in enumerate(own):
+        for number, lane in enumerate(track_lanes):
             thread = threads.get(rank, 0)
             threads[rank] = thread + 1
             label = track if number == 0 else f"{track} ({number + 1})"
@@ -141,8 +141,8 @@ def timeline_svg(
 ) -> str:
     """Return the timeline of a run: two tracks per rank, time from left to right.
 
-    Of more than `limit` events the first `limit` are drawn, and the caption says so. `unit` is
-    what one unit of an event's time is called.
+    Of more than `limit` events the first `limit` are drawn, and the caption names both counts.
+    `unit` is what one unit of an event's time is called.
     """
     drawn = sorted(events, key=lambda event: (event.start, event.end))[:limit]
     begin = min((event.start for event in drawn), default=0.0)
@@ -150,11 +150,11 @@ def timeline_svg(
     scale = (width - _LEFT - 16) / ((end - begin) or 1.0)
     y = float(_TOP)
     body: list[str] = []
-    for (rank, track), own in _by_track(drawn).items():
+    for (rank, track), track_lanes in _by_track(drawn).items():
         if track == "compute":
             body.append(svg.text(f"rank {rank}", 8, y + 13))
         height = _BAR if track == "compute" else _LANE
-        for lane in own:
+        for lane in track_lanes:
             body += [_bar(event, _LEFT + (event.start - begin) * scale, y, scale, height)
                      for event in lane]  # fmt: skip
             y += height + 2
@@ -196,10 +196,10 @@ def _bar(event: Event, x: float, y: float, scale: float, height: int) -> str:
 
 
 def _legend(events: Sequence[Event]) -> list[str]:
-    found = {kind_of(event) for event in events}
+    kinds = {kind_of(event) for event in events}
     body, x = [], float(_LEFT)
     for kind, colour in _COLOURS.items():
-        if kind in found:
+        if kind in kinds:
             body.append(svg.element("circle", cx=x + 5, cy=16, r=5, fill=colour))
             body.append(svg.text(kind, x + 15, 20))
             x += 30 + 7 * len(kind)

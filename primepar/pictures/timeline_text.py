@@ -56,9 +56,9 @@ class _Row:
     def add(self, event: Event) -> None:
         letter = LETTERS[kind_of(event)]
         first, last = event.start / self.cell, event.end / self.cell
-        for at in range(int(first), min(int(last) + 1, len(self.cells))):
-            part = min(last, at + 1) - max(first, at)
-            self.cells[at][letter] = self.cells[at].get(letter, 0.0) + part
+        for index in range(int(first), min(int(last) + 1, len(self.cells))):
+            part = min(last, index + 1) - max(first, index)
+            self.cells[index][letter] = self.cells[index].get(letter, 0.0) + part
 
     def __str__(self) -> str:
         return "".join(

@@ -160,7 +160,7 @@ def _called(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
 
 
 def _import_of(error: Exception) -> str:
-    """The mend of a name that is not defined."""
+    """The fix of a name that is not defined."""
     undefined = error.name if isinstance(error, NameError) else None
     if undefined in ("where", "ANY", "largest"):
         return f": write from primepar import {undefined}"

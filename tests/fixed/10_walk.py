@@ -7,7 +7,7 @@ from primepar.schedule.primitive import Slices, Value
 
 
 class Walk(Primitive):
-    """Every tensor rests where the last step that used it left it."""
+    """Every tensor stays where the last step that used it left it."""
 
     axes = ("r", "c")
 

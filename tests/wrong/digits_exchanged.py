@@ -1,4 +1,4 @@
-"""Tesseract whose I rests with the digits of M exchanged: right where the depth is the side."""
+"""Tesseract whose I has the digits of M exchanged: right where the depth is the side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SUMMA whose I rests on the diagonal alone: its other blocks are nowhere."""
+"""SUMMA whose I is resident on the diagonal alone: its other blocks are nowhere."""
 
 from __future__ import annotations
 

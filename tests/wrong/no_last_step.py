@@ -1,4 +1,4 @@
-"""PrimePar without the special last step of its gradient: dW ends beside W."""
+"""PrimePar without the special last step of its gradient: dW ends next to W."""
 
 from __future__ import annotations
 

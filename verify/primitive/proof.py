@@ -60,8 +60,9 @@ class Proof:
         Completion may have no claim of its own.
         """
         support = {name, *BASES.get(name, ())}
-        return all(each.claim.name in self.answers for each in self.decisions
-                   if each.claim.is_precondition or support & {*each.claim.properties})  # fmt: skip
+        return all(decision.claim.name in self.answers for decision in self.decisions
+                   if decision.claim.is_precondition
+                   or support & {*decision.claim.properties})  # fmt: skip
 
 
 def verify_primitive(

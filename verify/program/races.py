@@ -99,7 +99,7 @@ def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
         for (first_block, first), (second_block, second) in combinations(places.items(), 2):
             if first.tensor == second.tensor and meet(first.box, second.box):
                 sentence = (
-                    f"{place(operation)}: expected disjoint blocks from one collective,  got "
+                    f"{place(operation)}: expected disjoint blocks from one collective, got "
                     f"{first_block} and {second_block}, which share elements of {first.tensor}: "
                     "name blocks of one cut"
                 )

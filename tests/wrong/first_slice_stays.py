@@ -1,4 +1,4 @@
-"""Sequence parallelism that brings home the first slice of O alone."""
+"""Sequence parallelism that sends home the first slice of O alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from primepar.partition.sequence_parallel import SequenceColumn
 from primepar.schedule.primitive import Slices, Value
 
 
-class FirstSliceRests(SequenceColumn):
+class FirstSliceStays(SequenceColumn):
     def home(self, tensor: str, d: Value, s: Value) -> Slices:
         home = super().home(tensor, d, s)
         return dict(K=0) if tensor == "O" else home

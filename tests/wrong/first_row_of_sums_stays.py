@@ -5,7 +5,7 @@ from __future__ import annotations
 from primepar.schedule.primitive import Primitive, Slices, Value
 
 
-class FirstRowOfSumsRests(Primitive):
+class FirstRowOfSumsStays(Primitive):
     axes = ("r", "c")
 
     def steps(self, s: Value) -> Value:

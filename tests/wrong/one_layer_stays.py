@@ -6,7 +6,7 @@ from primepar.partition.tesseract import Tesseract
 from primepar.schedule.primitive import Slices, Value
 
 
-class OneLayerRests(Tesseract):
+class OneLayerStays(Tesseract):
     def home(self, tensor: str, r: Value, c: Value, e: Value, q: Value, d: Value) -> Slices:
         home = super().home(tensor, r, c, e, q, d)
         return dict(M=(0, r), N=c) if tensor == "I" else home
