@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from errno import ENOSPC
 from typing import Annotated, NoReturn
 
@@ -31,27 +32,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("list", epilog="Example: primepar list")(list_)
-app.command("show", epilog="Example: primepar show primepar --side 2 -o grid.svg")(show)
-app.command("check", epilog="Example: primepar check primepar --side 3")(check)
-app.command("verify", epilog="Example: primepar verify primepar --json")(verify)
-app.command("certify", epilog="Example: primepar certify proof.json primepar")(certify)
-app.command("exercise", epilog="Example: primepar exercise 1 --diagnose races:0,3")(exercise)
-app.command("explore", epilog="Example: primepar explore primepar --side 2 --every")(explore)
-app.command(
-    "plan", epilog="Example: primepar plan config.json --cluster v100-8x4 --devices 8 -o plan.json"
-)(plan)
-app.command(
-    "redundancy", epilog="Example: primepar redundancy opt-6.7b --cluster v100-8x4 --devices 8"
-)(redundancy)
-app.command(
-    "pipeline", epilog="Example: primepar pipeline opt-175b --cluster v100-8x4 --devices 32"
-)(pipeline)
-app.command("profile", epilog="Example: primepar profile --ranks 4 -o here.toml")(profile)
-app.command(
-    "simulate", epilog="Example: primepar simulate P2x2 --shape 4096,4096,4096 --cluster h200-8"
-)(simulate)
-app.command("train", epilog="Example: mpirun -n 4 primepar train --plan P2x2 --steps 100")(train)
+EXAMPLES: dict[Callable[..., None], str] = {
+    list_: "list",
+    show: "show primepar --side 2 -o grid.svg",
+    check: "check primepar --side 3",
+    verify: "verify primepar --json",
+    certify: "certify proof.json primepar",
+    exercise: "exercise 1 --diagnose races:0,3",
+    explore: "explore primepar --side 2 --every",
+    plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
+    redundancy: "redundancy opt-6.7b --cluster v100-8x4 --devices 8",
+    pipeline: "pipeline opt-175b --cluster v100-8x4 --devices 32",
+    profile: "profile --ranks 4 -o here.toml",
+    simulate: "simulate P2x2 --shape 4096,4096,4096 --cluster h200-8",
+    train: "train --ranks 4 --plan P2x2 --steps 100",
+}
+"""Every command in the order of the help, with an example of how it is called."""
+
+
+def _paragraphs(docstring: str | None) -> str:
+    """A docstring whose paragraphs are one line each, so that a terminal wraps them."""
+    return "\n\n".join(" ".join(part.split()) for part in (docstring or "").split("\n\n"))
+
+
+for _command, _example in EXAMPLES.items():
+    app.command(
+        _example.partition(" ")[0],
+        help=_paragraphs(_command.__doc__),
+        epilog=f"Example: primepar {_example}",
+    )(_command)
 
 
 def main(commands: typer.Typer = app, name: str = "primepar") -> None:
