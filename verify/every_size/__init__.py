@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from primepar.verify.every_size.flux import prove_gather, prove_scatter
 from primepar.verify.report import PropertyResult
 
 EveryProof = Callable[[float], Iterable[PropertyResult]]
 """From the time limit in seconds to the results."""
-EVERY_SIZE: Mapping[str, EveryProof] = {}
+EVERY_SIZE: Mapping[str, EveryProof] = {
+    "flux-gather": prove_gather,
+    "flux-scatter": prove_scatter,
+}
 
 __all__ = ["EVERY_SIZE", "EveryProof"]
