@@ -115,8 +115,7 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[_Lemma]:
     rank, step, other_step, chunk = map(_symbol(space), NAMES)
     last = devices - 1
     tile, source, target = (
-        lambda r, k, one=one: space.of(one(r, k, devices))
-        for one in (order.tile, order.source, order.target)
+        _with_devices(space, map_of) for map_of in (order.tile, order.source, order.target)
     )
     moves, both = step < last, terms.And(truth(step < last), truth(other_step < last))
     yield _Lemma(
@@ -160,9 +159,9 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[_Lemma]:
 
 
 def _gathered(rank: Symbol, step: Symbol, tile: Any, source: Any, moves: Any) -> Iterator[_Lemma]:
-    own = truth(tile(rank, step) == rank)
+    is_own = truth(tile(rank, step) == rank)
     first = truth(step == 0)
-    yield _Lemma("own", ("placement", "races"), terms.TRUE, terms.equal(own, first))
+    yield _Lemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
     arrives = truth(source(rank, step) == tile(rank, step + 1))
     yield _Lemma("arrives", ("placement", "completion"), truth(moves), arrives)
 
@@ -171,8 +170,8 @@ def _scattered(
     rank: Symbol, steps: tuple[Symbol, Symbol], maps: tuple[Any, Any, Any], last: Symbol
 ) -> Iterator[_Lemma]:
     (step, other_step), (tile, source, target) = steps, maps
-    own, ends = truth(tile(rank, step) == rank), truth(step == last)
-    yield _Lemma("own", ("completion", "races"), terms.TRUE, terms.equal(own, ends))
+    is_own, ends = truth(tile(rank, step) == rank), truth(step == last)
+    yield _Lemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
     departs = truth(target(rank, step) == tile(rank, step))
     yield _Lemma("departs", ("placement", "completion"), truth(step < last), departs)
     both = terms.And(truth(step < last), truth(other_step < last))
@@ -181,10 +180,17 @@ def _scattered(
     yield _Lemma("summed", ("completion",), terms.And(both, again), same)
 
 
+def _with_devices(space: SymbolSpace, order: Order) -> Callable[[Symbol, Symbol], Symbol]:
+    """Return an order as a function of device and step."""
+    (devices,) = space.sides
+    return lambda rank, step: space.of(order(rank, step, devices))
+
+
 def _earlier(before: tuple[Symbol, Symbol], after: tuple[Symbol, Symbol]) -> Term:
     """Whether a (step, chunk) comes before another one."""
-    (step, chunk), (later, other) = before, after
-    return terms.Or(truth(step < later), terms.And(truth(step == later), truth(chunk < other)))
+    (step, chunk), (later_step, later_chunk) = before, after
+    same = terms.And(truth(step == later_step), truth(chunk < later_chunk))
+    return terms.Or(truth(step < later_step), same)
 
 
 def _symbol(space: SymbolSpace) -> Callable[[str], Symbol]:
