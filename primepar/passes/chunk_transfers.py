@@ -47,8 +47,8 @@ class TransferPair(NamedTuple):
 
     phase: str
     transfer: Transfer
-    devices: int
-    """Members of the transfer's group."""
+    ranks: tuple[int, ...]
+    """The members of the transfer's group."""
     reads: tuple[int, int]
     """The operands of the product, after the gather; the one that is cut comes first."""
     result: int
@@ -165,9 +165,7 @@ class _Cutting:
             transfer = "all_reduce" if isinstance(call, AllReduce) else "reduce_scatter"
         result = self.meaning.elements(node.accumulates) or 0
         is_cut = cut.dim in writes.dims
-        return TransferPair(
-            phase, transfer, len(site.ranks), (first, second), result, is_cut, cut.most
-        )
+        return TransferPair(phase, transfer, site.ranks, (first, second), result, is_cut, cut.most)
 
     def _write(self, phase: str, sites: Sites, cut: _Cut, chunks: int) -> None:
         chunking = Chunking(self.tables, phase, cut.dim, refined(cut.line, chunks), chunks)
