@@ -77,9 +77,15 @@ class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        clip: float | None = None,
+        conform: bool = False,
+        chunks: int | None = None,
     ) -> None:
         self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self.chunks = chunks
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -93,9 +99,9 @@ class StepPrograms:
     def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
         clips = self.clip is not None and key[2] == "update"
         if self.mesh.ranks == 1:
-            return lower_step(self.plan, *key, clips)
+            return lower_step(self.plan, *key, clips, chunks=self.chunks)
         if self.mesh.rank == 0:
-            program = lower_step(self.plan, *key, clips)
+            program = lower_step(self.plan, *key, clips, chunks=self.chunks)
             self.mesh.broadcast(msgspec.json.encode(program))
             return program
         return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
