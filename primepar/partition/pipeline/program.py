@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import Message, Pipeline
+from primepar.partition.pipeline.dependencies import Message, Pipeline, Position
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.signature import Signature, Tensor
@@ -127,7 +127,8 @@ class _Stage:
         The place after the last action has those of which the stage never learns this.
         """
         ends: dict[int, list[Message]] = defaultdict(list)
-        clocks = [self.pipeline.known[self.number, place] for place in range(len(self.order))]
+        positions = [Position(self.number, place) for place in range(len(self.order))]
+        clocks = [self.pipeline.known[position] for position in positions]
         for messages in self.sends.values():
             for message in messages:
                 user = message.destination
