@@ -1,8 +1,9 @@
 """The emulator: runs every instruction of a program, on devices without shared memory.
 
 One thread runs all ranks: a rank runs until it blocks, then the next one runs. Messages are
-rendezvous. Each device has a logical clock. A product takes one unit, unless another clock is given;
-a transfer takes one unit from the later of its two posts. So the events show which work overlaps.
+rendezvous. Each device has a logical clock. A product takes one unit; a transfer takes one unit
+from the later of its two posts, unless another clock is given. So the events show which work
+overlaps.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from primepar.errors import MethodError
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
+from primepar.partition.pipeline.positions import least
 
 
 class ActionTimes(NamedTuple):
@@ -46,17 +47,19 @@ def peak_stashes(
 ) -> int:
     """The most inputs of chunks that a stage keeps at once, each of one micro-batch."""
     chunks, later = chunks_of(schedule, chunks), stages - stage
+    most: int
     match schedule:
         case "gpipe":
-            return micro_batches
+            most = micro_batches
         case "1f1b":
-            return min(later, micro_batches)
+            most = least(later, micro_batches)
         case "interleaved-1f1b":
-            return min((chunks - 1) * stages + 2 * later - 1, chunks * micro_batches)
+            most = least((chunks - 1) * stages + 2 * later - 1, chunks * micro_batches)
         case "zb-h1":
-            return min(stages, micro_batches)
+            most = least(stages, micro_batches)
         case _:
-            return min(2 * stages, micro_batches + stage + 1, 2 * micro_batches)
+            most = least(least(2 * stages, micro_batches + stage + 1), 2 * micro_batches)
+    return most
 
 
 def bubble(
