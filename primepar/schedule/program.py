@@ -5,7 +5,7 @@
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
-    host_initial, host_final                      the same in host memory, beside initial and final
+    host_initial, host_final                      the same in host memory, with initial and final
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
     phases     = { phase: { reads, writes, reduction? } }      in addition to the linear ones
@@ -285,7 +285,9 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 )
         for field in ("initial", "final"):
             if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
-                raise ValueError(f"expected {field} beside host_{field}, got none: add {field}")
+                raise ValueError(
+                    f"expected {field} together with host_{field}, got none: add {field}"
+                )
         self._check_phases()
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}

@@ -263,7 +263,9 @@ def _other_on_host(run: SymbolicRun, rank: int, block: str) -> str | None:
         return None
     content = run.host[rank].get(block)
     if content is None:
-        return "expected it in host memory at the end, got it not there: evict it after its last use"
+        return (
+            "expected it in host memory at the end, got it not there: evict it after its last use"
+        )
     has_meaning = run.expected.meaning.place(block) is not None
     if not has_meaning or content.parts == run.expected.sum(block):
         return None
