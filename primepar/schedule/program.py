@@ -276,18 +276,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     host_final: tuple[tuple[Block, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("programs", *BLOCK_LISTS, "traffic"):
-            value = getattr(self, field)
-            if value is not None and len(value) != self.ranks:
-                raise ValueError(
-                    f"expected {field} to have one list for each of {self.ranks} ranks, "
-                    f"got {len(value)}"
-                )
-        for field in ("initial", "final"):
-            if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
-                raise ValueError(
-                    f"expected {field} together with host_{field}, got none: add {field}"
-                )
+        self._check_lists()
         self._check_phases()
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
@@ -302,6 +291,20 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                         self._check_sub_operator(instruction, dims)
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
+
+    def _check_lists(self) -> None:
+        for field in ("programs", *BLOCK_LISTS, "traffic"):
+            value = getattr(self, field)
+            if value is not None and len(value) != self.ranks:
+                raise ValueError(
+                    f"expected {field} to have one list for each of {self.ranks} ranks, "
+                    f"got {len(value)}"
+                )
+        for field in ("initial", "final"):
+            if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
+                raise ValueError(
+                    f"expected {field} together with host_{field}, got none: add {field}"
+                )
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}

@@ -119,7 +119,7 @@ def _used_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What every host memory holds before the program: `host_initial`, and only that with `initial`.
+    """What every host memory holds before the program: `host_initial`, and no more with `initial`.
 
     Without `initial` a block whose first instruction on this rank fetches it.
     """

@@ -1,5 +1,6 @@
 """Chunks of tensors between host and device memory, under a limit of device memory."""
 
+from primepar.passes.offload.chunk_size import ChunkSize, best_chunk_size, chunk_sizes
 from primepar.passes.offload.chunks import (
     ChunkLayout,
     ChunkState,
@@ -7,7 +8,6 @@ from primepar.passes.offload.chunks import (
     chunk_state,
     packed,
 )
-from primepar.passes.offload.chunk_size import ChunkSize, best_chunk_size, chunk_sizes
 from primepar.passes.offload.insert import least_limit, moved_elements, offload
 from primepar.passes.offload.policies import (
     POLICIES,
