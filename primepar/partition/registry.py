@@ -6,6 +6,8 @@ import re
 
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
+from primepar.partition.flux_gather import FluxGather
+from primepar.partition.flux_scatter import FluxScatter
 from primepar.partition.pipeline.gpipe import GPipe
 from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBackward
 from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBackward
@@ -46,6 +48,8 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "interleaved-1f1b": InterleavedOneForwardOneBackward,
     "zb-h1": ZeroBubbleH1,
     "zbv": ZeroBubbleV,
+    "flux-gather": FluxGather,
+    "flux-scatter": FluxScatter,
 }
 """Methods that are no map of slices, by name."""
 
