@@ -9,6 +9,7 @@ from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequen
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.stream_k import StreamK
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
@@ -35,7 +36,9 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
-METHODS: dict[str, type[ProgramMethod]] = {}
+METHODS: dict[str, type[ProgramMethod]] = {
+    "stream-k": StreamK,
+}
 """Methods that are no map of slices, by name."""
 
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")

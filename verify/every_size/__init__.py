@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from primepar.verify.every_size import stream_k
 from primepar.verify.report import PropertyResult
 
 EveryProof = Callable[[float], Iterable[PropertyResult]]
 """From the time limit in seconds to the results."""
-EVERY_SIZE: Mapping[str, EveryProof] = {}
+EVERY_SIZE: Mapping[str, EveryProof] = {
+    "stream-k": stream_k.prove,
+}
 
 __all__ = ["EVERY_SIZE", "EveryProof"]
