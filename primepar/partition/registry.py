@@ -16,6 +16,7 @@ from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.stream_k import StreamK
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
@@ -50,6 +51,7 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "zbv": ZeroBubbleV,
     "flux-gather": FluxGather,
     "flux-scatter": FluxScatter,
+    "stream-k": StreamK,
 }
 """Methods that are no map of slices, by name."""
 
