@@ -6,7 +6,7 @@ from collections import ChainMap, Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced, scaled
+from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced
 from primepar.certify.matching import Matches, Place, Side, posts
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import frees, uses, writes
@@ -132,7 +132,7 @@ class Run:
                     self.wrong.add((*place, block))
             added = [self.names.content(phase.writes.block(cell), self.names.token(phase, cell))]
         if node.scale_value != 1:
-            added = [scaled(reduced("sum", added), node.scale_value)]
+            added = [reduced("sum", added, node.scale_value)]
         held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
         return reduced(phase.reduction if phase else "sum", contents)
@@ -160,4 +160,4 @@ class Run:
 
 
 def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
-    return scaled(reduced(node.reduction, contents), node.scale_value)
+    return reduced(node.reduction, contents, node.scale_value)
