@@ -109,7 +109,7 @@ def _box(box: ActionBox, unit: float, chunks: int) -> list[str]:
 def _legend(chunks: int) -> list[str]:
     body, x = [], float(_LEFT)
     for phase, (letter, _, _) in KINDS.items():
-        for chunk in range(chunks):
+        for chunk in sorted({0, chunks - 1}):
             words = f"{letter} {phase}" if chunk == 0 else f"chunk {chunk}"
             fill = _colour(phase, chunk, chunks)
             body.append(svg.element("rect", x=x, y=30, width=12, height=12, rx=2, fill=fill))
