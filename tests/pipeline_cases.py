@@ -9,7 +9,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
-from primepar.partition.pipeline.dependencies import Pipeline
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.program import pipeline_program
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 
@@ -24,13 +24,13 @@ def generated(seed: int) -> Program:
     chunks = chunks_of(schedule)
     if schedule == "interleaved-1f1b":
         chunks, micro_batches = random.randint(2, 3), stages * random.randint(1, 3)
-    pipeline = Pipeline.of(schedule, stages, micro_batches, chunks)
+    pipeline = PipelineOrders.of(schedule, stages, micro_batches, chunks)
     return pipeline_program(pipeline, random.randint(1, 3), random.randint(1, 4))
 
 
 def small(schedule: ScheduleName, stages: int = 2, micro_batches: int = 4) -> Program:
     """A small program of a schedule."""
-    return pipeline_program(Pipeline.of(schedule, stages, micro_batches), 1, 2)
+    return pipeline_program(PipelineOrders.of(schedule, stages, micro_batches), 1, 2)
 
 
 def with_rank(program: Program, rank: int, instructions: list[Instruction]) -> Program:
@@ -119,5 +119,5 @@ def harmless_programs(program: Program) -> Iterator[tuple[str, Program]]:
         frees = [node for node in nodes if isinstance(node, Free) and node.block in sent]
         moved = [node for node in nodes if node not in ends and node not in frees]
         yield "sends ended last", with_rank(program, rank, [*moved, *ends, *frees])
-        kept = [node for node in nodes if not isinstance(node, Free)]
+        kept: list[Instruction] = [node for node in nodes if not isinstance(node, Free)]
         yield "nothing freed", with_rank(program, rank, kept)

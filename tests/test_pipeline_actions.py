@@ -18,7 +18,7 @@ from primepar.partition.pipeline.actions import (
     model_chunk_of,
     stage_of,
 )
-from primepar.partition.pipeline.dependencies import Pipeline
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.partition.pipeline.positions import CLOSED_FORMS
 
@@ -65,7 +65,7 @@ def test_every_action_occurs_once_and_no_stage_waits_without_end(schedule: Sched
         if schedule == "interleaved-1f1b" and micro_batches % stages:
             continue
         for chunks in (2, 3) if schedule == "interleaved-1f1b" else (chunks_of(schedule),):
-            pipeline = Pipeline.of(schedule, stages, micro_batches, chunks)
+            pipeline = PipelineOrders.of(schedule, stages, micro_batches, chunks)
             every = sorted(
                 Action(kind, micro_batch, chunk)
                 for kind, micro_batch, chunk in product(KINDS, range(micro_batches), range(chunks))

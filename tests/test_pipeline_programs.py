@@ -12,7 +12,7 @@ from pipeline_cases import SCHEDULES, generated, harmless_programs, small, wrong
 from benchmarks.pipelines import measure_pipeline
 from primepar.errors import MethodError
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
-from primepar.partition.pipeline.dependencies import Pipeline
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import ActionTimes, bubble, bubble_share
 from primepar.reference.check import check_program
 from primepar.verify.program.proof import verify_program
@@ -56,14 +56,14 @@ def test_the_emulator_measures_the_formulas(schedule: ScheduleName) -> None:
     if schedule != "interleaved-1f1b":
         sizes += [(2, 1), (5, 1), (5, 3), (5, 4), (5, 7), (4, 6)]
     for stages, micro_batches in sizes:
-        row = measure_pipeline(Pipeline.of(schedule, stages, micro_batches))
+        row = measure_pipeline(PipelineOrders.of(schedule, stages, micro_batches))
         assert row.equal, row
 
 
 @pytest.mark.parametrize("schedule", [schedule for schedule in SCHEDULES if schedule != "zbv"])
 @pytest.mark.parametrize("times", [ActionTimes(1, 2, 1), ActionTimes(3, 5, 3)])
 def test_the_bubble_of_unequal_times(schedule: ScheduleName, times: ActionTimes) -> None:
-    row = measure_pipeline(Pipeline.of(schedule, 4, 8), times)
+    row = measure_pipeline(PipelineOrders.of(schedule, 4, 8), times)
     assert row.equal, row
 
 
@@ -97,5 +97,5 @@ def test_what_is_shown_of_a_pipeline() -> None:
 def test_the_facts_of_what_is_sent_are_counted() -> None:
     for schedule in SCHEDULES:
         report = check_program(small(schedule, 2, 4))
-        messages = len(Pipeline.of(schedule, 2, 4).messages)
+        messages = len(PipelineOrders.of(schedule, 2, 4).messages)
         assert sum(report.sent) == messages * 1 * 2
