@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
 
 from primepar.partition.pipeline.actions import KINDS, Action, Order, ScheduleName
-from primepar.partition.pipeline.dependencies import Pipeline, Position
+from primepar.partition.pipeline.dependencies import PipelineOrders, Position
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
 from primepar.partition.pipeline.positions import ClosedForm
 from primepar.verify.deadline import in_time
@@ -44,7 +44,7 @@ def _faults(
         if sorted(places.values()) != list(range(3 * micro_batches)):
             yield COVERAGE, f"stage {stage}: expected each place once, got {_listed(order, places)}"
             return
-    pipeline = Pipeline(stages, micro_batches, 1, tuple(orders), schedule)
+    pipeline = PipelineOrders(stages, micro_batches, 1, tuple(orders), schedule)
     yield from ((ORDER, sentence) for sentence in _other_order(pipeline))
     starts = _starts(pipeline)
     for stage, order in enumerate(orders):
@@ -61,7 +61,7 @@ def _faults(
             yield BUBBLE, f"expected a bubble of {expected} units, got {idle}"
 
 
-def _other_order(pipeline: Pipeline) -> Iterator[str]:
+def _other_order(pipeline: PipelineOrders) -> Iterator[str]:
     """Messages between two stages that are used in another order than they are sent."""
     last: dict[tuple[int, int], tuple[str, Position]] = {}
     for block, source, destination in pipeline.messages:
@@ -72,7 +72,7 @@ def _other_order(pipeline: Pipeline) -> Iterator[str]:
         last[pair] = block, destination
 
 
-def _starts(pipeline: Pipeline) -> dict[Position, int]:
+def _starts(pipeline: PipelineOrders) -> dict[Position, int]:
     """The earliest start of every action, each taking one unit; those of a deadlock have none."""
     keys = {position: key for key, position in pipeline.positions.items()}
     starts: dict[Position, int] = {}
@@ -101,7 +101,7 @@ def _stashes(order: Order) -> int:
     return most
 
 
-def _idle(starts: dict[Position, int], pipeline: Pipeline) -> Iterator[int]:
+def _idle(starts: dict[Position, int], pipeline: PipelineOrders) -> Iterator[int]:
     for stage, order in enumerate(pipeline.orders):
         own_starts = [starts[Position(stage, place)] for place in (0, len(order) - 1)]
         yield own_starts[1] + 1 - own_starts[0] - len(order)

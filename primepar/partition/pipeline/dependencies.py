@@ -42,7 +42,7 @@ class Position(NamedTuple):
     place: int
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """A block that leaves its stage after one action, and that another action needs."""
 
     block: str
@@ -51,7 +51,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineOrders:
     """The orders of all stages, with the dependencies between their actions."""
 
     stages: int
@@ -63,7 +63,7 @@ class Pipeline:
     @classmethod
     def of(
         cls, schedule: ScheduleName, stages: int, micro_batches: int, chunks: int | None = None
-    ) -> Pipeline:
+    ) -> PipelineOrders:
         """The pipeline of a published schedule. Raises `MethodError` for sizes that do not fit."""
         orders = actions(schedule, stages, micro_batches, chunks)
         return cls(stages, micro_batches, chunks_of(schedule, chunks), orders, schedule)
@@ -104,7 +104,7 @@ class Pipeline:
             yield "F", layer - 1, micro_batch
 
     @cached_property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[StageMessage, ...]:
         """All messages, those of each stage in the order of its sends."""
         sent = []
         for key, position in self.positions.items():
@@ -113,7 +113,7 @@ class Pipeline:
             block = block_name(tensor, (micro_batch, 0))
             sources = map(self.positions.__getitem__, self.needed(key))
             sent += [
-                Message(block, source, position)
+                StageMessage(block, source, position)
                 for source in sources
                 if source.stage != position.stage
             ]

@@ -17,7 +17,7 @@ v-th of the work and of the memory of a stage, so interleaving divides the bubbl
 The bubbles of the first four with M >= p, and that of ZBV as zero, are published (Narayanan et al.,
 SC 2021, sections 2.2 and 4; Qi et al., arXiv 2401.10241, table 1 and section 6). Their forms for
 fewer micro-batches are ours, and so are the numbers of stashes for them. That of ZB-H1 needs
-w <= b, that of ZBV f = b = w. The emulator confirms all of them; see `python -m benchmarks
+w <= f, that of ZBV f = b = w. The emulator confirms all of them; see `python -m benchmarks
 pipelines`.
 """
 
@@ -75,8 +75,8 @@ def bubble(
             raise MethodError(f"zbv: expected equal times of F, B and W, got {_text(times)}")
         return 2 * max(2 * stages - 1 - micro_batches, 0) * forward
     if schedule == "zb-h1":
-        if gradient > backward:
-            raise MethodError(f"zb-h1: expected a W no longer than B, got {_text(times)}")
+        if gradient > forward:
+            raise MethodError(f"zb-h1: expected a W no longer than F, got {_text(times)}")
         hidden = (min(stages, micro_batches) - 1) * gradient
         return (stages - 1) * (forward + backward) - hidden
     return (stages - 1) * sum(times)
