@@ -11,8 +11,7 @@ weight: `W` of the products, its `master` copy, and the moments `m` and `v`.
 
 Gradient over parameter: after backward has used `W`, its gradient takes its place in the chunk. The
 new `W` is made from the master copy. With 2 bytes for `W` and 4 for each other state, a parameter
-takes 2 + 4 + 4 + 4 = 14 bytes, and not the 18 that a gradient of its own with a buffer in single
-precision would need.
+takes 2 + 4 + 4 + 4 = 14 bytes. Issue 69 of PatrickStar's repository counts 18 in DeepSpeed.
 
 With several ranks the batch is sharded. Chunk i of each group of p consecutive chunks is on rank i.
 The first use of a group gathers all of its chunks. After forward, and again after backward, the
@@ -22,15 +21,15 @@ Sent per rank and step: two all-gathers of `W` and one reduce-scatter of its gra
 3 (p - 1) / p elements per parameter.
 Held per rank: at most the device limit; the rest of its 1/p of all states is in host memory.
 
-What is ours: the order in which least-recently-used eviction moves less is taken where chunks that
-are not full make furthest next use move more, and a step starts and ends with all states on hosts.
+What is ours: a step starts and ends with all states on hosts, and where chunks differ in size the
+eviction of the least recently used chunk is taken if it moves less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -65,6 +64,8 @@ Size = Annotated[int, Meta(ge=1, le=64)]
 
 class PatrickStar(ProgramMethod, frozen=True, kw_only=True):
     """Chunks of parameters and optimizer states between host and device, under a limit."""
+
+    name: ClassVar[str] = "patrickstar"
 
     layers: Size = 6
     """Linear layers."""
@@ -117,7 +118,7 @@ class PatrickStar(ProgramMethod, frozen=True, kw_only=True):
         layout, limit = self.layout, 0 if program.memory is None else program.memory.device or 0
         return {
             "chunks of the weights": f"{len(layout.chunks)}, {layout.utilisation} of them filled",
-            "bytes of a parameter": "14, and 18 without gradient over parameter",
+            "bytes of a parameter": "14",
             "elements of all states": f"{len(STATES) * weights}",
             "least device memory": f"{self.least} elements",
             "device memory": f"{limit} elements",
