@@ -13,6 +13,7 @@ from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBack
 from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBackward
 from primepar.partition.pipeline.zero_bubble_h1 import ZeroBubbleH1
 from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
+from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
@@ -52,6 +53,7 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "flux-gather": FluxGather,
     "flux-scatter": FluxScatter,
     "stream-k": StreamK,
+    "patrickstar": PatrickStar,
 }
 """Methods that are no map of slices, by name."""
 

@@ -8,6 +8,7 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
+from primepar.errors import PrimeParError, ProgramError
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.passes import PASSES
 from primepar.passes.offload import offload
@@ -17,6 +18,8 @@ from primepar.schedule.program import Program
 
 Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
+REFUSED = b" "
+"""What rank 0 broadcasts instead of a program that it cannot lower."""
 
 
 class StepProgram:
@@ -101,10 +104,17 @@ class StepPrograms:
         if self.mesh.ranks == 1:
             return self._lower(key)
         if self.mesh.rank == 0:
-            program = self._lower(key)
+            try:
+                program = self._lower(key)
+            except PrimeParError:
+                self.mesh.broadcast(REFUSED)
+                raise
             self.mesh.broadcast(msgspec.json.encode(program))
             return program
-        return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
+        content = self.mesh.broadcast(None)
+        if content == REFUSED:
+            raise ProgramError("expected a program from rank 0, got none: it has the error")
+        return msgspec.json.decode(content, type=Program)
 
     def _lower(self, key: tuple[int, int, Until]) -> Program:
         """Lower a step; with a limit, transfers are not posted early: they keep their blocks."""

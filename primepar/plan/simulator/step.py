@@ -11,16 +11,25 @@ from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
+from primepar.schedule.program import Program
 
 
 def simulate_step(
-    plan: Plan, batch: int, positions: int, cluster: Cluster, dtype: str, fractions: bool = False
+    plan: Plan,
+    batch: int,
+    positions: int,
+    cluster: Cluster,
+    dtype: str,
+    fractions: bool = False,
+    program: Program | None = None,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
-    Raises what `lower_step` and `simulate` raise.
+    With `program` that one is simulated, the step after further passes. Raises what `lower_step`
+    and `simulate` raise.
     """
-    program = lower_step(plan, batch, positions)
+    if program is None:
+        program = lower_step(plan, batch, positions)
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:
