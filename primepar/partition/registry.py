@@ -8,12 +8,12 @@ from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.flux_gather import FluxGather
 from primepar.partition.flux_scatter import FluxScatter
+from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.pipeline.gpipe import GPipe
 from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBackward
 from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBackward
 from primepar.partition.pipeline.zero_bubble_h1 import ZeroBubbleH1
 from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
-from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays

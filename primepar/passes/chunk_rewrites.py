@@ -200,7 +200,9 @@ class GatherRewrite:
         ]
 
     def _request(self, way: str, chunk: int) -> str:
-        return f"{self.chunking.phase} {way}{chunk}"
+        """Return the request of a message, `blocks.0.fc1 forward<3`: its operator comes first."""
+        operator, _, phase = self.chunking.phase.rpartition(".")
+        return f"{operator} {phase}{way}{chunk}".lstrip()
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ product of a chunk, l seconds of latency and b seconds of bytes for the transfer
     reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1 are
                    through: end(i) = max((i + 1) x + l, end(i - 1)) + b
 
-Without chunks a transfer is not hidden: its seconds and those of the product are added. Other
-transfers on the same links, and other work that could hide one, are not counted. The recurrences
-are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its tiles by measurement.
+Without chunks the product does not hide the transfer: their seconds are added. What is computed
+after a product, before anything waits for its reduction, hides it too. Other transfers on the same
+links are not counted. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
+tiles by measurement.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isqrt
 
-from primepar.passes.chunk_transfers import ChunkCount, TransferPair
+from primepar.passes.chunk_transfers import ChunkCount, LaterWork, TransferPair
 from primepar.plan.cluster import BYTES, Cluster, Link
 
 MOST_CHUNKS = 64
@@ -66,7 +67,9 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
     latencies = rounds * (members - 1) * latency
     pieces = max(1, chunks if cluster.overlap else 1)
     seconds = _product(pair, pieces, cluster, dtype)
-    return _reduced(pieces, seconds, latencies, sent / pieces / bandwidth)
+    end = _reduced(pieces, seconds, latencies, sent / pieces / bandwidth)
+    later = _later(pair.later, cluster, dtype)
+    return max(end, pieces * seconds + later) if cluster.overlap else end + later
 
 
 def _link(pair: TransferPair, cluster: Cluster) -> Link:
@@ -86,6 +89,12 @@ def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> f
     )
     memory = passed * BYTES[dtype] / cluster.memory_bandwidth
     return cluster.launch + memory + operations / cluster.rate(dtype).achieved
+
+
+def _later(work: LaterWork, cluster: Cluster, dtype: str) -> float:
+    """Return the seconds of what is computed before anything waits for a reduction."""
+    memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth
+    return work.computes * cluster.launch + memory + work.operations / cluster.rate(dtype).achieved
 
 
 def _gathered(link: Link, members: int, part: float) -> float:
