@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from primepar.pictures.tile_rows import method_picture
 from primepar.schedule.events import Event
 from primepar.schedule.program_method import ProgramMethod
 
 MethodPicture = Callable[[ProgramMethod, Sequence[Event]], str]
 """From a method with its sizes, and the events of its emulated run, to SVG."""
-METHOD_PICTURES: Mapping[str, MethodPicture] = {}
+METHOD_PICTURES: Mapping[str, MethodPicture] = {"stream-k": method_picture}
