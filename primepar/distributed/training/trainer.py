@@ -182,10 +182,12 @@ class Trainer:
 
     def evaluate(self) -> float:
         """Return the mean loss over fixed windows of the held-out text."""
-        run, blocks = self._program("loss"), self.state.blocks
+        run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
         losses = [
-            run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
+            run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[
+                "loss[0]"
+            ]
             for batch in batches
         ]
         row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))

@@ -13,6 +13,7 @@ from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
+from primepar.schedule.program import Program
 
 AskedChunks = int | Literal["auto"] | None
 """A number of chunks, the choice of the cost model, or whole transfers."""
@@ -26,14 +27,17 @@ def simulate_step(
     dtype: str,
     fractions: bool = False,
     chunks: AskedChunks = None,
+    program: Program | None = None,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
-    the least predicted time. Raises what `lower_step` and `simulate` raise.
+    the least predicted time. With `program` that one is simulated, the step after further passes.
+    Raises what `lower_step` and `simulate` raise.
     """
-    chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
-    program = lower_step(plan, batch, positions, chunks=chosen)
+    if program is None:
+        chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
+        program = lower_step(plan, batch, positions, chunks=chosen)
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:
