@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal
 
+from primepar.errors import ConfigError
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.cost.chunks import chunk_count
+from primepar.plan.cost.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
@@ -33,8 +34,12 @@ def simulate_step(
 
     With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
     the least predicted time. With `program` that one is simulated, the step after further passes.
-    Raises what `lower_step` and `simulate` raise.
+    Raises what `lower_step` and `simulate` raise, and `ConfigError` for another number of chunks.
     """
+    if chunks is not None and chunks != "auto" and not 1 <= chunks <= MOST_CHUNKS:
+        raise ConfigError(
+            f"chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {chunks}: write auto"
+        )
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
         program = lower_step(plan, batch, positions, chunks=chosen)
