@@ -98,9 +98,10 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
             "data", of_one_micro_batch,
             f"reads {BIAS} for the gradient.1.squares sub-operator (X=0): expected each "
             "blocks.0.proj.bias.gradient product once, got each 1/2 times: scale 1/2 is applied "
-            f"to what needs none, so leave it out: see rank 0, instruction 105 (all_reduce 1/2 * {BIAS} over 0,1,2,3)",
-            "device 0, programs[0][147], gradient.1.squares: expected blocks.0.proj.bias.gradient M=0 K=0 once in "
-            f"{BIAS}, got it 1/2 times: finish the sum before this instruction",
+            f"to what needs none, so leave it out: see rank 0, instruction 105 "
+            f"(all_reduce 1/2 * {BIAS} over 0,1,2,3)",
+            "device 0, programs[0][147], gradient.1.squares: expected "
+            f"blocks.0.proj.bias.gradient M=0 K=0 once in {BIAS}, got it 1/2 times: finish the sum before this instruction",
             id="a gradient divided by the micro-batches once more",
         ),
     ],
