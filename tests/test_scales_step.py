@@ -101,7 +101,8 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
             f"to what needs none, so leave it out: see rank 0, instruction 105 "
             f"(all_reduce 1/2 * {BIAS} over 0,1,2,3)",
             "device 0, programs[0][147], gradient.1.squares: expected "
-            f"blocks.0.proj.bias.gradient M=0 K=0 once in {BIAS}, got it 1/2 times: finish the sum before this instruction",
+            f"blocks.0.proj.bias.gradient M=0 K=0 once in {BIAS}, got it 1/2 times: finish the "
+            "sum before this instruction",
             id="a gradient divided by the micro-batches once more",
         ),
     ],
