@@ -104,9 +104,13 @@ def program_text(program: Program) -> str:
         lines = [f"rank {rank}"]
         if program.initial is not None:
             lines.append(f"  has      {' '.join(program.initial[rank])}")
+        if program.host_initial is not None:
+            lines.append(f"  on host  {' '.join(program.host_initial[rank])}")
         lines += [f"  {instruction_text(instruction)}" for instruction in instructions]
         if program.final is not None:
             lines.append(f"  ends     {' '.join(program.final[rank])}")
+        if program.host_final is not None:
+            lines.append(f"  on host  {' '.join(program.host_final[rank])}")
         paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs) + "\n"
 
