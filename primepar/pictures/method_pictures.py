@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from primepar.pictures.pipeline_gantt import pipeline_gantt
+from primepar.pictures.tile_rows import method_picture
 from primepar.schedule.events import Event
 from primepar.schedule.program_method import ProgramMethod
 
@@ -16,4 +17,5 @@ METHOD_PICTURES: Mapping[str, MethodPicture] = {
     "interleaved-1f1b": pipeline_gantt,
     "zb-h1": pipeline_gantt,
     "zbv": pipeline_gantt,
+    "stream-k": method_picture,
 }
