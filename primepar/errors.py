@@ -63,6 +63,10 @@ class PlanError(PrimeParError):
     """A plan does not fit the model and the mesh, or a method cannot be planned on them."""
 
 
+class MemoryLimitError(PrimeParError):
+    """A limit of device memory is below the minimum, or a run exceeds it."""
+
+
 class ClusterError(PrimeParError):
     """A cluster file is wrong or lacks a number, or the cluster is too small for the request."""
 
