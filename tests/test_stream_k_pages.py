@@ -48,4 +48,6 @@ def test_a_picture_has_a_row_for_every_worker_and_a_dot_for_every_added_sum() ->
 def test_a_picture_of_too_many_workers_is_refused() -> None:
     with pytest.raises(MethodError) as caught:
         tile_rows_svg([WorkSplit(65, 70, 4)])
-    assert str(caught.value) == "stream-k: expected at most 64 workers in a picture, got 65"
+    assert str(caught.value) == (
+        "stream-k: expected at most 64 workers in a picture, got 65: write workers=64"
+    )
