@@ -11,7 +11,7 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
 from primepar.passes import PASSES
-from primepar.passes.offload import offload
+from primepar.passes.offload import offload, with_copies
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
@@ -122,7 +122,7 @@ class StepPrograms:
         if limit is None:
             return lower_step(self.plan, *key, clips)
         passes = [name for name in PASSES if name != "overlap"]
-        return offload(lower_step(self.plan, *key, clips, passes), limit)
+        return offload(with_copies(lower_step(self.plan, *key, clips, passes)), limit)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""

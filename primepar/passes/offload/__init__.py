@@ -8,7 +8,7 @@ from primepar.passes.offload.chunks import (
     chunk_state,
     packed,
 )
-from primepar.passes.offload.insert import least_limit, moved_elements, offload
+from primepar.passes.offload.insert import least_limit, moved_elements, offload, with_copies
 from primepar.passes.offload.policies import (
     POLICIES,
     Policy,
@@ -38,4 +38,5 @@ __all__ = [
     "packed",
     "state_chunks",
     "transfers",
+    "with_copies",
 ]
