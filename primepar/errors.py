@@ -97,6 +97,10 @@ class LaunchError(PrimeParError):
     """The processes cannot start together: `mpirun` of another MPI, no world, no device."""
 
 
+class KernelError(PrimeParError):
+    """A kernel cannot run here: Triton is missing, or the sizes or dtype are not for it."""
+
+
 class CertificateError(PrimeParError):
     """A file is not a certificate, or the target has no certificate."""
 

@@ -87,9 +87,15 @@ class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        clip: float | None = None,
+        conform: bool = False,
+        chunks: int | None = None,
     ) -> None:
         self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self.chunks = chunks
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -120,9 +126,10 @@ class StepPrograms:
         """Lower a step; with a limit, transfers are not posted early: they keep their blocks."""
         clips, limit = self.clip is not None and key[2] == "update", self.mesh.limit
         if limit is None:
-            return lower_step(self.plan, *key, clips)
+            return lower_step(self.plan, *key, clips, chunks=self.chunks)
         passes = [name for name in PASSES if name != "overlap"]
-        return offload(with_copies(lower_step(self.plan, *key, clips, passes)), limit)
+        whole = lower_step(self.plan, *key, clips, passes, self.chunks)
+        return offload(with_copies(whole), limit)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""

@@ -30,6 +30,7 @@ SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
 """Settings that are options of the command too."""
 _AT_LEAST: dict[str, float] = {
+    "chunks": 1,
     "steps": 1,
     "seed": 0,
     "batch": 1,
@@ -57,6 +58,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         _at("parallelism.plan", "a plan file (.json), or a sequence for every linear operator",
             "P{s}x{s} on s * s processes"),
     ] = None  # fmt: skip
+    chunks: Annotated[
+        int | None,
+        _at("parallelism.chunks", "chunks of a transfer and of the product next to it", "whole"),
+    ] = None
     steps: Annotated[int, _at("training.steps", "training steps")] = 100
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")

@@ -61,7 +61,7 @@ class Trainer:
     def __post_init__(self) -> None:
         settings = self.settings
         self.programs = StepPrograms(
-            self.state.plan, self.state.mesh, settings.clip, settings.conform
+            self.state.plan, self.state.mesh, settings.clip, settings.conform, settings.chunks
         )  # fmt: skip
 
     def check(self, prove: Prove | None) -> None:
@@ -74,7 +74,8 @@ class Trainer:
 
     def check_alike(self) -> None:
         """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
-        program_of = __version__, self.state.plan, self._sizes, self.settings.clip
+        settings = self.settings
+        program_of = (__version__, self.state.plan, self._sizes, settings.clip, settings.chunks)
         digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", digest)
         first = self.world.store.get("started/0").decode()
