@@ -8,7 +8,7 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.operators import Optimizer, StepInputs, StepSettings, Until, lower_step
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
@@ -77,9 +77,15 @@ class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        clip: float | None = None,
+        conform: bool = False,
+        optimizer: Optimizer = "adamw",
     ) -> None:
         self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self.optimizer: Optimizer = optimizer
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -93,9 +99,9 @@ class StepPrograms:
     def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
         clips = self.clip is not None and key[2] == "update"
         if self.mesh.ranks == 1:
-            return lower_step(self.plan, *key, clips)
-        if self.mesh.rank == 0:
-            program = lower_step(self.plan, *key, clips)
+            return lower_step(self.plan, *key, clips, optimizer=self.optimizer)
+        if self.mesh.first + self.mesh.rank == 0:
+            program = lower_step(self.plan, *key, clips, optimizer=self.optimizer)
             self.mesh.broadcast(msgspec.json.encode(program))
             return program
         return msgspec.json.decode(self.mesh.broadcast(None), type=Program)

@@ -21,6 +21,7 @@ from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+OptimizerChoice = Literal["adamw", "sgd"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
@@ -34,6 +35,8 @@ _AT_LEAST: dict[str, float] = {
     "batch": 1,
     "vocabulary": 256,
     "warmup": 0,
+    "average_every": 1,
+    "average_after": 0,
     "evaluate_every": 0,
     "checkpoint_every": 0,
 }
@@ -84,12 +87,23 @@ class Settings(Struct, frozen=True, kw_only=True):
         int | None,
         _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
     ] = None
-    lr: Annotated[float, _at("optimizer.lr", "learning rate of AdamW after the warm-up")] = 1e-3
+    optimizer: Annotated[
+        OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
+    ] = "adamw"
+    lr: Annotated[float, _at("optimizer.lr", "learning rate after the warm-up")] = 1e-3
     warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up")] = 20
     clip: Annotated[
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    average_every: Annotated[
+        int | None,
+        _at("averaging.every", "local steps of each replica between two averages",
+            "gradients are averaged in every step"),
+    ] = None  # fmt: skip
+    average_after: Annotated[
+        int, _at("averaging.after", "synchronous steps before the first local one")
+    ] = 0
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
@@ -136,6 +150,11 @@ class Settings(Struct, frozen=True, kw_only=True):
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
+        if self.average_after and self.average_every is None:
+            raise ConfigError(
+                "averaging.after: expected a period of averages, got none: add --set "
+                "averaging.every=H"
+            )
         self._check_trace()
         if self.plan_file is not None:
             self._check_model_of_plan()
