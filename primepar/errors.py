@@ -43,6 +43,10 @@ class TargetError(PrimeParError):
     """A TARGET is neither a registered name, a sequence, a `file.py:Class` nor a program file."""
 
 
+class MethodError(PrimeParError):
+    """The sizes of a method do not fit together, or it has no such size."""
+
+
 class ShapeError(PrimeParError):
     """A tensor dim is not a multiple of the number of slices it is cut into."""
 
