@@ -4,18 +4,19 @@ All cuts of a tensor together divide it into cells; a block has the cells in its
 holds a reduction of tokens: products of sub-operators, or data from before the program. Where a
 block has another name than its data, the cells are still those of the data. For example, `O[0,0]`
 of a product with two slices of N has one cell. It is right when this cell holds the two tokens
-N=0 and N=1, each once, joined by a sum.
+N=0 and N=1, each once, joined by a sum. With scale 1/2 in the phase's signature it is right when
+it holds each of them 1/2 times.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, pairwise, product
 from typing import NamedTuple
 
 from primepar.schedule.meaning import Box, Meaning, Phase
 from primepar.schedule.program import Compute, Program
+from primepar.schedule.signature import Scale
 
 Cell = tuple[str, Box | None]
 """A tensor and a box in it that no cut divides; a block without meaning is its own cell."""
@@ -29,7 +30,7 @@ SubOperator = dict[str, int]
 class Value(NamedTuple):
     """How often each token occurs in a cell, and by which reductions the tokens were joined."""
 
-    tokens: frozenset[tuple[Token, int]]
+    tokens: frozenset[tuple[Token, Scale]]
     reductions: frozenset[str] = frozenset()
 
 
@@ -49,6 +50,14 @@ def reduced(reduction: str, contents: Iterable[Content]) -> Content:
     return {cell: _joined(reduction, [content[cell] for content in given]) for cell in given[0]}
 
 
+def scaled(content: Content, scale: Scale) -> Content:
+    """The content times a coefficient."""
+    return content if scale == 1 else {
+        cell: Value(frozenset((token, n * scale) for token, n in value.tokens), value.reductions)
+        for cell, value in content.items()
+    }  # fmt: skip
+
+
 def _joined(reduction: str, values: list[Value]) -> Value:
     """The reduction of one cell: a sum adds counts of tokens; max and min take one of equals."""
     if len(values if reduction == "sum" else set(values)) == 1:
@@ -56,9 +65,9 @@ def _joined(reduction: str, values: list[Value]) -> Value:
     reductions = frozenset({reduction}).union(*(value.reductions for value in values))
     if reduction != "sum":
         return Value(frozenset(chain(*(value.tokens for value in values))), reductions)
-    total = Counter[Token]()
-    for value in values:
-        total.update(dict(value.tokens))
+    total: dict[Token, Scale] = {}
+    for token, times in chain(*(value.tokens for value in values)):
+        total[token] = total.get(token, 0) + times
     return Value(frozenset(total.items()), reductions)
 
 
@@ -142,7 +151,10 @@ class ProgramNames:
         return content.keys() == set(self.cells(block)) and all(
             value.reductions <= allowed
             and value.tokens
-            == {(token, 1) for token in (self._required.get(cell, ()) if phase else (INITIAL,))}
+            == {
+                (token, phase.scale if phase and token != INITIAL else 1)
+                for token in (self._required.get(cell, ()) if phase else (INITIAL,))
+            }
             for cell, value in content.items()
         )
 

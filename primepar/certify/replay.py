@@ -6,7 +6,7 @@ from collections import ChainMap, Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced
+from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced, scaled
 from primepar.certify.matching import Matches, Place, Side, posts
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import frees, uses, writes
@@ -93,14 +93,14 @@ class Run:
             case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
                 return given[source]
             case op.AllReduce() | op.Reduce():
-                return [reduced(node.reduction, [given[member][0] for member in node.group])]
+                return [_reduced(node, [given[member][0] for member in node.group])]
             case op.AllGather(group=group):
                 return [given[member][0] for member in group]
             case op.ReduceScatter(group=group) | op.AllToAll(group=group):
                 parts = [given[member][group.index(rank)] for member in group]
                 if isinstance(node, op.AllToAll):
                     return parts
-                return [reduced(node.reduction, parts)]
+                return [_reduced(node, parts)]
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
@@ -125,6 +125,8 @@ class Run:
                 if not self.names.is_right(content, name):
                     self.wrong.add((*place, block))
             added = [self.names.content(phase.writes.block(cell), self.names.token(phase, cell))]
+        if node.scale_value != 1:
+            added = [scaled(reduced("sum", added), node.scale_value)]
         held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
         return reduced(phase.reduction if phase else "sum", contents)
@@ -149,3 +151,7 @@ class Run:
             self.wrong.add((*place, node.block))
         blocks = writes(node, place[0]) if fitting and filled else ()
         return [{cell: held[cell] for cell in cells(block) if cell in held} for block in blocks]
+
+
+def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
+    return scaled(reduced(node.reduction, contents), node.scale_value)

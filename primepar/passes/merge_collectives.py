@@ -120,7 +120,7 @@ class _Merge:
 
     def _kind(self, rank: int, place: int) -> tuple[object, ...]:
         node = self.programs[rank][place]
-        named = ("group", "root", "reduction")
+        named = ("group", "root", "reduction", "scale")
         posted = getattr(node, "request", None) is not None
         tensor = str(getattr(node, "block", "")).rpartition("[")[0]
         return type(node), posted, tensor, *(getattr(node, field, None) for field in named)

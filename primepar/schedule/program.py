@@ -7,23 +7,26 @@
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
-    phases     = { phase: { reads, writes, reduction? } }      in addition to the linear ones
+    phases     = { phase: { reads, writes, reduction?, scale? } }   in addition to the linear ones
     tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
-    compute    = reads, accumulates, phase?, sub_operator?     without a sub-operator: add the reads
+    compute    = reads, accumulates, phase?, sub_operator?, scale?
+                                               block += scale * product; without a sub-operator
+                                               block += scale * sum of the reads
     send recv  = peer, block, tag                              until both sides are there
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
     group      = body of send and recv                         start together, return when all done
-    all_reduce     = group, block, reduction                   block <- reduction over the group
-    reduce         = group, block, root, reduction             the root's block <- reduction
+    all_reduce     = group, block, reduction, scale?           block <- scale * sum over the group
+    reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
-    reduce_scatter = group, blocks, block, reduction           block <- reduction of own place
+    reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     barrier        = group
+    A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
     fetch evict    = block                                     host -> device, device -> host
@@ -49,11 +52,15 @@ from primepar.schedule.operators import DIMS, PHASES, Dim
 from primepar.schedule.signature import (
     LARGEST,
     Bound,
+    Coefficient,
     Name,
     Natural,
     Reduction,
+    Scale,
     Signature,
     Tensor,
+    check_scale,
+    coefficient,
 )
 
 MOST_SUB_OPERATORS = 1_000_000
@@ -76,16 +83,23 @@ class Node(
 
 
 class Compute(Node, frozen=True, tag="compute"):
-    """Add a product of the reads to a block, which starts at zero if it is not there."""
+    """Add a product of the reads, times `scale`, to a block that starts at zero if not there."""
 
     reads: Blocks
     accumulates: Block
     phase: Name | None = None
     sub_operator: dict[Name, Rank] | None = None
+    scale: Coefficient = "1"
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
+        check_scale(self.scale, "sum")
+
+    @property
+    def scale_value(self) -> Scale:
+        """The coefficient of what is added."""
+        return coefficient(self.scale)
 
 
 class _Message(Node, frozen=True):
@@ -138,7 +152,13 @@ class _Collective(Node, frozen=True):
         root = getattr(self, "root", None)
         if root is not None and root not in self.group:
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
+        check_scale(getattr(self, "scale", "1"), getattr(self, "reduction", "sum"))
         self._check_names()
+
+    @property
+    def scale_value(self) -> Scale:
+        """The coefficient of a reduction."""
+        return coefficient(getattr(self, "scale", "1"))
 
     def _check_names(self) -> None:
         """Of what it writes no name may occur twice: the later data would replace the earlier."""
@@ -153,18 +173,20 @@ class _Collective(Node, frozen=True):
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Every member's block becomes the reduction over the group."""
+    """Every member's block becomes `scale` times the reduction over the group."""
 
     block: Block
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
-    """The root's block becomes the reduction over the group."""
+    """The root's block becomes `scale` times the reduction over the group."""
 
     block: Block
     root: Rank
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class Broadcast(_Collective, frozen=True, tag="broadcast", kw_only=True):
@@ -182,11 +204,12 @@ class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
 
 
 class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
-    """The i-th member's `block` becomes the reduction of everyone's `blocks[i]`."""
+    """The i-th member's `block` becomes `scale` times the reduction of everyone's `blocks[i]`."""
 
     blocks: Blocks
     block: Block
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
@@ -286,8 +309,11 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 try:
                     if type(instruction) is not Compute:
                         self._check_ranks(instruction)
-                    elif instruction.phase is not None:
+                        continue
+                    if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
+                    if instruction.scale != "1":
+                        check_scale(instruction.scale, self._reduction(instruction))
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
 
@@ -330,6 +356,17 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
                 f"got {', '.join(slices) or 'none'}"
             )
+
+    def _reduction(self, node: Compute) -> Reduction:
+        """The reduction of what a compute adds: that of its phase, or of the block's tensor."""
+        tensors, tensor = self.tensors or {}, node.accumulates.rpartition("[")[0]
+        whole = (tensors[tensor].of or tensor) if tensor in tensors else tensor
+        for name, signature in (self.phases or {}).items():
+            written = signature.templates[-1].tensor
+            real = (tensors[written].of or written) if written in tensors else written
+            if name == node.phase or (node.phase is None and real == whole):
+                return signature.reduction
+        return "sum"
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:

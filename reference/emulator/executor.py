@@ -67,8 +67,8 @@ def emulate(
 
     Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
     kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
-    the arrays of a program with signatures are integers modulo `emulator.surrogate.PRIME`, before
-    and after the run. With the sequence that the program was lowered from, messages name the
+    the arrays of a program with signatures or scales are integers modulo
+    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was lowered from, messages name the
     method, the device's coordinates and the step.
     Raises a subclass of `EmulationError` at the instruction where an error is observed,
     `IncompleteError` if the run does not end with `final` or does not cover the grid, and
@@ -102,7 +102,7 @@ class _Run:
         ]
         self.program = program
         self.places = ErrorPlaces(program, sequence)
-        self.combine = partial(combine, self.contents)
+        self.combine = partial(combine, self.arithmetic)
         self.in_flight = InFlight(self.combine)
         self.requests: list[dict[str, PostedMessage | CollectiveCall]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
@@ -184,7 +184,7 @@ class _Run:
         start = device.clock
         reduction = self._reduction(node)
         if node.phase is None or node.sub_operator is None:
-            added = self.combine(blocks, reduction)
+            added = self.combine(blocks, reduction, node.scale_value)
         else:
             added = product(self.arithmetic, node, blocks)
             self._see(device.rank, blocks)

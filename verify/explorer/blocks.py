@@ -15,6 +15,7 @@ from primepar.verify.explorer.contents import (
     is_zero,
     piece,
     same,
+    scaled,
     sizes,
     whole,
 )
@@ -114,6 +115,8 @@ class RankMemories:
             added = [self.names.product(phase, cell_of(node.sub_operator))]
             reduction = phase.reduction
         held = state.memory.get(node.accumulates)
+        if node.scale_value != 1:
+            added = [scaled(combined("sum", added), node.scale_value)]
         total = combined(reduction, added if held is None else [held, *added])
         self._write(rank, node.accumulates, total)
 

@@ -4,6 +4,7 @@ Every product is a summand of its own, and so is every input block. A block hold
 a reduction by max or min makes an extremum of sums. Every read is a claim: the block holds what its
 name requires. For example, after `O += I[0]*W[0]` on ranks 0 and 1 and an all-reduce of O, each
 rank holds the sum of two products. If one rank computed both, the sum counts one of them twice.
+With scale 1/2 on the all-reduce, each rank holds one half of each product.
 """
 
 from __future__ import annotations
@@ -232,6 +233,8 @@ class SymbolicRun:
             self._operands(operation, phase, node.sub_operator, node.reads)
             part = self._part(phase, node.sub_operator)
             added = (part,)
+        if node.scale != "1":
+            added = (reduced("sum", added, node.scale_value),)
         before = self.device[rank].get(node.accumulates)
         if before is not None:
             added = (before, *added)
@@ -333,7 +336,7 @@ def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Conte
     """Yield the reduced contents, computed once for all members."""
     if isinstance(node, AllReduce | Reduce | ReduceScatter):
         for contents in zip(*(given[member] for member in node.group), strict=True):
-            yield reduced(node.reduction, contents)
+            yield reduced(node.reduction, contents, node.scale_value)
 
 
 def _results(
