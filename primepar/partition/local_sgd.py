@@ -112,7 +112,11 @@ class LocalSGD(ProgramMethod, frozen=True, kw_only=True):
     @property
     def held(self) -> int:
         """The largest number of elements on a worker, in the first step: all batches are there."""
-        W, batch, result = self.inputs * self.outputs, self.rows * self.inputs, self.rows * self.outputs
+        W, batch, result = (
+            self.inputs * self.outputs,
+            self.rows * self.inputs,
+            self.rows * self.outputs,
+        )
         data = self.steps * (batch + result)
         return data + W + max(result, W, 2 * W - batch - result)
 
@@ -167,7 +171,7 @@ class LocalSteps:
         self._free([batch, residual])
         if synchronous:
             mean = f"mean.{step}{SHARED}"
-            self._average(step, "gradients", gradient, mean)
+            self._average(step, gradient, mean)
             gradient = mean
         else:
             self.shared = False
@@ -177,11 +181,11 @@ class LocalSteps:
     def average(self, step: int) -> None:
         """All workers replace their models after a step by the mean of them."""
         local, self.shared = self.model(step + 1), True
-        self._average(step, "models", local, self.model(step + 1))
+        self._average(step, local, self.model(step + 1))
 
-    def _average(self, step: int, what: str, read: str, write: str) -> None:
+    def _average(self, step: int, read: str, write: str) -> None:
         """One all-reduce of every worker's part, with coefficient 1 / workers."""
-        self._compute(step, f"average.{what}", [read], write, Fraction(1, self.workers))
+        self._compute(step, "workers.average", [read], write, Fraction(1, self.workers))
         self._free([read])
         everyone = tuple(range(self.workers))
         for worker, program in enumerate(self.programs):

@@ -6,6 +6,7 @@ import re
 
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
+from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
@@ -35,7 +36,9 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
-METHODS: dict[str, type[ProgramMethod]] = {}
+METHODS: dict[str, type[ProgramMethod]] = {
+    LocalSGD.name: LocalSGD,
+}
 """Methods that are no map of slices, by name."""
 
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")

@@ -30,6 +30,5 @@ def part(site: Site, inputs: StepInputs, block_W: Array) -> Array:
 REGRESSION: dict[str, Kernel] = {
     "regression.residual": residual,
     "regression.gradient": gradient,
-    "average.gradients": part,
-    "average.models": part,
+    "workers.average": part,
 }

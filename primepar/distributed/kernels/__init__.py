@@ -61,8 +61,7 @@ KERNELS: dict[str, Kernel] = {
     "sgd.update": update.sgd,
     "regression.residual": regression.residual,
     "regression.gradient": regression.gradient,
-    "average.gradients": regression.part,
-    "average.models": regression.part,
+    "workers.average": regression.part,
 }
 """`Signature.kernel` -> the function that computes the phase."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from primepar.distributed.kernels.common import widened
 from primepar.operators import Site, StepInputs
 
 
@@ -25,5 +26,5 @@ def gradient(
 
 
 def part(site: Site, inputs: StepInputs, block: torch.Tensor) -> torch.Tensor:
-    """Return one worker's summand of a mean over workers: its block without their dim."""
-    return block[0].clone()
+    """Return one worker's summand of a mean over workers, in the dtype of sums, without their dim."""
+    return widened(block[0]).clone()

@@ -17,6 +17,7 @@ from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
 from primepar.plan import PRESETS, Plan, RowCuts, load_plan
+from primepar.plan.replicas import check_replicas
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -201,11 +202,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     def layout(self, processes: int) -> Plan | Sequence:
         """Return the plan for exactly `processes` devices, or `mesh` without a plan file.
 
-        Raises `PlanError` if the plan is for another mesh or does not cut the batch, `ConfigError`
-        if its model cannot read bytes, or if plan and settings both have a batch.
+        Raises `PlanError` if the plan is for another mesh, does not cut the batch, or has no
+        replicas whose parameters could be averaged. Raises `ConfigError` if its model cannot read bytes, or if plan and settings both have a batch.
         """
-        if self.plan_file is None:
-            return self.mesh(processes)
+        layout = self.mesh(processes) if self.plan_file is None else self._plan(processes)
+        if self.average_every is not None:
+            check_replicas(layout, self.sizes(layout)[0])
+        return layout
+
+    def _plan(self, processes: int) -> Plan:
+        assert self.plan_file is not None
         plan = load_plan(self.plan_file)
         plan.check_ranks(processes)
         if plan.batch is None:
