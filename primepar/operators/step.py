@@ -57,10 +57,10 @@ def lower_step(
 
     Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
     targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
-    and the norm of the gradient. With `clip` the update gets the gradient clipped by its norm. A program
-    that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
-    or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
-    is freed early.
+    and the norm of the gradient. With `clip` the gradient is clipped by its norm before the update.
+    A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
+    until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
+    them no block is freed early.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """

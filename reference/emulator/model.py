@@ -69,7 +69,7 @@ class EmulatedModel:
             for name, array in parameters.items()
             for moment in MOMENTS[optimizer]
         }
-        """AdamW's two moments of every parameter, `norm.weight.m` and `norm.weight.v`; SGD: none."""
+        """AdamW's moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
         self.updates = 0
         self._known: dict[tuple[int, int, Until, bool], Meaning] = {}
 

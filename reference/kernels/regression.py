@@ -23,7 +23,7 @@ def gradient(site: Site, inputs: StepInputs, x_WMN: Array, residual_WMK: Array) 
 
 
 def part(site: Site, inputs: StepInputs, block_W: Array) -> Array:
-    """Return one worker's summand of a mean over workers: its block without their dim."""
+    """Return a worker's block without the dim of workers."""
     return np.array(block_W[0])
 
 

@@ -26,5 +26,5 @@ def gradient(
 
 
 def part(site: Site, inputs: StepInputs, block: torch.Tensor) -> torch.Tensor:
-    """Return one worker's summand of a mean over workers, in the dtype of sums, without their dim."""
+    """Return a worker's block without the dim of workers, in the dtype of sums."""
     return widened(block[0]).clone()

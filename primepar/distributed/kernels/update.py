@@ -1,6 +1,7 @@
 """The norm of the gradient, and AdamW or SGD element by element.
 
-AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2, in the order of operations of torch.optim.AdamW.
+AdamW is algorithm 2 of Loshchilov and Hutter, ICLR 2019, in the order of operations of
+torch.optim.AdamW.
 """
 
 from __future__ import annotations

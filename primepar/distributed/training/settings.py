@@ -203,7 +203,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return the plan for exactly `processes` devices, or `mesh` without a plan file.
 
         Raises `PlanError` if the plan is for another mesh, does not cut the batch, or has no
-        replicas whose parameters could be averaged. Raises `ConfigError` if its model cannot read bytes, or if plan and settings both have a batch.
+        replicas that could be averaged. Raises `ConfigError` if its model cannot read bytes, or if
+        plan and settings both have a batch.
         """
         layout = self.mesh(processes) if self.plan_file is None else self._plan(processes)
         if self.average_every is not None:
