@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from primepar.verify.every_size.local_sgd import prove_local_sgd
 from primepar.verify.report import PropertyResult
 
 EveryProof = Callable[[float], Iterable[PropertyResult]]
 """From the time limit in seconds to the results."""
-EVERY_SIZE: Mapping[str, EveryProof] = {}
+EVERY_SIZE: Mapping[str, EveryProof] = {
+    "local-sgd": prove_local_sgd,
+}
 
 __all__ = ["EVERY_SIZE", "EveryProof"]
