@@ -236,7 +236,7 @@ WRONG_FILES = {
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
     "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
+    "optimizer, averaging, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
     "[optimizer]",
     "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
     "all sections: write it below [training]",
