@@ -68,8 +68,8 @@ def emulate(
     Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
     kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
     the arrays of a program with signatures or scales are integers modulo
-    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was lowered from, messages name the
-    method, the device's coordinates and the step.
+    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was
+    lowered from, messages name the method, the device's coordinates and the step.
     Raises a subclass of `EmulationError` at the instruction where an error is observed,
     `IncompleteError` if the run does not end with `final` or does not cover the grid, and
     `ProgramError` for a phase of a step without a kernel.

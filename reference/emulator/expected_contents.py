@@ -104,8 +104,7 @@ class Contents:
 
     def most(self, term: Term) -> Scale:
         """Return the coefficient that a term has in a finished sum."""
-        is_product = isinstance(term, ComputedProduct)
-        return self.meaning.phases[term.phase].scale if is_product else 1
+        return 1 if isinstance(term, Datum) else self.meaning.phases[term.phase].scale
 
     def _computed(self, phase: Phase, home: Place) -> set[Key]:
         """Return the keys of the parts that the program computes at a place or in a part of it."""

@@ -58,7 +58,8 @@ def _check_operands(
     if [block.terms for block in blocks] == dues:
         return
     if len(blocks) == len(dues) and all(
-        block.terms and block.terms.keys() <= due.keys() for block, due in zip(blocks, dues, strict=True)
+        block.terms and block.terms.keys() <= due.keys()
+        for block, due in zip(blocks, dues, strict=True)
     ):
         for operand, block in zip(operands, blocks, strict=True):
             if difference := contents.difference(operand, block):

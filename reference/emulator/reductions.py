@@ -63,9 +63,7 @@ def _check_reduction(
         )
 
 
-def _check_terms(
-    contents: Contents, home: Place, blocks: Sequence[Block], counts: Terms
-) -> None:
+def _check_terms(contents: Contents, home: Place, blocks: Sequence[Block], counts: Terms) -> None:
     phase = contents.maker(home)
     if phase is None or phase.reduction == "sum":
         # Without scales below 1 a coefficient that is too large can never become right.

@@ -82,8 +82,13 @@ def _reduced(node: AllReduce | Reduce | ReduceScatter, contents: list[CellSums])
 def agree(nodes: Sequence[Collective]) -> bool:
     """Whether calls of several members match."""
     claims = {
-        (type(node), node.group, getattr(node, "root", None), getattr(node, "reduction", None),
-         node.scale_value)
+        (
+            type(node),
+            node.group,
+            getattr(node, "root", None),
+            getattr(node, "reduction", None),
+            node.scale_value,
+        )
         for node in nodes
     }
     lists = [

@@ -134,9 +134,9 @@ def likely_cause(got: Fraction, required: Fraction) -> str:
     if got == 1:
         return f"no scale is applied, so write scale {required} once"
     if ratio.denominator == 1 and required == 1:
-        return f"it is added {ratio} times, so add it once or write scale {1 / ratio}"
+        return f"it is added {_often(ratio)}, so add it once or write scale {1 / ratio}"
     if got.numerator == required.numerator == 1:
         mean = f"a mean over {got.denominator} instead of {required.denominator}"
-        added = f"it is added {ratio} times, or is " if ratio.denominator == 1 else "it is "
+        added = f"it is added {_often(ratio)}, or is " if ratio.denominator == 1 else "it is "
         return f"{added}{mean}"
     return f"the scales on its way make {got}, so multiply one of them by {1 / ratio}"

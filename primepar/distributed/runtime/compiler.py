@@ -27,6 +27,7 @@ from primepar.distributed.runtime.messages import (
     post,
     staged,
 )
+from primepar.distributed.runtime.scales import Factor, factor_of, is_scaled, scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
@@ -64,7 +65,7 @@ class Compiler:
         settings: StepSettings | None,
         watch: Watch | None = None,
     ) -> None:
-        self.mesh, self.shapes = mesh, shapes
+        self.mesh, self.shapes, self._watch = mesh, shapes, watch
         self.instructions = program.programs[mesh.rank]
         given = initial_blocks(program)[mesh.rank]
         joins = later_joins(self.instructions, mesh.rank, given, shapes)
@@ -197,6 +198,8 @@ class Compiler:
             self._count(node, named[0], sent)
         actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
+        if is_scaled(node, self.mesh.rank):
+            start = scaled(start, writes[0], self._factor(node))
         if run is None:
             start = self._staged(start, reads, writes)
         if node.request is None:
@@ -217,6 +220,10 @@ class Compiler:
             action for name in writes for action in self.places.room(name, keep=name in reads)
         ]
         return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
+
+    def _factor(self, node: Collective) -> Factor:
+        factor = factor_of(node)
+        return factor if self._watch is None else self._watch.factor(factor)
 
     # Host memory
 
