@@ -53,7 +53,7 @@ def emulated(program: Program, method: LocalSGD, whole: Whole) -> NDArray[Any]:
 def dense(method: LocalSGD, whole: Whole) -> NDArray[Any]:
     """The last model, by the definition: in Python's integers, without a program."""
     K, S, H = method.workers, method.warm_up, method.period
-    models = [whole["model.0"].astype(int).astype(object) for _ in range(K)]
+    models: list[Any] = [whole["model.0"].astype(int).astype(object) for _ in range(K)]
     for t in range(method.steps):
         x, y = (whole[f"{name}.{t}"].astype(int).astype(object) for name in "xy")
         gradients = [x[k].T @ (x[k] @ models[k] - y[k]) for k in range(K)]

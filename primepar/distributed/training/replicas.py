@@ -36,6 +36,7 @@ class ReplicaSteps:
 
     def __init__(self, settings: Settings, replicas: Replicas, state: TrainingState) -> None:
         assert settings.average_every is not None
+        self.period = settings.average_every
         self.settings, self.replicas, self.state = settings, replicas, state
         whole = state.mesh
         sequence = replicas.plan.sequence("head")
@@ -57,8 +58,8 @@ class ReplicaSteps:
 
     def averages(self, step: int) -> bool:
         """Return whether the parameters are averaged after a step."""
-        local, period = step - self.settings.average_after, self.settings.average_every
-        return local > 0 and next_count((local - 1) % period, period) == 0
+        before = step - 1 - self.settings.average_after
+        return before >= 0 and bool(next_count(before % self.period, self.period) == 0)
 
     def step(
         self, step: int, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, rate: float
