@@ -50,6 +50,6 @@ def _mean(builder: ProgramBuilder, name: str, view: View, count: int) -> View:
     )
     sizes = dict(zip(dims, (line[-1] for line in view.cuts), strict=True))
     space = IterationSpace(Layout((count, *grid), held), {REPLICA: count, **sizes})
-    own = builder.given(f"{name}.replicas", space, REPLICA, *dims)
+    blocks = builder.given(f"{name}.replicas", space, REPLICA, *dims)
     writes, scale = f"{name}[{','.join(dims)}]", str(Fraction(1, count))
-    return builder.compute(name, "workers.average", space, [own], writes, wide=True, scale=scale)
+    return builder.compute(name, "workers.average", space, [blocks], writes, wide=True, scale=scale)

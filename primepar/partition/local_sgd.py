@@ -106,8 +106,8 @@ class LocalSGD(ProgramMethod, frozen=True, kw_only=True):
     @property
     def sent(self) -> Fraction:
         """Elements that each worker sends: a ring all-reduce of W for every average."""
-        each = Fraction(2 * (self.workers - 1) * self.inputs * self.outputs, self.workers)
-        return each * (self.warm_up + len(self.averages))
+        average = Fraction(2 * (self.workers - 1) * self.inputs * self.outputs, self.workers)
+        return average * (self.warm_up + len(self.averages))
 
     @property
     def held(self) -> int:

@@ -1,8 +1,8 @@
 """A picture of local SGD: steps as columns, workers as rows, and a bar for every average.
 
 It is drawn from the events of a run. A cell is a step of a worker, and a bar an all-reduce: of the
-models, or in a synchronous step of the gradients. Runs stand below one another, so that several
-periods can be compared.
+models, or in a synchronous step of the gradients. Runs are drawn below one another, so that
+several periods can be compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Runs = Mapping[str, Sequence[Event]]
 """Title of a run, `H = 4` -> its events."""
 
 WIDTH, HEIGHT, GAP, BAR = 30.0, 18.0, 10.0, 6.0
-"""Of a cell; between two cells of a row, where a bar stands; of a bar."""
+"""Of a cell; between two cells of a row, where a bar is; of a bar."""
 LEFT, TOP, BELOW = 70.0, 30.0, 46.0
 """Room for the names of workers, for a title, and below a run for the numbers of steps."""
 STEP, MODELS, GRADIENTS = svg.under_white(0.58), svg.under_white(0.05), svg.under_white(0.33)

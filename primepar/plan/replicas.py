@@ -54,10 +54,10 @@ def replicas_of(plan: Plan) -> Replicas:
     for name, slices in counts.items():
         if slices == 1 or slices != count:
             raise _refusal(str(sequences[name]), name)
-    own = {name: str(Sequence(value.elements[1:])) for name, value in sequences.items()}
+    inner = {name: str(Sequence(value.elements[1:])) for name, value in sequences.items()}
     whole = Replicas(plan, count, plan)
     share = None if plan.batch is None else whole.share(plan.batch)
-    alone = replace(plan, ranks=plan.ranks // count, batch=share, sequences=own)
+    alone = replace(plan, ranks=plan.ranks // count, batch=share, sequences=inner)
     return Replicas(plan, count, alone)
 
 

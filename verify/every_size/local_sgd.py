@@ -42,7 +42,7 @@ PROPERTIES = {
     "traffic": ("rounds", "bytes"),
     "period": ("range", "progress", "rounds", "every-step", "one-shot"),
 }
-"""Property -> the lemmas that it rests on; `period` is when the workers average."""
+"""Property -> the lemmas that it needs; `period` is when the workers average."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,18 @@ def _sums() -> Iterator[PeriodLemma]:
     P, w, g, rate = z3.Reals("P w g lr")
     total, gradients = z3.Reals("total gradients")
     sent, size = P * z3.ToReal(r), z3.ToReal(H)
-    each = 1 / z3.ToReal(K)
+    share = 1 / z3.ToReal(K)
     so_far = z3.And(
-        K >= 1, total == z3.ToReal(n) * each * w - rate * each * gradients
+        K >= 1, total == z3.ToReal(n) * share * w - rate * share * gradients
     )  # fmt: skip
-    grown = total + each * (w - rate * g)
+    grown = total + share * (w - rate * g)
     yield PeriodLemma("bytes", q == r * H, sent * size == P * z3.ToReal(q))
     yield PeriodLemma(
         "weights",
         so_far,
         z3.And(
-            grown == z3.ToReal(n + 1) * each * w - rate * each * (gradients + g),
-            z3.ToReal(K) * each == 1,
+            grown == z3.ToReal(n + 1) * share * w - rate * share * (gradients + g),
+            z3.ToReal(K) * share == 1,
         ),
     )
 

@@ -215,10 +215,10 @@ class Trainer:
 
     def _everyone(self, executors: Iterable[Executor]) -> Bytes:
         """Gather what every rank sends by some programs, for linear operators and for the rest."""
-        own = {"linear": 0.0, "other": 0.0}
+        counted = {"linear": 0.0, "other": 0.0}
         for kind, elements, itemsize in chain(*(executor.sent for executor in executors)):
-            own[kind] += float(elements * itemsize)
-        sent = torch.tensor(list(own.values()), dtype=torch.float64, device=self.world.device)
+            counted[kind] += float(elements * itemsize)
+        sent = torch.tensor(list(counted.values()), dtype=torch.float64, device=self.world.device)
         everyone = [sent] * self.world.size
         if self.world.size > 1:
             everyone = [torch.empty_like(sent) for _ in everyone]
