@@ -9,7 +9,7 @@ import msgspec
 
 from primepar import operators
 from primepar.operators import Optimizer, Until
-from primepar.passes import PASSES
+from primepar.passes import PASSES, Chunks
 from primepar.plan import Plan
 from primepar.schedule import Program
 
@@ -37,9 +37,10 @@ def _lowered(
     until: Until,
     clip: bool,
     passes: tuple[str, ...],
+    chunks: Chunks,
     optimizer: Optimizer,
 ) -> Program:
-    return lower_uncached(asked.plan, batch, positions, until, clip, passes, optimizer)
+    return lower_uncached(asked.plan, batch, positions, until, clip, passes, chunks, optimizer)
 
 
 def lower_step(
@@ -49,7 +50,8 @@ def lower_step(
     until: Until = "update",
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
+    chunks: Chunks = None,
     optimizer: Optimizer = "adamw",
 ) -> Program:
     """The program of `primepar.operators.lower_step`, kept for the tests that ask for it again."""
-    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), optimizer)
+    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), chunks, optimizer)

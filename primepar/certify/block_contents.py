@@ -40,34 +40,35 @@ MISMATCH: Content = {("", None): Value(frozenset())}
 """The reduction of contents with different cells; it is right for no block."""
 
 
-def reduced(reduction: str, contents: Iterable[Content]) -> Content:
-    """The reduction of the contents of several blocks, cell by cell; a sum leaves zeros out."""
+def reduced(reduction: str, contents: Iterable[Content], scale: Scale = 1) -> Content:
+    """The reduction of the contents of several blocks, cell by cell; a sum leaves zeros out.
+
+    A sum is multiplied by `scale`.
+    """
     given = [content for content in contents if content or reduction != "sum"]
     if not given:
         return ZERO
     if any(content.keys() != given[0].keys() for content in given):
         return MISMATCH
-    return {cell: _joined(reduction, [content[cell] for content in given]) for cell in given[0]}
+    return {
+        cell: _joined(reduction, [content[cell] for content in given], scale) for cell in given[0]
+    }
 
 
-def scaled(content: Content, scale: Scale) -> Content:
-    """The content times a coefficient."""
-    return content if scale == 1 else {
-        cell: Value(frozenset((token, n * scale) for token, n in value.tokens), value.reductions)
-        for cell, value in content.items()
-    }  # fmt: skip
+def _joined(reduction: str, values: list[Value], scale: Scale) -> Value:
+    """The reduction of one cell: a sum adds counts of tokens; max and min take one of equals.
 
-
-def _joined(reduction: str, values: list[Value]) -> Value:
-    """The reduction of one cell: a sum adds counts of tokens; max and min take one of equals."""
-    if len(values if reduction == "sum" else set(values)) == 1:
+    A mean of equals is one of them too.
+    """
+    if (reduction != "sum" or len(values) * scale == 1) and len(set(values)) == 1:
         return values[0]
-    reductions = frozenset({reduction}).union(*(value.reductions for value in values))
+    reductions = frozenset[str]().union(*(value.reductions for value in values))
+    reductions |= {reduction} if len(values) > 1 else frozenset()
     if reduction != "sum":
         return Value(frozenset(chain(*(value.tokens for value in values))), reductions)
     total: dict[Token, Scale] = {}
     for token, times in chain(*(value.tokens for value in values)):
-        total[token] = total.get(token, 0) + times
+        total[token] = total.get(token, 0) + times * scale
     return Value(frozenset(total.items()), reductions)
 
 
@@ -147,7 +148,7 @@ class ProgramNames:
     def is_right(self, content: Content, block: str) -> bool:
         """Whether this is what a block of that name has to hold: its data, or its finished sum."""
         phase = self.meaning.maker(block)
-        allowed = {phase.reduction} if phase else set[str]()
+        allowed = {phase.reduction if phase else "sum"}
         return content.keys() == set(self.cells(block)) and all(
             value.reductions <= allowed
             and value.tokens

@@ -6,7 +6,7 @@ from collections import ChainMap, Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced, scaled
+from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced
 from primepar.certify.matching import Matches, Place, Side, posts
 from primepar.schedule import program as op
 from primepar.schedule.program_uses import frees, uses, writes
@@ -29,6 +29,8 @@ class Run:
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
                 self._device[rank][block] = names.initial(block)
+        for rank, blocks in enumerate(self.program.host_initial or ()):
+            self._host[rank] |= {block: names.initial(block) for block in blocks}
 
     def start(self, place: Place) -> None:
         """Read the blocks that an instruction uses; a local one writes its blocks at once."""
@@ -58,13 +60,17 @@ class Run:
     def end(self) -> None:
         """Check the blocks of `final`, and that no output of the grid is lost."""
         names, programs, place = self.names, self.program.programs, self.names.meaning.place
-        finals = enumerate(self.program.final or ())
-        final = [(rank, block) for rank, blocks in finals for block in blocks]
-        for rank, block in final:
-            held = self._device[rank].get(block)
+        pairs = ((self.program.final, self._device), (self.program.host_final, self._host))
+        final = [
+            (rank, block, memories[rank].get(block))
+            for lists, memories in pairs
+            for rank, blocks in enumerate(lists or ())
+            for block in blocks
+        ]
+        for rank, block, held in final:
             if held is None or (place(block) is not None and not names.is_right(held, block)):
                 self.wrong.add((rank, len(programs[rank]), block))
-        taken = {place(block) for _, block in final}
+        taken = {place(block) for _, block, _ in final}
         for node in chain(*programs):
             if isinstance(node, op.Compute | op.Cut | op.Join):
                 taken |= set(map(place, uses(node, 0)))
@@ -126,7 +132,7 @@ class Run:
                     self.wrong.add((*place, block))
             added = [self.names.content(phase.writes.block(cell), self.names.token(phase, cell))]
         if node.scale_value != 1:
-            added = [scaled(reduced("sum", added), node.scale_value)]
+            added = [reduced("sum", added, node.scale_value)]
         held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
         return reduced(phase.reduction if phase else "sum", contents)
@@ -154,4 +160,4 @@ class Run:
 
 
 def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
-    return scaled(reduced(node.reduction, contents), node.scale_value)
+    return reduced(node.reduction, contents, node.scale_value)

@@ -28,17 +28,19 @@ from primepar.commands.options import (
 )
 from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
-from primepar.errors import ShapeError, TargetError
+from primepar.errors import ConfigError, ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
+from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
-from primepar.plan.simulator.step import simulate_step
+from primepar.plan.simulator.step import AskedChunks, simulate_step
 from primepar.schedule import Program, lower
+from primepar.schedule.hidden_time import communication
 
 
 def simulate(
@@ -69,6 +71,14 @@ def simulate(
             metavar="H",
             help="Replicas of a plan step by themselves, averaged after every H-th step.",
             show_default=False,
+        ),
+    ] = None,
+    chunks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Cut the transfers of a plan's step, and the products next to them, into chunks.",
+            show_default="whole transfers",
         ),
     ] = None,
     output: Annotated[
@@ -102,7 +112,7 @@ def simulate(
         assert isinstance(resolved, Plan)
         step = making.step(resolved)
         averaged = simulate_period(
-            resolved, step.batch, step.positions, machine, kind, average_every
+            resolved, step.batch, step.positions, machine, kind, average_every, _chunks(chunks)
         )
         summary = period_summary(target, machine, kind, averaged, step)
         text = "\n".join(period_lines(target, machine, kind, averaged, step)) + "\n"
@@ -111,8 +121,14 @@ def simulate(
     if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
         step = making.step(resolved)
-        run = simulate_step(resolved, step.batch, step.positions, machine, kind)
+        count = _chunks(chunks)
+        run = simulate_step(resolved, step.batch, step.positions, machine, kind, chunks=count)
     else:
+        if chunks is not None:
+            raise TargetError(
+                f"{target}: expected no --chunks, which cut the transfers of a plan's step, got "
+                f"--chunks {chunks}: leave it out"
+            )
         run = simulated(_program(target, resolved, side, shape), machine, kind)
     summary = _summary(target, machine, kind, run, step)
     if output is not None:
@@ -127,6 +143,18 @@ def simulate(
         columns = shutil.get_terminal_size((100, 24)).columns
         events, unit = in_readable_unit(run.events, float(run.seconds))
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
+
+
+def _chunks(text: str | None) -> AskedChunks:
+    """Read `--chunks`. Raises `ConfigError`."""
+    if text is None or text == "auto":
+        return text  # type: ignore[return-value]
+    if text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CHUNKS:
+        return int(text)
+    raise ConfigError(
+        f"--chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {text!r}: "
+        "write --chunks auto"
+    )
 
 
 def _program(target: str, resolved: Target, side: str | None, shape: str | None) -> Program:
@@ -165,6 +193,8 @@ def _summary(
         "seconds": run.seconds,
         "operations": run.operations,
         "computing": run.computing,
+        "communicating": [float(rank.total) for rank in communication(run.events)],
+        "hidden": [rank.share for rank in communication(run.events)],
         "sent": [float(count) for count in run.sent],
         "peak": run.peak,
         "fits": max(run.peak) <= cluster.memory,
@@ -193,6 +223,12 @@ def _lines(
         yield (f"  operations {amount(total, '')}, {amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
     yield f"  computing  {amounts(run.computing, 's')} per device"
+    moving = communication(run.events)
+    if any(rank.total for rank in moving):
+        shares = [rank.share for rank in moving]
+        low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
+        yield (f"  transfers  {amounts([float(rank.total) for rank in moving], 's')} per device, "
+               f"{low if low == high else f'{low} to {high}'} hidden by computing")  # fmt: skip
     yield f"  sent       {amounts([float(count) for count in run.sent], 'B')} per device"
     yield f"  peak       {amounts(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
     for level, link in enumerate(cluster.links):

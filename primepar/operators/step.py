@@ -24,7 +24,7 @@ from primepar.operators.optimizers import Optimizer
 from primepar.operators.redistribution import moved
 from primepar.operators.step_context import OperatorLowering, StepContext
 from primepar.operators.update import lower_gradient_norm, lower_update
-from primepar.passes import PASSES, apply
+from primepar.passes import PASSES, Chunks, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
@@ -51,6 +51,7 @@ def lower_step(
     until: Until = "update",
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
+    chunks: Chunks = None,
     optimizer: Optimizer = "adamw",
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
@@ -60,7 +61,8 @@ def lower_step(
     and the norm of the gradient. With `clip` the gradient is clipped by its norm before the update.
     A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
     until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
-    them no block is freed early.
+    them no block is freed early. With `chunks` transfers and the products next to them are cut into
+    so many.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -84,7 +86,7 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    return apply(builder.program(), passes)
+    return apply(builder.program(), passes, chunks)
 
 
 def parameter_views(plan: Plan) -> dict[str, View]:

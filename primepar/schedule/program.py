@@ -1,10 +1,11 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
-                   phases?, tensors?, memory?, traffic? }
+                   host_initial?, host_final?, phases?, tensors?, memory?, traffic? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
+    host_initial, host_final                      the same in host memory, with initial and final
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
     phases     = { phase: { reads, writes, reduction?, scale? } }   in addition to the linear ones
@@ -236,7 +237,7 @@ class Free(Node, frozen=True, tag="free"):
 
 
 class Fetch(Node, frozen=True, tag="fetch"):
-    """Copy a block from host to device memory."""
+    """Move a block from host to device memory."""
 
     block: Block
 
@@ -275,6 +276,10 @@ _LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""
 
 
+BLOCK_LISTS = ("initial", "final", "host_initial", "host_final")
+"""Fields with a list of blocks for each rank."""
+
+
 class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Instruction lists of all ranks, with what is asked of them."""
 
@@ -290,15 +295,11 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     tensors: dict[Name, Tensor] | None = None
     memory: Bound | None = None
     traffic: tuple[Elements, ...] | None = None
+    host_initial: tuple[tuple[Block, ...], ...] | None = None
+    host_final: tuple[tuple[Block, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("programs", "initial", "final", "traffic"):
-            value = getattr(self, field)
-            if value is not None and len(value) != self.ranks:
-                raise ValueError(
-                    f"expected {field} to have one list for each of {self.ranks} ranks, "
-                    f"got {len(value)}"
-                )
+        self._check_lists()
         self._check_phases()
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
@@ -316,6 +317,20 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                         check_scale(instruction.scale, self._reduction(instruction))
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
+
+    def _check_lists(self) -> None:
+        for field in ("programs", *BLOCK_LISTS, "traffic"):
+            value = getattr(self, field)
+            if value is not None and len(value) != self.ranks:
+                raise ValueError(
+                    f"expected {field} to have one list for each of {self.ranks} ranks, "
+                    f"got {len(value)}"
+                )
+        for field in ("initial", "final"):
+            if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
+                raise ValueError(
+                    f"expected {field} together with host_{field}, got none: add {field}"
+                )
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}

@@ -92,12 +92,33 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
             wrong = _unfinished(run, rank, block, f"rank {rank}, final {block}")
             if wrong is not None:
                 return wrong
-    return _lost(program, run.expected)
+    return _unfinished_on_host(program, run) or _lost(program, run.expected)
+
+
+def _unfinished_on_host(program: Program, run: SymbolicRun) -> str | None:
+    for rank, block in _host_ends(program):
+        if run.expected.meaning.maker(block) is None:
+            continue
+        where, content = f"rank {rank}, host_final {block}", run.host[rank].get(block)
+        if content is None:
+            return (
+                f"{where}: expected the finished sum in host memory, got no such block there: "
+                "evict it after its last use"
+            )
+        if not content.holds(run.expected.sum(block)):
+            return f"{where}: {Miscount(run, block).of(content.parts, block)}"
+    return None
+
+
+def _host_ends(program: Program) -> Iterator[tuple[int, str]]:
+    for rank, blocks in enumerate(program.host_final or ()):
+        yield from ((rank, block) for block in in_time(blocks))
 
 
 def _lost(program: Program, expected: Expected) -> str | None:
     """The first output block of the grid that is neither in `final` nor read."""
     kept = [block for blocks in program.final or () for block in blocks]
+    kept += [block for _, block in _host_ends(program)]
     for node in (node for nodes in program.programs for node in nodes):
         match node:
             case Compute(reads=blocks) | Join(blocks=blocks):
@@ -154,7 +175,26 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
             wrong = _elsewhere(run, rank, block)
             if wrong is not None:
                 return f"rank {rank}, final {block}: {wrong}"
+    for rank, block in _host_ends(program):
+        wrong = _other_on_host(run, rank, block)
+        if wrong is not None:
+            return f"rank {rank}, host_final {block}: {wrong}"
     return None
+
+
+def _other_on_host(run: SymbolicRun, rank: int, block: str) -> str | None:
+    if run.expected.meaning.maker(block) is not None:
+        return None
+    content = run.host[rank].get(block)
+    if content is None:
+        return (
+            "expected it in host memory at the end, got it not there: evict it after its last use"
+        )
+    has_meaning = run.expected.meaning.place(block) is not None
+    if not has_meaning or content.parts == run.expected.sum(block):
+        return None
+    text = content_text(run.expected, content.parts)
+    return f"expected its own data at the end, got {text}: evict {block} itself"
 
 
 def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:

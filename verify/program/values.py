@@ -93,7 +93,7 @@ class SymbolicRun:
         self._order: Sequence[Stretch] = ()
         self._noted: list[Written] | None = None
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
-        self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
+        self.host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._freed: list[set[str]] = [set() for _ in range(program.ranks)]
         """Blocks that were freed or evicted on each rank."""
         self._sent: dict[MessageEnd, Content] = {}
@@ -104,6 +104,8 @@ class SymbolicRun:
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 self._load_initial(rank, block)
+        for rank, blocks in enumerate(program.host_initial or ()):
+            self.host[rank].update({block: self.expected.initial(block) for block in blocks})
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after everything that it waits for."""
@@ -138,7 +140,7 @@ class SymbolicRun:
             case Free(block=block):
                 self._take(operation, block)
             case Evict(block=block):
-                self._host[rank][block] = self._take(operation, block)
+                self.host[rank][block] = self._take(operation, block)
             case Fetch(block=block):
                 self._write(rank, block, self._fetched(operation, block))
             case Cut() | Join():
@@ -212,7 +214,7 @@ class SymbolicRun:
         return memory[block]
 
     def _fetched(self, operation: Operation, block: str) -> Content:
-        host = self._host[operation.rank]
+        host = self.host[operation.rank]
         if block in host:
             return host.pop(block)
         rank = operation.rank

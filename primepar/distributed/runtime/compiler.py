@@ -51,7 +51,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
+from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
 
 
 class Compiler:
@@ -74,7 +74,8 @@ class Compiler:
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
         self._sent: dict[tuple[bool, int], Fraction] = {}
-        self._evicted: set[str] = set()
+        self._evicted = set(host_blocks(program)[mesh.rank])
+        """Blocks in host memory."""
 
     def steps(self) -> Iterator[CompiledStep]:
         """Yield the closures; adjacent posts are one step if the backend batches them (NCCL)."""
@@ -228,12 +229,11 @@ class Compiler:
     # Host memory
 
     def _evict(self, name: str) -> list[Action]:
-        host, drop, shape = self.mesh.host, self.places.drop(name), self.shapes.shape(name)
+        host, drop = self.mesh.host, self.places.drop(name)
         self._evicted.add(name)
 
         def run(frame: Frame) -> None:
-            kept = host.acquire(shape)
-            frame.host[name] = kept.copy_(frame.blocks[name], non_blocking=True)
+            frame.host[name] = host.evict(frame.blocks[name])
             drop(frame)
 
         return [run]
@@ -246,9 +246,7 @@ class Compiler:
         self._evicted.remove(name)
 
         def run(frame: Frame) -> None:
-            kept = frame.host.pop(name)
-            frame.blocks[name].copy_(kept, non_blocking=True)
-            self.mesh.host.release(kept)
+            self.mesh.host.fetch(frame.host.pop(name), frame.blocks[name])
 
         return [*self.places.room(name), run]
 

@@ -40,9 +40,14 @@ class ReplicaSteps:
         self.settings, self.replicas, self.state = settings, replicas, state
         whole = state.mesh
         sequence = replicas.plan.sequence("head")
-        self.mesh = Mesh(sequence, whole.device, whole.dtype, replicas.count)
+        self.mesh = Mesh(sequence, whole.device, whole.dtype, replicas=replicas.count)
         self.programs = StepPrograms(
-            replicas.plan, self.mesh, settings.clip, settings.conform, settings.optimizer
+            replicas.plan,
+            self.mesh,
+            settings.clip,
+            settings.conform,
+            settings.chunks,
+            settings.optimizer,
         )
         batch, self.positions = settings.sizes(replicas.whole)
         self.batch = replicas.share(batch)

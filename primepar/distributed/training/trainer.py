@@ -70,7 +70,12 @@ class Trainer:
     def __post_init__(self) -> None:
         settings = self.settings
         self.programs = StepPrograms(
-            self.state.plan, self.state.mesh, settings.clip, settings.conform, settings.optimizer
+            self.state.plan,
+            self.state.mesh,
+            settings.clip,
+            settings.conform,
+            settings.chunks,
+            settings.optimizer,
         )  # fmt: skip
         if settings.average_every is not None:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
@@ -95,7 +100,8 @@ class Trainer:
     def check_alike(self) -> None:
         """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
         settings = self.settings
-        chosen = settings.clip, settings.optimizer, settings.average_every, settings.average_after
+        periods = settings.average_every, settings.average_after
+        chosen = settings.clip, settings.chunks, settings.optimizer, *periods
         program_of = __version__, self.state.plan, self._sizes, chosen
         digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", digest)
@@ -231,12 +237,14 @@ class Trainer:
 
         Replicas are averaged for it; between averages their own parameters stay as they are.
         """
-        run, blocks = self._program("loss"), self.state.blocks
+        run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
         if self.replicas is not None:
             blocks = {**blocks, **self.replicas.means()}
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
         losses = [
-            run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
+            run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[
+                "loss[0]"
+            ]
             for batch in batches
         ]
         row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))

@@ -11,7 +11,7 @@ from primepar.plan.cluster import Cluster
 from primepar.plan.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.plan.simulator.run import Simulation, simulate
-from primepar.plan.simulator.step import simulate_step
+from primepar.plan.simulator.step import AskedChunks, simulate_step
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,27 @@ class PeriodSimulation:
 
 
 def simulate_period(
-    plan: Plan, batch: int, positions: int, cluster: Cluster, dtype: str, period: int
+    plan: Plan,
+    batch: int,
+    positions: int,
+    cluster: Cluster,
+    dtype: str,
+    period: int,
+    chunks: AskedChunks = None,
 ) -> PeriodSimulation:
     """Simulate training under a plan whose replicas are averaged after every `period`-th step.
 
     A step has `batch` sequences of `positions` tokens in all. The replicas step at the same time,
-    each on the next devices of the cluster, and share its links. Raises `ConfigError` for a period
+    each on the next devices of the cluster, and share its links. `chunks` are those of
+    `simulate_step`. Raises `ConfigError` for a period
     below 1, and `PlanError` for a plan without replicas.
     """
     if period < 1:
         raise ConfigError(f"--average-every: expected 1 or more, got {period}")
     replicas = replicas_of(plan)
     share = replicas.share(batch)
-    local = simulate_step(replicas.plan, share, positions, cluster, dtype, copies=replicas.count)
+    local = simulate_step(
+        replicas.plan, share, positions, cluster, dtype, chunks=chunks, copies=replicas.count
+    )
     average = simulate(lower_average(replicas), cluster, dtype)
     return PeriodSimulation(period, replicas.count, local, average)

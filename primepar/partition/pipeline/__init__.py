@@ -1,0 +1,1 @@
+"""Pipelines: layers over stages, micro-batches over time, in five published schedules."""
