@@ -20,6 +20,7 @@ from primepar.operators.embedding import EmbeddingLowering
 from primepar.operators.linear import LinearLowering
 from primepar.operators.loss import LossLowering
 from primepar.operators.norm import NormLowering
+from primepar.operators.optimizers import Optimizer
 from primepar.operators.redistribution import moved
 from primepar.operators.step_context import OperatorLowering, StepContext
 from primepar.operators.update import lower_gradient_norm, lower_update
@@ -51,15 +52,17 @@ def lower_step(
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
     chunks: Chunks = None,
+    optimizer: Optimizer = "adamw",
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
     Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
     targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
-    and the norm of the gradient. With `clip` AdamW gets the gradient clipped by its norm. A program
-    that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
-    or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
-    is freed early. With `chunks` transfers and the products next to them are cut into so many.
+    and the norm of the gradient. With `clip` the gradient is clipped by its norm before the update.
+    A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
+    until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
+    them no block is freed early. With `chunks` transfers and the products next to them are cut into
+    so many.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -70,7 +73,8 @@ def lower_step(
         )
     plan.check_batch(batch, positions)
     builder = ProgramBuilder(plan.ranks)
-    step = StepContext(plan, builder, batch, positions, trains=until in ("gradients", "update"))
+    trains = until in ("gradients", "update")
+    step = StepContext(plan, builder, batch, positions, trains, optimizer)
     known = plan.operators[: -1 if until == "logits" else None]
     parts = {operator.name: LOWERINGS[operator.kind](step, operator) for operator in known}
     ways = {(edge.producer, edge.consumer): edge for edge in edges(plan) if edge.rows is None}
