@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from formulas import map_latex, with_formulas, with_papers
+from method_sections import method_rows, method_section
 
-from primepar.partition import PRIMITIVES
+from primepar.partition import METHODS, PRIMITIVES
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.reference import check
@@ -76,9 +77,15 @@ class Counts(NamedTuple):
 
 
 def methods() -> list[tuple[str, list[str]]]:
-    """Every module of the library with the names of its primitives, in the registry's order."""
-    pages = groupby(PRIMITIVES, key=lambda name: PRIMITIVES[name].__module__)
+    """Every module of the library with the names of its methods, in the registry's order."""
+    known = {**PRIMITIVES, **METHODS}
+    pages = groupby(known, key=lambda name: known[name].__module__)
     return [(module, list(names)) for module, names in pages]
+
+
+def page_name(module: str) -> str:
+    """The page of a module, `summa.md`; of `pipeline.gpipe` it is `pipeline_gpipe.md`."""
+    return module.removeprefix("primepar.partition.").replace(".", "_") + ".md"
 
 
 def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
@@ -108,10 +115,12 @@ def page(module: str, names: list[str], folder: Path) -> str:
     heading, *paragraphs = (inspect.getdoc(sys.modules[module]) or "").split("\n\n")
     parts = [f"---\ndescription: >-\n  {heading}\n---", f"# {title(module)}", heading]
     for paragraph in paragraphs:
-        prose = re.sub(r" (?=Held per device)", "\n\n", with_formulas(paragraph))
+        with_sizes = names[0] in METHODS
+        formulas = paragraph if with_sizes else with_formulas(paragraph)
+        prose = re.sub(r" (?=Held per device)", "\n\n", formulas)
         parts.append(with_papers(prose))
     for name in names:
-        parts += section(name, folder)
+        parts += section(name, folder) if name in PRIMITIVES else method_section(name, folder)
     source = f"{module.replace('.', '/')}.py"
     parts.append(f'This page is made from its source:\n\n??? quote "{source}"\n')
     parts[-1] += f'\n    ```python\n    --8<-- "{source}"\n    ```'
@@ -189,8 +198,8 @@ def overview() -> str:
         "|---|---|---|" + "--:|--:|" * len(OVERVIEW),
     ]
     for module, names in methods():
-        for name in names:
-            link = f"[{title(module)}]({module.rpartition('.')[2]}.md)"
+        for name in filter(PRIMITIVES.__contains__, names):
+            link = f"[{title(module)}]({page_name(module)})"
             map_cells = f"`{name}` | `{map_equations(PRIMITIVES[name]())['forward']}`"
             lines.append(f"| {link} | {map_cells} | {' | '.join(cells(name))} |")
     lines += [
@@ -200,6 +209,8 @@ def overview() -> str:
         "devices, of which `summa-rectangular` makes meshes of 1 x 4 and 4 x 16. Most held is at "
         "any moment, of all tensors, gradients and buffers. What is sent is equal to the formula "
         "in the method's file.",
+        "",
+        *method_rows(),
         "",
         "[The fifth tutorial](../tutorials/05_the_whole_family.md) sets the methods side by side, "
         "and [plans](../plans.md) use them for whole models.",
@@ -225,7 +236,7 @@ def main() -> None:
     PAGES.mkdir()
     for module, names in methods():
         print(f"counting {module}", file=sys.stderr)
-        path = PAGES / f"{module.rpartition('.')[2]}.md"
+        path = PAGES / page_name(module)
         path.write_text(page(module, names, PAGES), encoding="utf-8")
     print("counting all methods on large meshes", file=sys.stderr)
     (PAGES / "index.md").write_text(overview(), encoding="utf-8")

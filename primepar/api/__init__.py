@@ -1,9 +1,9 @@
 """The front door: six questions about a primitive, a sequence, a program or a plan.
 
-A *target* is what you have at hand: a primitive (its class or an object), a sequence, a program, a
-plan, or text that names one as on the command line, like `"primepar"`, `"K,P2x2"`,
-`"mine.py:Mine"` or `"plan.json"`. A primitive needs the length `side` of its mesh wherever a
-question is about one mesh; `verify` without it is about every side.
+A *target* is what you have at hand: a primitive (its class or an object), a sequence, a method with
+sizes, a program, a plan, or text that names one as on the command line, like `"primepar"`,
+`"K,P2x2"`, `"mine.py:Mine"`, `"gpipe:stages=4"` or `"plan.json"`. A primitive needs the length
+`side` of its mesh wherever a question is about one mesh; `verify` without it is about every side.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AnyTarget, AskedTarget
-from primepar.api.placement import Shape, Side, operator_of
+from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, AnyTarget, AskedTarget
+from primepar.api.placement import Shape, Side
+from primepar.api.questions import check_target, verify_target
 from primepar.api.training_step import TrainingStep
 from primepar.errors import ShapeError
 from primepar.plan.plan import Plan
-from primepar.schedule import Linear, Primitive, Program, Sequence
-from primepar.schedule.nesting import Nesting
+from primepar.schedule import Program
 from primepar.schedule.operators import Phase
+from primepar.schedule.program_method import ProgramMethod
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Several
@@ -52,7 +53,8 @@ def show(
     """Draw a target: what each device multiplies at each step, and what moves meanwhile.
 
     Of a plan its operators and layouts are drawn, of what `plan` returns its choices and their
-    predicted cost, of a run (what `simulate` or `primepar.reference.emulate` returns) its timeline.
+    predicted cost. Of a method with sizes, and of a run (what `simulate` or
+    `primepar.reference.emulate` returns), the timeline is drawn.
     Print the drawing, `save` it as SVG, or leave it as the last line of a notebook's cell. Raises
     `TargetError` for a target, a side or a phase that does not fit.
 
@@ -88,6 +90,9 @@ def show(
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, phase=phase)
         return drawings.search_drawing(target) or drawings.plan_drawing(asked.target)
+    if isinstance(asked.target, ProgramMethod):
+        asked.refuse(OF_A_METHOD, side=side, phase=phase)
+        return drawings.method_drawing(asked.target)
     placed = asked.on_mesh(side)
     program = asked.program(side, None, phase, None, None)
     return drawings.grid_drawing(drawings.grid_of(asked.name, placed, program))
@@ -121,19 +126,7 @@ def check(
           sent per device  56 elements, 56 by the formula
           peak per device  32 elements
     """
-    from primepar.reference.check import check as check_sequence
-    from primepar.reference.check import check_plan, check_program
-
-    asked = AskedTarget.of(target)
-    if isinstance(asked.target, Plan):
-        asked.refuse(OF_A_PLAN, side=side, shape=shape)
-        step = TrainingStep.of(asked.target, batch, positions)
-        return check_plan(asked.target, step.batch, step.positions, asked.name, seed)
-    asked.refuse(OF_A_STEP, batch=batch, positions=positions)
-    placed = asked.on_mesh(side)
-    if isinstance(placed, Sequence):
-        return check_sequence(placed, None if shape is None else operator_of(shape), seed)
-    return check_program(asked.program(side, shape, None, None, None), asked.name, seed)
+    return check_target(AskedTarget.of(target), side, shape, seed, batch, positions)
 
 
 def verify(
@@ -148,7 +141,8 @@ def verify(
     """Prove a target, or refute it with the smallest counterexample.
 
     A primitive is proved for every side of its mesh, and so is a sequence without lengths, like
-    `"K,P"`; with `side`, and for every other target, its program is proved. With `buffered` every
+    `"K,P"`, and a method without sizes; with `side`, and for every other target, its program is
+    proved. With `buffered` every
     send returns at once, which is a weaker question. `timeout` is in seconds. Raises `TargetError`
     for a target or an option that does not fit.
 
@@ -176,27 +170,8 @@ def verify(
         ('refuted', {'s': 2})
     """
     asked = AskedTarget.of(target, every_length=side is None)
-    resolved = asked.target
-    if isinstance(resolved, Nesting) or (isinstance(resolved, Primitive) and side is None):
-        reason = "as what a map moves is posted at once and needs no buffer"
-        asked.refuse(reason, buffered=buffered or None)
-        asked.refuse(OF_A_STEP, batch=batch, positions=positions)
-    if isinstance(resolved, Nesting):
-        from primepar.verify.nesting.proof import verify_nesting
-
-        return verify_nesting(resolved, asked.name, timeout)
-    if isinstance(resolved, Primitive) and side is None:
-        from primepar.verify.primitive.proof import verify_primitive
-
-        return verify_primitive(resolved, asked.name, timeout)
-    from primepar.verify.program.proof import verify_program
-
-    smallest = None
-    if not isinstance(resolved, Plan | Program):
-        placed = asked.on_mesh(side)
-        smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
-    program = asked.program(side, smallest, None, batch, positions)
-    return verify_program(program, asked.name, buffered, timeout)
+    report, _ = verify_target(asked, side, buffered, timeout, batch, positions)
+    return report
 
 
 def lower(
@@ -260,7 +235,7 @@ def simulate(
         asked.refuse(OF_A_PLAN, side=side, shape=shape)
         step = TrainingStep.of(asked.target, batch, positions)
         return simulate_step(asked.target, step.batch, step.positions, machine, kind)
-    if shape is None and not isinstance(asked.target, Program):
+    if shape is None and not isinstance(asked.target, Program | ProgramMethod):
         raise ShapeError(
             f"{asked.name}: expected the operator's shape, of which its time is, got none: write "
             "shape=(4096, 4096, 4096)"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from primepar.pictures.drawing import Drawing
 from primepar.pictures.grid_svg import grid_svg
+from primepar.pictures.method_pictures import METHOD_PICTURES
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.pictures.timeline import timeline_svg
 from primepar.pictures.timeline_text import timeline_text
@@ -17,6 +18,7 @@ from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Program, Sequence
 from primepar.schedule.events import Event
+from primepar.schedule.program_method import ProgramMethod
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
@@ -64,6 +66,28 @@ def timeline_drawing(events: Several[Event], unit: str) -> Drawing:
     """What every device of a run did over time."""
     text = timeline_text(events, _columns(), unit)
     return Drawing(text, lambda: timeline_svg(events, unit=unit))
+
+
+def method_drawing(method: ProgramMethod) -> Drawing:
+    """What is known of a method's sizes, and the timeline of its emulated program.
+
+    A method that has a picture of its own is drawn by that.
+    """
+    events = emulated_events(method.program())
+    facts = [f"  {quantity}  {value}" for quantity, value in method.facts().items()]
+    text = "\n".join([method.text, *facts, "", timeline_text(events, _columns(), "units")])
+    picture = METHOD_PICTURES.get(method.name)
+    return Drawing(
+        text, lambda: picture(method, events) if picture else timeline_svg(events, unit="units")
+    )
+
+
+def emulated_events(program: Program, sequence: Sequence | None = None) -> list[Event]:
+    """The events of a run as `check` makes it."""
+    from primepar.reference.check import memories
+    from primepar.reference.emulator.executor import emulate
+
+    return emulate(program, memories(program), sequence).events
 
 
 def in_readable_unit(events: Several[Event], seconds: float) -> tuple[list[Event], str]:

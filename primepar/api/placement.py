@@ -12,6 +12,7 @@ from primepar.api.resolve_target import Target
 from primepar.errors import ShapeError, TargetError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence
+from primepar.schedule.program_method import ProgramMethod
 
 MOST_DEVICES = 4096
 """Largest mesh that is unrolled device by device."""
@@ -45,7 +46,7 @@ COMMAND_LINE, PYTHON = Spelling(command_line=True), Spelling(command_line=False)
 def on_mesh(
     name: str, target: Target, side: Side | None, spelling: Spelling = PYTHON
 ) -> Sequence | Program:
-    """Put a primitive on a mesh; return a sequence or a program as it is.
+    """Put a primitive on a mesh; return a sequence or a program as it is, and a method's program.
 
     Raises `TargetError` if the side is missing, is no length, or does not apply to the target.
     """
@@ -54,8 +55,9 @@ def on_mesh(
     if isinstance(target, Primitive):
         placed: Sequence | Program = Sequence.of(target, *_lengths(name, target, side, spelling))
     elif side is not None:
-        kind = "sequence" if isinstance(target, Sequence) else "program"
-        raise refused(name, f"as a {kind} has its own mesh", "side", side, spelling)
+        raise refused(name, f"as a {_kind(target)} has its own mesh", "side", side, spelling)
+    elif isinstance(target, ProgramMethod):
+        placed = target.program()
     else:
         placed = target
     if isinstance(placed, Sequence) and prod(placed.axis_lengths) > MOST_DEVICES:
@@ -64,6 +66,12 @@ def on_mesh(
             f"{prod(placed.axis_lengths)}: take a smaller mesh"
         )
     return placed
+
+
+def _kind(target: Target) -> str:
+    if isinstance(target, ProgramMethod):
+        return "method"
+    return "sequence" if isinstance(target, Sequence) else "program"
 
 
 def refused(

@@ -1,4 +1,4 @@
-"""What a TARGET on the command line names: a primitive, a sequence, a program or a plan."""
+"""What a TARGET on the command line names: primitive, sequence, method, program or plan."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from primepar.errors import PrimitiveError, SequenceError, TargetError, nearest
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import METHODS, PRIMITIVES, parse_method, parse_sequence
 from primepar.partition.registry import labelled
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import is_plan, load_plan
 from primepar.plan.presets import PRESETS
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.nesting import Nesting
+from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.tracing import maps_of
 
 _TOKEN = re.compile(r"[A-Z][a-z]?\d*(x\d+)*$|\w+\d+[xX;+ ]")
 """What looks like a primitive of a sequence, maybe misspelt."""
 LONGEST_LETTERS = 3
 """Length of a string from which on it is one name of an axis, and not a letter for each."""
-Target = Primitive | Sequence | Program | Plan
+Target = Primitive | Sequence | ProgramMethod | Program | Plan
 
 
 def resolve(text: str) -> Target:
     """Find what `text` names: a registered name, `file.py:Class`, a `.json` file or `K,P2x2`.
 
-    A file whose `format` is that of plans is one, any other a program. Raises `TargetError`,
-    `PrimitiveError`, `ProgramError` or `PlanError`.
+    The name of a method can have sizes, `gpipe:stages=4`. A file whose `format` is that of plans is
+    one, any other a program. Raises `TargetError`, `PrimitiveError`, `MethodError`, `ProgramError`
+    or `PlanError`.
     """
     if text in PRIMITIVES:
         return PRIMITIVES[text]()
@@ -43,6 +45,9 @@ def resolve(text: str) -> Target:
             f"{text}: expected a model and a number of devices for a preset plan, got neither: "
             f"write {text} --model config.json --devices 4, to show it or to verify it"
         )
+    method = parse_method(text)
+    if method is not None:
+        return method
     if Path(text).is_dir() and text:
         raise TargetError(
             f"{text}: expected a file, got a directory: write file.py:Class, or the name of a file "
@@ -60,7 +65,7 @@ def _unknown(text: str, error: SequenceError) -> TargetError:
     for stem, kind in ((module, f":{name}"), (text, "")):
         if stem and Path(f"{stem}.py").is_file():
             return TargetError(f"{text}: expected file.py:Class, got no .py: write {stem}.py{kind}")
-    known = {known.lower(): known for known in (*PRIMITIVES, *PRESETS)}
+    known = {known.lower(): known for known in (*PRIMITIVES, *METHODS, *PRESETS)}
     near = known.get(text.lower(), "") or (
         "" if ": write" in str(error) else nearest(text, known.values()).removeprefix(": write ")
     )

@@ -65,7 +65,8 @@ def certify(
     Ends with 0 if it holds, 1 if it does not, 2 if the file is no certificate of TARGET.
     """
     making = Making(model, devices, batch, positions)
-    placed = making.nesting(target) or making.resolved(target, step=True)
+    every = making.every_length(target)
+    placed = every if isinstance(every, Nesting) else making.resolved(target, step=True)
     seen = _checked(file, target, placed, making)
     if json:
         typer.echo(json_text(seen), nl=False)

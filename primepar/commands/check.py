@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from primepar.api.asked_target import AskedTarget
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.questions import check_target
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
@@ -18,13 +21,9 @@ from primepar.commands.options import (
     SideOption,
     json_text,
     likely_cause,
-    no_shape,
-    on_mesh,
-    operator_of,
 )
-from primepar.commands.plan_targets import Making, refuse_for_plan
-from primepar.plan import Plan
-from primepar.schedule import Primitive, Program
+from primepar.commands.plan_targets import Making
+from primepar.schedule import Primitive
 
 if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
@@ -48,25 +47,9 @@ def check(
     within 1e-10. Ends with 1 if a tensor differs, if the schedule is refused, or if a device sends
     more or less than the formula of the method.
     """
-    making = Making(model, devices, batch, positions)
-    resolved = making.resolved(target, step=True)
-    if isinstance(resolved, Plan):
-        refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(resolved)
-        from primepar.reference.check import check_plan
-
-        _end(check_plan(resolved, step.batch, step.positions, target, seed), json)
-    placed = on_mesh(target, resolved, side)
-    operator = None if shape is None else operator_of(shape)
-    from primepar.reference.check import check as check_sequence
-    from primepar.reference.check import check_program
-
-    if not isinstance(placed, Program):
-        report = check_sequence(placed, operator, seed)
-    elif operator is None:
-        report = check_program(placed, target, seed)
-    else:
-        raise no_shape(target, shape)
+    resolved = Making(model, devices, batch, positions).resolved(target, step=True)
+    asked = AskedTarget(target, resolved, COMMAND_LINE)
+    report = check_target(asked, side, shape, seed, batch, positions)
     if isinstance(resolved, Primitive) and not report.equal:
         _end(report, json, likely_cause(resolved))
     _end(report, json)

@@ -1,4 +1,4 @@
-"""`primepar list`: the registered primitives."""
+"""`primepar list`: the registered primitives and methods."""
 
 from __future__ import annotations
 
@@ -13,48 +13,73 @@ import typer
 from msgspec import Struct
 
 from primepar.commands.options import JsonOption, json_text
-from primepar.partition import PRIMITIVES
+from primepar.partition import METHODS, PRIMITIVES
 from primepar.schedule import Primitive
 from primepar.schedule.equations import map_equations
+from primepar.schedule.program_method import ProgramMethod
 
 
-class Entry(Struct, frozen=True):
-    """What the list prints of one primitive."""
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """What the list prints of a primitive, or of a method with sizes."""
 
     name: str
     summary: str
-    axes: dict[str, str]
+    axes: dict[str, str] = {}
     """Axis -> name of its side."""
-    maps: dict[str, str]
+    maps: dict[str, str] = {}
     """Phase -> dim slices, as equations."""
-    source: str
+    sizes: dict[str, str] = {}
+    """Size -> its default."""
+    source: str = ""
 
 
 def list_(json: JsonOption = False) -> None:
-    """List the primitives of the library: maps, axes and sources."""
-    entries = [_entry(name, primitive) for name, primitive in PRIMITIVES.items()]
+    """List the methods of the library: maps and axes, or sizes, and sources."""
+    entries = [
+        *(_primitive_entry(name, primitive) for name, primitive in PRIMITIVES.items()),
+        *(_method_entry(name, method) for name, method in METHODS.items()),
+    ]
     text = json_text(entries) if json else "\n".join("\n".join(_lines(e)) for e in entries)
     typer.echo(text.rstrip("\n"))
 
 
-def _entry(name: str, primitive: type[Primitive]) -> Entry:
-    module = inspect.getdoc(sys.modules[primitive.__module__]) or ""
-    source = re.search(r"^Source: (.*?)(?:\n\n|\Z)", module, flags=re.DOTALL | re.MULTILINE)
-    summary = (inspect.getdoc(primitive) or "").partition("\n")[0]
+def _primitive_entry(name: str, primitive: type[Primitive]) -> Entry:
     return Entry(
         name=name,
-        summary=summary,
+        summary=_summary(primitive),
         axes=primitive().axis_sides,
         maps=map_equations(primitive()),
-        source=" ".join(source[1].split()) if source else "",
+        source=_source(primitive),
     )
+
+
+def _method_entry(name: str, method: type[ProgramMethod]) -> Entry:
+    sizes = {size: str(value) for size, value in method().sizes.items()}
+    return Entry(name=name, summary=_summary(method), sizes=sizes, source=_source(method))
+
+
+def _summary(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").partition("\n")[0]
+
+
+def _source(kind: type) -> str:
+    """The paragraph of its module that names the source."""
+    module = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    source = re.search(r"^Source: (.*?)(?:\n\n|\Z)", module, flags=re.DOTALL | re.MULTILINE)
+    return " ".join(source[1].split()) if source else ""
 
 
 def _lines(entry: Entry) -> Iterator[str]:
     yield typer.style(entry.name, bold=True)
     yield f"  {entry.summary}"
-    yield _paragraph("axes", ", ".join(f"{a} of side {side}" for a, side in entry.axes.items()))
-    if len(set(entry.maps.values())) == 1:
+    if entry.sizes:
+        yield _paragraph(
+            "sizes", ", ".join(f"{size}={value}" for size, value in entry.sizes.items())
+        )
+    else:
+        axes = ", ".join(f"{axis} of side {side}" for axis, side in entry.axes.items())
+        yield _paragraph("axes", axes)
+    if entry.maps and len(set(entry.maps.values())) == 1:
         yield _paragraph("phases", f"{next(iter(entry.maps.values()))}  in each")
     else:
         yield from (_paragraph(phase, equations) for phase, equations in entry.maps.items())

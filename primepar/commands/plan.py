@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,11 +20,10 @@ from primepar.commands.plan_options import (
     Question,
     SpaceOption,
     WithinOption,
+    explained,
+    print_result,
 )
 from primepar.commands.progress import progress
-
-if TYPE_CHECKING:
-    from primepar.plan.search.explain import Explanation
 
 
 def plan(
@@ -63,26 +61,9 @@ def plan(
             front = asked.front(question.planner(tick)(True))
         typer.echo(json_text(front) if json else front_words(front), nl=False)
         return
-    explanation = _best(question, asked, explain, output)
-    if json:
-        typer.echo(json_text(explanation), nl=False)
-        return
-    from primepar.plan.search.explain import words
-
-    typer.echo(words(explanation), nl=False)
-    if output is not None:
-        typer.echo(f"wrote {output}")
-
-
-def _best(question: Question, asked: Objective, explain: bool, output: Path | None) -> Explanation:
-    """The best plan in words and numbers; written where there is a place for it."""
-    from primepar.plan.plan_file import save_plan
-    from primepar.plan.search.explain import explain as explained
-
     with progress() as tick:
         best = asked.best(question.planner(tick))
-        tick("what every device sends and holds")
-        explanation = explained(best, neighbours=explain)
-    if output is not None:
-        save_plan(best.plan, output)
-    return explanation
+        explanation = explained(best, explain, output, tick)
+    from primepar.plan.search.explain import words
+
+    print_result(explanation, words(explanation), output, json)

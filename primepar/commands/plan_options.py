@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from primepar.commands.options import json_text
 from primepar.errors import ConfigError
 from primepar.plan.cluster import shipped_clusters
 
 if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.plan.cluster import Cluster
+    from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
+    from primepar.plan.search.result import SearchResult
 
 Space = Literal["paper", "all"]
 
@@ -108,3 +111,27 @@ class Question:
             *self.read, self.devices, self.batch, self.dtype, self.space, self.alpha / 2**30,
             tradeoffs, tick=tick,
         )  # fmt: skip
+
+
+def explained(
+    best: SearchResult, neighbours: bool, output: Path | None, tick: Callable[[str], object]
+) -> Explanation:
+    """Explain the plan of a search, and write it into `output` if that is given."""
+    from primepar.plan.plan_file import save_plan
+    from primepar.plan.search.explain import explain
+
+    tick("what every device sends and holds")
+    explanation = explain(best, neighbours=neighbours)
+    if output is not None:
+        save_plan(best.plan, output)
+    return explanation
+
+
+def print_result(result: object, text: str, output: Path | None, json: bool) -> None:
+    """Print a result as JSON, or as text with the name of the file that was written."""
+    if json:
+        typer.echo(json_text(result), nl=False)
+        return
+    typer.echo(text, nl=False)
+    if output is not None:
+        typer.echo(f"wrote {output}")

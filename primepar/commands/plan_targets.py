@@ -8,7 +8,8 @@ from pathlib import Path
 
 import typer
 
-from primepar.api.resolve_target import Target, resolve, without_lengths
+from primepar.api.asked_target import of_every_length
+from primepar.api.resolve_target import Target, resolve
 from primepar.api.training_step import TrainingStep as TrainingStep
 from primepar.commands.options import json_text
 from primepar.errors import TargetError
@@ -17,6 +18,7 @@ from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule.nesting import Nesting
+from primepar.schedule.program_method import ProgramMethod
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,13 @@ class Making:
     batch: int | None
     positions: int | None
 
-    def nesting(self, target: str) -> Nesting | None:
-        """The sequence for every length that a target names, where no option makes it a plan."""
+    def every_length(self, target: str) -> Nesting | type[ProgramMethod] | None:
+        """The sequence for every length, or the method for every size, that a target names.
+
+        None for another target, and where an option makes it a plan.
+        """
         given = (getattr(self, field.name) for field in fields(self))
-        return without_lengths(target) if all(value is None for value in given) else None
+        return of_every_length(target) if all(value is None for value in given) else None
 
     def resolved(self, target: str, step: bool) -> Target:
         """What a target names: a preset plan where it is asked for, else what there is.

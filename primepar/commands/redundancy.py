@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption
 from primepar.commands.plan_objective import Bounds
 from primepar.commands.plan_options import (
     BatchOption,
@@ -23,6 +23,8 @@ from primepar.commands.plan_options import (
     Question,
     SpaceOption,
     WithinOption,
+    explained,
+    print_result,
 )
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, PlanError, UndecidedError
@@ -181,22 +183,13 @@ def redundancy(
     question = Question(model, cluster, devices, batch, dtype, space)
     solving = Solving(Bounds(memory, within), solver, timeout)
     solving.check()
-    from primepar.plan.plan_file import save_plan
-    from primepar.plan.search.explain import explain as explained
     from primepar.plan.search.explain import words
 
     with progress() as tick:
         best, comparison = solving.best(question.planner(tick))
-        tick("what every device sends and holds")
-        explanation = explained(best, neighbours=explain)
-    if output is not None:
-        save_plan(best.plan, output)
-    if json:
-        typer.echo(json_text(with_comparison(explanation, comparison)), nl=False)
-    else:
-        typer.echo(words(explanation) + comparison_words(comparison), nl=False)
-        if output is not None:
-            typer.echo(f"wrote {output}")
+        explanation = explained(best, explain, output, tick)
+    text = words(explanation) + comparison_words(comparison)
+    print_result(with_comparison(explanation, comparison), text, output, json)
     raise typer.Exit(0 if comparison.proved else UndecidedError.exit_code)
 
 

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from primepar.api.drawings import grid_of
+from primepar.api.asked_target import OF_A_METHOD, AskedTarget
+from primepar.api.drawings import emulated_events, grid_of, method_drawing
+from primepar.api.placement import COMMAND_LINE
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
@@ -30,6 +32,7 @@ from primepar.plan import Plan
 from primepar.schedule import Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_file import program_json
+from primepar.schedule.program_method import ProgramMethod
 
 
 def show(
@@ -83,6 +86,11 @@ def show(
         else:
             show_plan(resolved, output, json)
         return
+    if isinstance(resolved, ProgramMethod) and not (passes or program):
+        _check_output(output, program)
+        AskedTarget(target, resolved, COMMAND_LINE).refuse(OF_A_METHOD, side=side, phase=phase)
+        _show_method(resolved, output, json)
+        return
     if passes:
         raise TargetError(
             f"{target}: expected a plan with --passes, as they are of the program of a training "
@@ -120,6 +128,20 @@ def _show_passes(
     typer.echo(
         json_text(resolved) if json else passes_text(f"{target}, {step}", resolved), nl=False
     )
+
+
+def _show_method(method: ProgramMethod, output: Path | None, json: bool) -> None:
+    """The facts and the timeline of a method, as text, as JSON or into a file."""
+    if output is not None and output.suffix == ".json":
+        write_text(output, json_text(chrome_trace(emulated_events(method.program()))))
+    elif output is not None:
+        write_text(output, method_drawing(method).svg)
+    elif json:
+        typer.echo(json_text({"target": method.text, "facts": method.facts()}), nl=False)
+    else:
+        typer.echo(method_drawing(method).text, nl=False)
+    if output is not None:
+        typer.echo(f"wrote {output}")
 
 
 def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:
@@ -160,8 +182,5 @@ def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:
 
 def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:
     """The Chrome trace of a run as `check` makes it; a unit of its clock is a second."""
-    from primepar.reference.check import memories
-    from primepar.reference.emulator.executor import emulate
-
     sequence = placed if isinstance(placed, Sequence) else None
-    return chrome_trace(emulate(program, memories(program), sequence).events)
+    return chrome_trace(emulated_events(program, sequence))

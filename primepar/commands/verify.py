@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.api.resolve_target import Target
+from primepar.api.asked_target import AskedTarget, EveryTarget
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.questions import verify_target
 from primepar.commands.certificates import (
     CertificateOption,
     check_name,
-    lowered,
     write_certificate,
 )
 from primepar.commands.counterexamples import (
@@ -37,7 +38,7 @@ from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.plan import Plan
-from primepar.schedule import Primitive, Program
+from primepar.schedule import Primitive
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -87,36 +88,26 @@ def verify(
     check_names(output, smallest)
     check_name(certificate)
     making = Making(model, devices, batch, positions)
-    placed = making.nesting(target) or making.resolved(target, step=True)
-    step = None
-    if isinstance(placed, Nesting):
-        report = _every_length(target, placed, side, buffered, timeout)
-        scope, replay = f"for {report.scope}", _replay_of(target, placed, report)
-    elif isinstance(placed, Plan):
-        refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
-        step = making.step(placed)
-        placed = step.program
-        report = _program(placed, target, buffered, timeout)
-        scope, replay = f"for {step}", making.replay(target)
-    elif isinstance(placed, Primitive) and side is None:
-        report = _every_side(target, placed, buffered, timeout)
-        scope, replay = f"for {report.scope}", _replay(target, _smallest_sides(placed, report))
-    elif all_sides:
+    resolved = making.every_length(target) or making.resolved(target, step=True)
+    _check_meant(target, resolved, side, all_sides, buffered)
+    if isinstance(resolved, type) and (smallest or certificate):
+        option = "--minimal" if smallest else "--certificate"
         raise TargetError(
-            "--all-sides: expected a primitive or a sequence without lengths like K,P, and no "
-            f"--side, got {_named(target, side)}"
+            f"{target}: expected sizes, as {option} is of one program, got none: "
+            f"write {resolved().text}"
         )
-    else:
-        placed = lowered(target, placed, side)
-        report = _program(placed, target, buffered, timeout)
-        scope = f"for side {side}" if side else "as given"
-        replay = _replay(target, side)
+    asked = AskedTarget(target, resolved, COMMAND_LINE)
+    step = making.step(resolved) if isinstance(resolved, Plan) else None
+    report, placed = verify_target(asked, side, buffered, timeout, batch, positions)
+    scope, replay = _scope(report, step, side), _replay(making, target, resolved, report, side)
     if json:
         typer.echo(json_text(_as_json(report, step)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, _cause(report, placed), replay)))
     if output is not None:
         write_picture(report, output)
+    if isinstance(placed, type):
+        raise typer.Exit(EXIT_CODES[report.verdict])
     if smallest is not None:
         write_smallest(report, placed, smallest, buffered, 2 * timeout)
     if certificate is not None:
@@ -124,7 +115,7 @@ def verify(
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
-def _cause(report: Report, placed: Target | Nesting) -> list[str]:
+def _cause(report: Report, placed: object) -> list[str]:
     """The line with the likeliest mistake in a primitive, or no line."""
     if report.verdict == "refuted" and isinstance(placed, Primitive):
         return likely_cause(placed)
@@ -135,40 +126,51 @@ def _named(target: str, side: str | None) -> str:
     return f"{target} with --side {side}: leave one out" if side else f"{target}: leave it out"
 
 
-def _every_side(target: str, primitive: Primitive, buffered: bool, timeout: float) -> Report:
-    from primepar.verify.primitive.proof import verify_primitive
-
-    _refuse_buffers(target, buffered)
-    return verify_primitive(primitive, target, timeout)
-
-
-def _every_length(
-    target: str, nesting: Nesting, side: str | None, buffered: bool, timeout: float
-) -> Report:
-    from primepar.verify.nesting.proof import verify_nesting
-
-    _refuse_buffers(target, buffered)
-    if side is not None:
+def _check_meant(
+    target: str, resolved: EveryTarget, side: str | None, all_sides: bool, buffered: bool
+) -> None:
+    """Raise `TargetError` for options that do not apply to what a target names."""
+    if isinstance(resolved, Plan):
+        refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
+        return
+    every = isinstance(resolved, Nesting | type)
+    if every or (isinstance(resolved, Primitive) and side is None):
+        if buffered and not isinstance(resolved, type):
+            raise TargetError(
+                f"--buffered: expected a program, a sequence with its lengths or one --side, got "
+                f"{target} for every side: what a map moves is posted at once and needs no buffer"
+            )
+        if isinstance(resolved, Nesting) and side is not None:
+            raise TargetError(
+                f"{target}: expected no --side, as a sequence has a length for each member, got "
+                f"--side {side}: leave it out to prove every length, or write lengths like "
+                f"{resolved.of((2,) * len(resolved.side_names))}"
+            )
+    elif all_sides:
         raise TargetError(
-            f"{target}: expected no --side, as a sequence has a length for each member, got --side "
-            f"{side}: leave it out to prove every length, or write lengths like "
-            f"{nesting.of((2,) * len(nesting.side_names))}"
-        )
-    return verify_nesting(nesting, target, timeout)
-
-
-def _refuse_buffers(target: str, buffered: bool) -> None:
-    if buffered:
-        raise TargetError(
-            f"--buffered: expected a program, a sequence with its lengths or one --side, got "
-            f"{target} for every side: what a map moves is posted at once and needs no buffer"
+            "--all-sides: expected a primitive or a sequence without lengths like K,P, and no "
+            f"--side, got {_named(target, side)}"
         )
 
 
-def _program(program: Program, target: str, buffered: bool, timeout: float) -> Report:
-    from primepar.verify.program.proof import verify_program
+def _scope(report: Report, step: TrainingStep | None, side: str | None) -> str:
+    """What a proof is about."""
+    if step is not None or report.scope:
+        return f"for {step or report.scope}"
+    return f"for side {side}" if side else "as given"
 
-    return verify_program(program, target, buffered, timeout)
+
+def _replay(
+    making: Making, target: str, resolved: EveryTarget, report: Report, side: str | None
+) -> str:
+    """The command that meets the counterexample on emulated devices."""
+    if isinstance(resolved, Nesting):
+        return _replay_of(target, resolved, report)
+    if isinstance(resolved, Plan):
+        return making.replay(target)
+    if isinstance(resolved, Primitive) and side is None:
+        side = _smallest_sides(resolved, report)
+    return f"primepar check {target}" + (f" --side {side}" if side else "")
 
 
 def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
@@ -215,11 +217,6 @@ def _paint(text: str, verdict: str) -> str:
 def styled(verdict: str, width: int = 0) -> str:
     """A verdict in its colour."""
     return _paint(f"{verdict:{width}}", verdict)
-
-
-def _replay(target: str, side: str | None) -> str:
-    """The command that meets the counterexample on emulated devices."""
-    return f"primepar check {target}" + (f" --side {side}" if side else "")
 
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:

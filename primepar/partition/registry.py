@@ -1,10 +1,10 @@
-"""The library of primitives by name, and the text form of sequences, `K2,P2x2`."""
+"""The library by name: primitives, methods, and the text form of sequences, `K2,P2x2`."""
 
 from __future__ import annotations
 
 import re
 
-from primepar.errors import SequenceError
+from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
@@ -13,6 +13,7 @@ from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Element, Sequence
 
 PRIMITIVES: dict[str, type[Primitive]] = {
@@ -34,6 +35,9 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
+METHODS: dict[str, type[ProgramMethod]] = {}
+"""Methods that are no map of slices, by name."""
+
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")
 
 
@@ -51,6 +55,26 @@ def parse_sequence(text: str, *, linear: bool = True) -> Sequence:
     """
     tokens = [token.strip() for token in text.split(",")] if text.strip() else []
     return Sequence(tuple(_element(token, text, linear) for token in tokens))
+
+
+def parse_method(text: str) -> ProgramMethod | None:
+    """Read a method with sizes, `gpipe:stages=4,micro_batches=8`; None for another name.
+
+    Raises `MethodError` for sizes that the method does not have, or that do not fit together.
+    """
+    name, _, listed = text.partition(":")
+    if name not in METHODS:
+        return None
+    sizes: dict[str, str] = {}
+    for pair in filter(None, listed.split(",")):
+        size, equals, value = pair.partition("=")
+        if not equals or size.strip() in sizes:
+            example = METHODS[name]().text
+            raise MethodError(
+                f"{text}: expected size=value, each size once, got {pair!r}: write {example}"
+            )
+        sizes[size.strip()] = value.strip()
+    return METHODS[name].of(sizes)
 
 
 def labelled(label: str) -> Primitive | None:

@@ -1,0 +1,54 @@
+"""The pages of methods with sizes: words of the module, facts, a picture, and what is proved."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from formulas import with_papers
+
+from primepar.api import verify
+from primepar.api.drawings import method_drawing
+from primepar.partition import METHODS
+from primepar.reference.check import check_program
+
+
+def method_section(name: str, folder: Path) -> Iterator[str]:
+    """What one method is, for its default sizes. Exits where it is wrong or not proved."""
+    kind = METHODS[name]
+    method = kind()
+    report = check_program(method.program(), method.text)
+    if not report.equal:
+        raise SystemExit(f"{name}: {report.message}")
+    proof = verify(kind)
+    if proof.verdict != "proved":
+        raise SystemExit(f"{name}: expected a proof, got {proof.verdict}")
+    (folder / f"{name}.svg").write_text(method_drawing(method).svg, encoding="utf-8")
+    yield f"## {name}"
+    yield with_papers((inspect.getdoc(kind) or "").partition("\n")[0])
+    yield f"![{method.text}]({name}.svg){{ .schedule }}"
+    yield f"`primepar show {name}` prints for `{method.text}`:"
+    yield "\n".join(facts(method.facts()))
+    yield f"`primepar verify {name}` prints:"
+    yield f"```text\n{proof}\n```"
+
+
+def facts(quantities: dict[str, str]) -> Iterator[str]:
+    """The facts as a table."""
+    yield "| quantity | value |"
+    yield "|---|---|"
+    for quantity, value in quantities.items():
+        yield f"| {quantity} | {value} |"
+
+
+def method_rows() -> Iterator[str]:
+    """One line for each method with sizes: its page, its sizes and its summary."""
+    if not METHODS:
+        return
+    yield "| method | sizes | what it is |"
+    yield "|---|---|---|"
+    for name, kind in METHODS.items():
+        page = kind.__module__.removeprefix("primepar.partition.").replace(".", "_")
+        summary = (inspect.getdoc(kind) or "").partition("\n")[0]
+        yield f"| [{name}]({page}.md) | {', '.join(kind().sizes)} | {summary} |"

@@ -1,0 +1,79 @@
+"""The questions that Python and the command line share: to check and to verify a target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AskedTarget
+from primepar.api.placement import Shape, Side, operator_of
+from primepar.api.training_step import TrainingStep
+from primepar.plan.plan import Plan
+from primepar.schedule import Linear, Primitive, Program, Sequence
+from primepar.schedule.nesting import Nesting
+from primepar.schedule.program_method import ProgramMethod
+
+if TYPE_CHECKING:
+    from primepar.reference.check import CheckReport
+    from primepar.verify.report import Report
+
+
+def check_target(
+    asked: AskedTarget,
+    side: Side | None,
+    shape: Shape | None,
+    seed: int,
+    batch: int | None,
+    positions: int | None,
+) -> CheckReport:
+    """Run a target on emulated devices, and compare it with one device."""
+    from primepar.reference.check import check, check_plan, check_program
+
+    if isinstance(asked.target, Plan):
+        asked.refuse(OF_A_PLAN, side=side, shape=shape)
+        step = TrainingStep.of(asked.target, batch, positions)
+        return check_plan(asked.target, step.batch, step.positions, asked.name, seed)
+    asked.refuse(OF_A_STEP, batch=batch, positions=positions)
+    placed = asked.on_mesh(side)
+    if isinstance(placed, Sequence):
+        operator = None if shape is None else operator_of(shape, asked.spelling)
+        return check(placed, operator, seed)
+    return check_program(asked.program(side, shape, None, None, None), asked.name, seed)
+
+
+def verify_target(
+    asked: AskedTarget,
+    side: Side | None,
+    buffered: bool,
+    timeout: float,
+    batch: int | None,
+    positions: int | None,
+) -> tuple[Report, Primitive | Nesting | type[ProgramMethod] | Program]:
+    """Prove a target; returns the report, and what it is about."""
+    target = asked.target
+    if isinstance(target, Nesting | type) or (isinstance(target, Primitive) and side is None):
+        asked.refuse(OF_A_STEP, batch=batch, positions=positions)
+    if isinstance(target, type):
+        from primepar.verify.every_size.proof import verify_method
+
+        asked.refuse("as a method without sizes is meant for each of them", side=side)
+        asked.refuse("which a program has: give sizes", buffered=buffered or None)
+        return verify_method(target, timeout), target
+    reason = "as what a map moves is posted at once and needs no buffer"
+    if isinstance(target, Nesting):
+        from primepar.verify.nesting.proof import verify_nesting
+
+        asked.refuse(reason, buffered=buffered or None)
+        return verify_nesting(target, asked.name, timeout), target
+    if isinstance(target, Primitive) and side is None:
+        from primepar.verify.primitive.proof import verify_primitive
+
+        asked.refuse(reason, buffered=buffered or None)
+        return verify_primitive(target, asked.name, timeout), target
+    from primepar.verify.program.proof import verify_program
+
+    smallest = None
+    if isinstance(target, Primitive | Sequence):
+        placed = asked.on_mesh(side)
+        smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
+    program = asked.program(side, smallest, None, batch, positions)
+    return verify_program(program, asked.name, buffered, timeout), program

@@ -1,0 +1,12 @@
+"""The pictures of methods that a timeline of instructions does not show best, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from primepar.schedule.events import Event
+from primepar.schedule.program_method import ProgramMethod
+
+MethodPicture = Callable[[ProgramMethod, Sequence[Event]], str]
+"""From a method with its sizes, and the events of its emulated run, to SVG."""
+METHOD_PICTURES: Mapping[str, MethodPicture] = {}

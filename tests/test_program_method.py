@@ -1,0 +1,218 @@
+"""Methods with sizes: named, listed, shown, checked, proved for every size or for some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import pytest
+from command import run
+from msgspec import Meta
+from msgspec.structs import replace
+
+import primepar
+from primepar.errors import MethodError, TargetError
+from primepar.partition import METHODS, parse_method
+from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Program, Wait
+from primepar.schedule.program_method import ProgramMethod
+from primepar.verify.every_size import proof
+from primepar.verify.report import PropertyResult
+
+
+class Relay(ProgramMethod, frozen=True):
+    """One sum that passes through a line of ranks.
+
+    Each rank adds its product to the partial sum that it receives.
+    """
+
+    name = "relay"
+    ranks: Annotated[int, Meta(ge=1, le=8)] = 3
+    order: Literal["rising", "falling"] = "rising"
+
+    def __post_init__(self) -> None:
+        if self.ranks > 4 and self.order == "falling":
+            raise MethodError(f"relay: expected at most 4 ranks, got {self.ranks}: write ranks=4")
+
+    def program(self) -> Program:
+        ranks = self.ranks
+        line = range(ranks) if self.order == "rising" else range(ranks)[::-1]
+        return Program(
+            format="primepar-program",
+            version=1,
+            ranks=ranks,
+            programs=tuple(_relay(rank, list(line)) for rank in range(ranks)),
+            grid={"forward": {"M": 1, "N": ranks, "K": 1}},
+            shape={"M": 2, "N": 2 * ranks, "K": 2},
+            initial=tuple((f"I[0,{rank}]", f"W[{rank},0]") for rank in range(ranks)),
+        )
+
+    def facts(self) -> dict[str, str]:
+        return {"messages": str(self.ranks - 1)}
+
+
+def _relay(rank: int, line: list[int]) -> tuple[Instruction, ...]:
+    place = line.index(rank)
+    product = Compute(
+        (f"I[0,{rank}]", f"W[{rank},0]"), "O[0,0]", "forward", {"M": 0, "N": rank, "K": 0}
+    )
+    nodes: list[Instruction] = []
+    if place:
+        nodes += [IRecv(line[place - 1], "O[0,0]", request="a"), Wait("a")]
+    nodes.append(product)
+    if place + 1 < len(line):
+        nodes += [ISend(line[place + 1], "O[0,0]", request="b"), Wait("b")]
+    return tuple(nodes)
+
+
+@pytest.fixture(autouse=True)
+def relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "relay", Relay)
+
+
+def test_sizes_are_read_from_text_and_have_defaults() -> None:
+    assert parse_method("relay") == Relay()
+    method = parse_method("relay:ranks=4, order=falling")
+    assert method == Relay(ranks=4, order="falling")
+    assert method is not None
+    assert method.text == "relay:ranks=4,order=falling"
+    assert parse_method("megatron") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("relay:rank=4", "relay: expected sizes out of ranks, order, got 'rank': write ranks"),
+        ("relay:colour=4", "relay: expected sizes out of ranks, order, got 'colour': leave it out"),
+        (
+            "relay:ranks=0",
+            "relay: expected ranks to be an integer from 1 to 8, got '0': write ranks=3",
+        ),
+        (
+            "relay:ranks=x",
+            "relay: expected ranks to be an integer from 1 to 8, got 'x': write ranks=3",
+        ),
+        (
+            "relay:order=up",
+            "relay: expected order to be one of falling, rising, got 'up': write order=rising",
+        ),
+        (
+            "relay:4",
+            "relay:4: expected size=value, each size once, got '4': write "
+            "relay:ranks=3,order=rising",
+        ),
+        (
+            "relay:ranks=2,ranks=3",
+            "relay:ranks=2,ranks=3: expected size=value, each size once, got 'ranks=3': write "
+            "relay:ranks=3,order=rising",
+        ),
+        (
+            "relay:ranks=5,order=falling",
+            "relay: expected at most 4 ranks, got 5: write ranks=4",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_size_is_refused(text: str, message: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        primepar.show(text)
+    assert str(caught.value) == message
+
+
+def test_a_method_is_listed_shown_checked_and_simulated() -> None:
+    listed = run("list").out
+    assert "relay\n  One sum that passes through a line of ranks.\n  sizes     ranks=3" in listed
+    shown = run("show", "relay:ranks=2")
+    assert shown.code == 0
+    assert shown.out.startswith("relay:ranks=2,order=rising\n  messages  1\n\n")
+    assert run("check", "relay").code == 0
+    assert primepar.check(Relay(ranks=2)).equal
+    assert len(primepar.lower(Relay).programs) == 3
+    assert primepar.simulate("relay", "h200-8").seconds > 0
+
+
+def test_without_sizes_it_is_proved_for_every_size_and_with_sizes_for_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def every_size(seconds: float) -> Iterable[PropertyResult]:
+        seen.append(seconds)
+        yield PropertyResult("deadlock-freedom", "proved", 0.0, reason="by a time function")
+
+    monkeypatch.setattr(proof, "EVERY_SIZE", {"relay": every_size})
+    report = primepar.verify(Relay, timeout=30)
+    assert seen == [30]
+    assert str(report).startswith("relay: proved for every size\n")
+    assert report["deadlock-freedom"].reason == "by a time function"
+    assert report["coverage"].reason == "of the program of relay:ranks=3,order=rising"
+    assert str(primepar.verify("relay")).startswith("relay: proved for every size\n")
+    assert str(primepar.verify("relay:ranks=2")).startswith("relay:ranks=2: proved\n")
+    assert run("verify", "relay").out.startswith("relay: proved for every size\n")
+    assert run("verify", "relay:ranks=2").out.startswith("relay:ranks=2: proved as given\n")
+
+
+def test_without_a_proof_for_every_size_the_default_sizes_are_stated() -> None:
+    report = primepar.verify(Relay)
+    assert str(report).startswith("relay: proved for ranks=3,order=rising\n")
+
+
+def test_a_wrong_program_of_the_default_sizes_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def every_size(seconds: float) -> Iterable[PropertyResult]:
+        yield PropertyResult("coverage", "proved", 0.0)
+
+    class Forgetful(Relay, frozen=True):
+        """It leaves out the last product."""
+
+        def program(self) -> Program:
+            program = super().program()
+            return replace(program, programs=(*program.programs[:-1], program.programs[-1][:-1]))
+
+    monkeypatch.setattr(proof, "EVERY_SIZE", {"relay": every_size})
+    assert primepar.verify(Forgetful)["coverage"].verdict == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("show", "relay", "--side", "2"),
+            "relay: expected no --side, as a method has its own sizes, got --side 2: leave it out",
+        ),
+        (
+            ("check", "relay", "--side", "2"),
+            "relay: expected no --side, as a method has its own mesh, got --side 2: leave it out",
+        ),
+        (
+            ("verify", "relay", "--side", "2"),
+            "relay: expected no --side, as a method without sizes is meant for each of them, got "
+            "--side 2: leave it out",
+        ),
+        (
+            ("verify", "relay", "--buffered"),
+            "relay: expected no --buffered, which a program has: give sizes, got --buffered: leave "
+            "it out",
+        ),
+        (
+            ("verify", "relay", "--certificate", "c.json"),
+            "relay: expected sizes, as --certificate is of one program, got none: write "
+            "relay:ranks=3,order=rising",
+        ),
+        (
+            ("show", "relays"),
+            "expected the name of a primitive, got 'relays': write relay",
+        ),
+    ],
+)
+def test_options_that_a_method_does_not_have_are_refused(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    result = run(*arguments)
+    assert (result.code, result.err) == (2, f"primepar: error: {message}\n")
+
+
+def test_a_class_in_python_is_the_default_sizes_where_one_program_is_meant() -> None:
+    assert str(primepar.show(Relay)).startswith("relay:ranks=3,order=rising\n")
+    with pytest.raises(TargetError) as caught:
+        primepar.show(Relay, side=2)
+    assert str(caught.value) == (
+        "relay: expected no side, as a method has its own sizes, got side=2: leave it out"
+    )

@@ -1,0 +1,43 @@
+"""Proves a method with sizes: for every size what is stated so, and one program for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from primepar.schedule.program_method import ProgramMethod
+from primepar.verify.every_size import EVERY_SIZE
+from primepar.verify.program.proof import verify_program
+from primepar.verify.report import PropertyResult, Report
+
+
+def verify_method(kind: type[ProgramMethod], timeout: float = 60.0) -> Report:
+    """Prove a method for every size, and the program of its default sizes.
+
+    A property that has no proof for every size is that of the program, and is stated so. The
+    verdict is that of both proofs together.
+    """
+    default, prove = kind(), EVERY_SIZE.get(kind.name)
+    every = {result.name: result for result in prove(timeout)} if prove else {}
+    program = verify_program(default.program(), default.text, timeout=timeout)
+    results = _joined(every, program, default.text)
+    scope = "every size" if every else default.text.partition(":")[2]
+    return Report.of(kind.name, results, scope)
+
+
+def _joined(
+    every: Mapping[str, PropertyResult], program: Report, text: str
+) -> Iterator[PropertyResult]:
+    """The results of both proofs, one for each property: the one for every size if both hold."""
+    names = [result.name for result in program.properties]
+    for result in program.properties:
+        general = every.get(result.name)
+        if general is None and every and result.verdict == "proved":
+            note = f"of the program of {text}{': ' if result.reason else ''}{result.reason or ''}"
+            yield replace(result, reason=note)
+        elif general is None or result.verdict != "proved":
+            yield result
+        else:
+            yield replace(general, seconds=general.seconds + result.seconds)
+    yield from (result for name, result in every.items() if name not in names)
