@@ -118,12 +118,13 @@ class TrainingState:
         self.places = places(plan, mesh.rank)
         self.blocks: dict[str, torch.Tensor] = {}
         for name, parts in self.places.items():
-            whole = initial_value(plan, name, seed)
+            whole = initial_value(plan, name, seed) if parts else None
             for part in parts:
                 for prefix in (name, *(f"{name}.{moment}" for moment in MOMENTS)):
                     self.blocks[prefix + part.index] = torch.zeros(
                         part.shape, device=mesh.device, dtype=mesh.dtype
                     )
+                assert whole is not None
                 part.fill(self.block(name, part), whole.__getitem__)
 
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:

@@ -144,7 +144,7 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     from primepar.distributed.runtime.training_state import TrainingState
 
     plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
-    mesh = Mesh(plan.sequence("head"), world.device, getattr(torch, settings.dtype))
+    mesh = Mesh(plan.mesh, world.device, getattr(torch, settings.dtype))
     return TrainingState(plan, mesh, settings.seed)
 
 
