@@ -11,7 +11,7 @@ from partitioned_cases import DRAW
 
 from primepar.operators import StepInputs, StepSettings
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.step import LOWERINGS
+from primepar.operators.sweeps import LOWERINGS
 from primepar.operators.step_context import StepContext
 from primepar.passes import free_early
 from primepar.plan import Plan, ends
