@@ -135,9 +135,11 @@ def _sums(sequence: Sequence, operator: Linear, phases: Phases) -> _Sums:
     moves = False
     for rank, nodes in enumerate(program.programs):
         common = {node for node in last[rank] if all(last[member][node] for member in node.group)}
-        is_last = [isinstance(node, AllReduce) and node in common for node in nodes]
-        parts.append([node for node, last_one in zip(nodes, is_last) if not last_one])
-        reductions.append([node for node, last_one in zip(nodes, is_last) if last_one])
+        reductions.append(
+            [node for node in nodes if isinstance(node, AllReduce) and node in common]
+        )
+        kept = {id(node) for node in reductions[-1]}
+        parts.append([node for node in nodes if id(node) not in kept])
         moves |= any(_moves_sum(rank, node) for node in parts[-1])
     return _Sums(
         replace(program, programs=tuple(map(tuple, parts))),

@@ -73,7 +73,7 @@ def backward_sweep(step: StepContext, parts: Parts, ways: Ways, gradients: Gradi
     Gradients from several consumers of a tensor are added.
     """
     consumers = _consumers(step)
-    for name in reversed(parts):
+    for name in list(parts)[::-1]:
         operator = step.plan.operator(name)
         dy = fan_in(step, operator, gradients[operator.name])
         for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):

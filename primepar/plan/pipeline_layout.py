@@ -7,10 +7,12 @@ the k-th part of the step's sequences. Stages are outermost: rank = stage x rank
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Annotated
+from typing import Annotated, get_args
 
+import msgspec
 from msgspec import Meta, Struct
 
 from primepar.errors import MethodError, PlanError
@@ -64,20 +66,25 @@ class PipelineLayout(
             if after.kind == "W"
         )
 
-    def check(self, ranks: int, layers: int) -> None:
-        """Raise `PlanError` unless the stages divide the ranks, and every chunk has a layer."""
+    def stage_ranks(self, ranks: int) -> int:
+        """Devices of one stage. Raises `PlanError` unless the stages divide the devices."""
         if ranks % self.stages:
+            more = -(-ranks // self.stages) * self.stages
             raise PlanError(
-                f"expected stages that divide the {ranks} devices of $.ranks, got {self.stages}: "
-                f"write {ranks if self.stages > ranks else self.stages * (ranks // self.stages)} "
-                f"in {'$.pipeline.stages' if self.stages > ranks else '$.ranks'}"
+                f"expected a multiple of the {self.stages} stages as number of devices, got "
+                f"{ranks}: take {more} devices, or other stages"
             )
+        return ranks // self.stages
+
+    def check(self, layers: int) -> None:
+        """Raise `PlanError` unless every chunk has a layer."""
         chunks = len(self.stage_chunks)
         if chunks > layers:
-            what = "stages" if chunks == self.stages else f"chunks ({self.stages} stages)"
+            each = chunks // self.stages
+            what = f"{self.stages} stages" + f" of {each} chunks" * (each > 1)
             raise PlanError(
-                f"expected at most one of {what} per layer, got {chunks} for a model of {layers} "
-                f"layer{'s' * (layers != 1)}: take fewer stages, or a model of {chunks} layers"
+                f"expected at least {chunks} layers for {what}, got a model of {layers} "
+                f"layer{'s' * (layers != 1)}: take fewer stages"
             )
 
     def chunk_operators(
@@ -97,6 +104,32 @@ class PipelineLayout(
                 number = next(chunk for chunk, end in enumerate(ends) if layer < end)
             chunks[number].append(operator)
         return tuple(map(tuple, chunks))
+
+
+_PREFIX = re.compile(rf"({'|'.join(get_args(ScheduleName))})(?::(\d+)x(\d+)(?:x(\d+))?)?,(.*)")
+
+
+def take_pipeline(name: str) -> tuple[PipelineLayout | None, str]:
+    """The pipeline that a preset's name begins with, and the rest: `1f1b:2x4,M2,megatron`.
+
+    After the schedule come stages, micro-batches, and chunks of a stage where not the fewest. None
+    for a name without a pipeline. Raises `PlanError` for sizes that are missing or do not fit.
+    """
+    match = _PREFIX.fullmatch(name)
+    if match is None:
+        return None, name
+    schedule, stages, micro_batches, chunks, rest = match.groups()
+    if stages is None:
+        raise PlanError(
+            f"expected stages and micro-batches of the pipeline, got {name!r}: write "
+            f"{schedule}:2x4,{rest} for 2 stages and 4 micro-batches"
+        )
+    sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
+    document = {field: int(size) for field, size in sizes.items() if size is not None}
+    try:
+        return msgspec.convert({"schedule": schedule, **document}, PipelineLayout), rest
+    except (msgspec.ValidationError, PlanError) as error:
+        raise PlanError(f"{name}: {error}") from None
 
 
 def layer_of(name: str) -> int | None:

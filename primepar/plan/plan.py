@@ -41,7 +41,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     def __post_init__(self) -> None:
         if self.pipeline is not None:
             try:
-                self.pipeline.check(self.ranks, self.model.layers)
+                self.pipeline.stage_ranks(self.ranks)
+                self.pipeline.check(self.model.layers)
             except PlanError as error:
                 raise PlanError(f"$.pipeline: {error}") from None
         check_sequences(self.model, self.stage_ranks, self.sequences)

@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import PRESETS, Plan, RowCuts, load_plan
+from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan.presets import names_preset
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -248,7 +249,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def _sequence(self, processes: int) -> Sequence:
         """Return the given sequence, or the default on a square number of processes."""
-        if self.plan in PRESETS:
+        if self.plan is not None and names_preset(self.plan):
             raise ConfigError(
                 f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
                 f"of a preset: write its plan with primepar show {self.plan} --model config.json "
