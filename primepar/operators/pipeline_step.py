@@ -94,7 +94,7 @@ class PipelineStep:
         gradients: Gradients = {operator.name: [] for operator in self.plan.operators}
         first, last = self.chunks[0], self.chunks[-1]
         for number, chunk in reversed(list(enumerate(self.chunks))):
-            if chunk is first and self.plan.model.tied:
+            if chunk is first is not last and self.plan.model.tied:
                 first.step.gradients[TABLE] = last.step.gradients[TABLE]
             with chunk.builder.section("B"):
                 backward_sweep(chunk.step, chunk.parts, ways, gradients)
