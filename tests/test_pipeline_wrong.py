@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pipeline_cases import smallest
 from step_cases import place, refuted, spoilt
 
-from primepar.schedule.program import Free, Instruction, IRecv, ISend, Wait
+from primepar.schedule.program import Free, Instruction, IRecv, Wait
 from primepar.verify import verify_program
 
 Spoil = Callable[[int, list[Instruction]], None]
