@@ -13,7 +13,7 @@ from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS
 from lowered_steps import lower_step
 from partitioned_cases import dense_step
-from pipeline_cases import pipelined
+from pipelined_plans import pipelined
 from safetensors.numpy import load_file
 
 from primepar.models import ModelConfig

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from pipeline_cases import smallest
+from pipelined_plans import smallest
 from step_cases import place, refuted, spoilt
 
-from primepar.schedule.program import Free, Instruction, IRecv, Wait
+from primepar.schedule.program import Compute, Free, Instruction, IRecv, Wait
 from primepar.verify import verify_program
 
 Spoil = Callable[[int, list[Instruction]], None]
@@ -62,6 +62,15 @@ def one_micro_batch_twice(rank: int, nodes: list[Instruction]) -> None:
         nodes.insert(number, nodes[number])
 
 
+def divided_by_a_micro_batch(rank: int, nodes: list[Instruction]) -> None:
+    """Divide the gradient of the loss by the rows of a micro-batch, not by those of the step."""
+    if rank == 1:
+        for number, node in enumerate(nodes):
+            if isinstance(node, Compute) and node.phase == "loss.backward":
+                assert node.scale == "1/8"
+                nodes[number] = replace(node, scale="1/4")
+
+
 WRONG_DATA = (
     "rank 1, instruction 122 (blocks.1.norm1.mean blocks.1.norm1/mean[1] += blocks.0.add2[1,0]): "
     "expected the data of blocks.0.add2[1,0] in blocks.0.add2[1,0] for the blocks.1.norm1.mean "
@@ -77,6 +86,13 @@ TWICE = (
     "blocks.0.fc1.gradient sub-operator (M=1, N=0, K=0): expected one rank to compute it once, got "
     "rank 0, instruction 154 and rank 0, instruction 155: keep one of them"
 )
+DIVIDED = (
+    "rank 1, instruction 58 (head.backward head/dI[0,0] += loss/dI[0,0] * embedding.token[0,0]), "
+    "which reads loss/dI[0,0] for the head.backward sub-operator (M=0, N=0, K=0): expected each "
+    "loss.backward product 1/8 times, got each 1/4 times: it is added twice, or is a mean over 4 "
+    "instead of 8: see rank 1, instruction 55 (loss.backward loss/dI[0,0] += 1/4 * "
+    "loss/shares[0,0] * targets[0])"
+)
 UNSENT = (
     "rank 0, instruction 150 (irecv head/dW[0,0] <- 1): expected a send to rank 0 on rank 1 to "
     "match, got none that is left: add it there, or remove this one"
@@ -90,6 +106,7 @@ UNSENT = (
         (received_in_another_order, {"alignment", "races"}, "alignment", WRONG_DATA),
         (freed_early, {"alignment"}, "alignment", FREED),
         (one_micro_batch_twice, {"coverage", "completion"}, "coverage", TWICE),
+        (divided_by_a_micro_batch, {"completion"}, "completion", DIVIDED),
         (unsent, {"alignment", "deadlock-freedom"}, "deadlock-freedom", UNSENT),
     ],
 )

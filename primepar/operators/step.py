@@ -16,7 +16,7 @@ from primepar.operators.pipeline_step import PipelineStep
 from primepar.operators.step_context import StepContext
 from primepar.operators.sweeps import backward_sweep, forward_sweep, lowerings, ways_of
 from primepar.operators.update import lower_gradient_norm, lower_update
-from primepar.passes import PASSES, apply
+from primepar.passes import PASSES, Chunks, apply
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
 
@@ -31,6 +31,7 @@ def lower_step(
     until: Until = "update",
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
+    chunks: Chunks = None,
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
@@ -39,7 +40,7 @@ def lower_step(
     and the norm of the gradient. With `clip` AdamW gets the gradient clipped by its norm. A program
     that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
     or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
-    is freed early.
+    is freed early. With `chunks` transfers and the products next to them are cut into so many.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -59,7 +60,7 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    return apply(builder.program(), passes)
+    return apply(builder.program(), passes, chunks)
 
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:

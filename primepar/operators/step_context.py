@@ -41,8 +41,13 @@ class StepContext:
 
     @property
     def rows(self) -> int:
-        """Tokens of the step."""
+        """Tokens of the step, or of the micro-batch."""
         return self.batch * self.positions
+
+    @property
+    def all_rows(self) -> int:
+        """Tokens of all micro-batches."""
+        return self.rows * (self.plan.micro_batches if self.repeats else 1)
 
     @cached_property
     def vocabulary(self) -> int:

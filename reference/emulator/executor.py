@@ -2,7 +2,8 @@
 
 One thread runs all ranks: a rank runs until it blocks, then the next one runs. Messages are
 rendezvous. Each device has a logical clock. A product takes one unit; a transfer takes one unit
-from the later of its two posts. So the events show which work overlaps.
+from the later of its two posts, unless another clock is given. So the events show which work
+overlaps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from primepar.reference.emulator.emulation import Emulation, Finished
 from primepar.reference.emulator.error_places import ErrorPlaces, Waiting
 from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.in_flight import CollectiveCall, InFlight
-from primepar.reference.emulator.messages import TRANSFER, Message, PostedMessage
+from primepar.reference.emulator.logical_clock import LogicalClock
+from primepar.reference.emulator.messages import Message, PostedMessage
 from primepar.reference.emulator.postconditions import Computed, check_coverage, check_final
 from primepar.reference.emulator.products import product, zeros
 from primepar.reference.emulator.provenance import Array, Block
@@ -62,19 +64,21 @@ def emulate(
     *,
     settings: StepSettings | None = None,
     inputs: StepInputs | None = None,
+    clock: LogicalClock | None = None,
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
     Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
     kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
-    the arrays of a program with signatures are integers modulo `emulator.surrogate.PRIME`, before
-    and after the run. With the sequence that the program was lowered from, messages name the
-    method, the device's coordinates and the step.
+    the arrays of a program with signatures or scales are integers modulo
+    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was
+    lowered from, messages name the method, the device's coordinates and the step. With a `clock`,
+    events have its units.
     Raises a subclass of `EmulationError` at the instruction where an error is observed,
     `IncompleteError` if the run does not end with `final` or does not cover the grid, and
     `ProgramError` for a phase of a step without a kernel.
     """
-    return _Run(program, memories, sequence, settings, inputs).emulation()
+    return _Run(program, memories, sequence, settings, inputs, clock).emulation()
 
 
 class _Run:
@@ -85,6 +89,7 @@ class _Run:
         sequence: Sequence | None,
         settings: StepSettings | None,
         inputs: StepInputs | None,
+        clock: LogicalClock | None,
     ) -> None:
         if len(memories) != program.ranks:
             raise MeshError(
@@ -102,8 +107,9 @@ class _Run:
         ]
         self.program = program
         self.places = ErrorPlaces(program, sequence)
-        self.combine = partial(combine, self.contents)
-        self.in_flight = InFlight(self.combine)
+        self.combine = partial(combine, self.arithmetic)
+        self.clock = clock or LogicalClock()
+        self.in_flight = InFlight(self.combine, self.clock.transfer)
         self.requests: list[dict[str, PostedMessage | CollectiveCall]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
@@ -184,14 +190,14 @@ class _Run:
         start = device.clock
         reduction = self._reduction(node)
         if node.phase is None or node.sub_operator is None:
-            added = self.combine(blocks, reduction)
+            added = self.combine(blocks, reduction, node.scale_value)
         else:
             added = product(self.arithmetic, node, blocks)
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
             self.computed.setdefault(term, []).append((device.rank, place))
-            device.clock += 1
+            device.clock += self.clock.units(node.phase)
         if device.holds(node.accumulates):
             added = self.combine([device.read(node.accumulates), added], reduction)
         device.write(node.accumulates, added)
@@ -295,10 +301,10 @@ class _Run:
                 self._see(device.rank, [device.free(block)])
             case Fetch(block=block):
                 device.fetch(block)
-                device.clock += TRANSFER
+                device.clock += self.clock.transfer
             case Evict(block=block):
                 device.evict(block)
-                device.clock += TRANSFER
+                device.clock += self.clock.transfer
         self._note(device, node, node.block, start)
 
     def _note(

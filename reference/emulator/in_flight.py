@@ -51,8 +51,8 @@ class End(NamedTuple):
 class InFlight:
     """Posts and ends messages and collectives."""
 
-    def __init__(self, combine: Combine) -> None:
-        self._channels, self._meetings, self._combine = Channels(), Meetings(), combine
+    def __init__(self, combine: Combine, transfer: float) -> None:
+        self._channels, self._meetings, self._combine = Channels(transfer), Meetings(), combine
 
     def post(self, device: EmulatedDevice, message: Message) -> PostedMessage:
         """Start one end of a message. Raises an `EmulationError` if that is not possible."""

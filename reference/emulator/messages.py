@@ -10,8 +10,6 @@ from primepar.reference.emulator.provenance import Block
 from primepar.schedule.program import IRecv, ISend, Recv, Send
 
 Message = Send | Recv | ISend | IRecv
-TRANSFER = 1.0
-"""Units of the logical clock that a message takes after both ends are posted."""
 
 
 @dataclass
@@ -49,7 +47,8 @@ class PostedMessage:
 class Channels:
     """All posted ends without a matching end."""
 
-    def __init__(self) -> None:
+    def __init__(self, transfer: float) -> None:
+        self._transfer = transfer
         self._open: dict[tuple[int, int, str], deque[PostedMessage]] = {}
 
     def post(self, end: PostedMessage) -> None:
@@ -69,5 +68,5 @@ class Channels:
                 f"{sent.rank} to device {received.rank}, got {sent.message.block} with tag "
                 f"{sent.message.tag}: post sends and receives in one order, tags select nothing"
             )
-        sent.done = received.done = max(sent.time, received.time) + TRANSFER
+        sent.done = received.done = max(sent.time, received.time) + self._transfer
         received.payload = sent.payload
