@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from collections.abc import Sequence as Several
 
 from msgspec.structs import replace
@@ -73,7 +74,7 @@ def method_drawing(method: ProgramMethod) -> Drawing:
 
     A method that has a picture of its own is drawn by that.
     """
-    events = emulated_events(method.program())
+    events = emulated_events(method.program(), untimed=method.untimed)
     facts = [f"  {quantity}  {value}" for quantity, value in method.facts().items()]
     text = "\n".join([method.text, *facts, "", timeline_text(events, _columns(), "units")])
     picture = METHOD_PICTURES.get(method.name)
@@ -82,12 +83,17 @@ def method_drawing(method: ProgramMethod) -> Drawing:
     )
 
 
-def emulated_events(program: Program, sequence: Sequence | None = None) -> list[Event]:
-    """The events of a run as `check` makes it."""
+def emulated_events(
+    program: Program, sequence: Sequence | None = None, untimed: Iterable[str] = ()
+) -> list[Event]:
+    """The events of a run as `check` makes it; what is `untimed` takes no time."""
     from primepar.reference.check import memories
     from primepar.reference.emulator.executor import emulate
+    from primepar.reference.emulator.logical_clock import LogicalClock
 
-    return emulate(program, memories(program), sequence).events
+    units = dict.fromkeys(untimed, 0.0)
+    clock = LogicalClock(units.get("transfer", 1.0), units)
+    return emulate(program, memories(program), sequence, clock=clock).events
 
 
 def in_readable_unit(events: Several[Event], seconds: float) -> tuple[list[Event], str]:

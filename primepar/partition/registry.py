@@ -6,6 +6,11 @@ import re
 
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
+from primepar.partition.pipeline.gpipe import GPipe
+from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBackward
+from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBackward
+from primepar.partition.pipeline.zero_bubble_h1 import ZeroBubbleH1
+from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
@@ -35,7 +40,13 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "weight-stays": WeightStays,
 }
 
-METHODS: dict[str, type[ProgramMethod]] = {}
+METHODS: dict[str, type[ProgramMethod]] = {
+    "gpipe": GPipe,
+    "1f1b": OneForwardOneBackward,
+    "interleaved-1f1b": InterleavedOneForwardOneBackward,
+    "zb-h1": ZeroBubbleH1,
+    "zbv": ZeroBubbleV,
+}
 """Methods that are no map of slices, by name."""
 
 _TOKEN = re.compile(r"([A-Za-z]+)(\d+(?:x\d+)*)?")

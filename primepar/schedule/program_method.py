@@ -31,6 +31,8 @@ class ProgramMethod(Struct, frozen=True, kw_only=True, dict=True):
 
     name: ClassVar[str] = ""
     """Its registered name."""
+    untimed: ClassVar[frozenset[str]] = frozenset()
+    """What takes no time in its timeline: last words of phases, and `transfer`."""
 
     def program(self) -> Program:
         """Return the program of these sizes."""
