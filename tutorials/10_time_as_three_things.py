@@ -2,9 +2,9 @@
 # # Time as three things: steps, stages, periods
 #
 # What is a unit of time in a schedule? In PrimePar it is one block product. In a pipeline it is one
-# micro-batch in one stage. In Local SGD it is a whole training step, and what counts is how
-# many of them pass between two averages. These are three ways to use time, by different people, and
-# here all of them are programs: the same code draws, runs, proves and refutes them.
+# micro-batch in one stage. In Local SGD it is a whole training step, and what counts is how many of
+# them pass between two averages. These are three ways to use time, by different people, and here
+# all of them are programs: the same code draws, runs, proves and refutes them.
 
 # %% Set-up: imports, and functions that change a program and ask about it
 from pathlib import Path
@@ -53,9 +53,9 @@ nine = primepar.lower("P3x3", shape=(6, 6, 6))
 primepar.show(emulate(nine, memories(nine))).save(OUT / "10_steps.svg")
 
 # %% [markdown]
-# You know it from the [third tutorial](03_time_as_a_dimension.md). A step is one sub-operator of one
-# product. Between two steps each device passes blocks to neighbours, while it multiplies. There is
-# no gap between the bars: nobody waits.
+# You know it from the [third tutorial](03_time_as_a_dimension.md). A step is one sub-operator of
+# one product. Between two steps each device passes blocks to neighbours, while it multiplies. There
+# is no gap between the bars: nobody waits.
 
 # %%
 print(primepar.check("P3x3", shape=(6, 6, 6)))
@@ -93,8 +93,8 @@ primepar.show("gpipe:stages=4,micro_batches=8").save(OUT / "10_gpipe.svg")
 # beginning the last stage waits for the first micro-batch, at the end the first stage has nothing
 # left to do. What is empty is the **bubble**.
 #
-# A stage keeps the input of each micro-batch from `F` to `W`: its **stash**. Look at the first stage
-# and count the micro-batches between `F0` and `W0`. GPipe keeps all eight. Then look at 1F1B
+# A stage keeps the input of each micro-batch from `F` to `W`: its **stash**. Look at the first
+# stage and count the micro-batches between `F0` and `W0`. GPipe keeps all eight. Then look at 1F1B
 # (Narayanan et al., 2021), in which each stage turns to the backward as early as it can:
 
 # %%
@@ -109,8 +109,8 @@ primepar.show("1f1b:stages=4,micro_batches=8").save(OUT / "10_1f1b.svg")
 primepar.show("zb-h1:stages=4,micro_batches=8").save(OUT / "10_zero_bubble.svg")
 
 # %% [markdown]
-# Everything between stages is a message, so these are programs like others. Do they compute what one
-# device computes that has all layers and the whole batch? Are they right?
+# Everything between stages is a message, so these are programs like others. Do they compute what
+# one device computes that has all layers and the whole batch? Are they right?
 
 # %%
 print(primepar.check("1f1b:stages=4,micro_batches=8"))
@@ -118,8 +118,8 @@ for name in ("gpipe", "1f1b", "zb-h1:stages=4,micro_batches=8"):
     verdicts(name)
 
 # %% [markdown]
-# What bubble and stashes are, in closed form. `F`, `B` and `W` take one unit each here, and messages
-# none:
+# What bubble and stashes are, in closed form. `F`, `B` and `W` take one unit each here, and
+# messages none:
 
 # %%
 print("micro-batches  schedule  bubble        stashes of the stages")
@@ -161,9 +161,9 @@ refutation(changed(pipeline, swapped_stashes), "alignment")
 # ## Periods
 #
 # In both schedules above all devices work on one model, and the weights change after each training
-# step. **Local SGD** (Stich, 2018) gives every worker its own copy of the model, and its own rows of
-# the batch. A worker updates its copy at every step, without a message. After a **period** of `H`
-# steps all copies are replaced by their mean. Four workers, eight steps, `H = 4`:
+# step. **Local SGD** (Stich, 2018) gives every worker its own copy of the model, and its own rows
+# of the batch. A worker updates its copy at every step, without a message. After a **period** of
+# `H` steps all copies are replaced by their mean. Four workers, eight steps, `H = 4`:
 
 # %%
 primepar.show("local-sgd:workers=4,period=4,steps=8").save(OUT / "10_every_four_steps.svg")
@@ -182,8 +182,8 @@ verdicts("local-sgd:workers=4,period=4,steps=8")
 # %% [markdown]
 # `H = 1` is synchronous SGD, the usual data parallelism: the mean of `W - lr G_k` over the workers
 # `k` is `W` less `lr` times the mean gradient. `H = 8` averages once, at the end. Between the two
-# other numbers come out than on one device, so what is *equal* here? The program is compared
-# with its definition: local steps, then the mean over all four with the coefficient 1/4. Whether the
+# other numbers come out than on one device, so what is *equal* here? The program is compared with
+# its definition: local steps, then the mean over all four with the coefficient 1/4. Whether the
 # model learns as well is no question of the schedule (Zhang et al., 2016). What is saved is exact:
 
 # %%
@@ -222,9 +222,9 @@ refutation(changed(local, undivided), "completion")
 # %% [markdown]
 # ## Side by side
 #
-# One clock for all three: each computation takes one unit, and so does a message. For how much of the
-# time has a device nothing to compute? The last two columns are elements, of the device that sends
-# and of the one that holds most.
+# One clock for all three: each computation takes one unit, and so does a message. For how much of
+# the time has a device nothing to compute? The last two columns are elements, of the device that
+# sends and of the one that holds most.
 
 # %%
 print("schedule                                 work  units  without work  sent  held")
@@ -243,16 +243,16 @@ for target in ("P3x3", "gpipe:stages=4,micro_batches=8", "1f1b:stages=4,micro_ba
 # %% [markdown]
 # | | steps | stages | periods |
 # |---|---|---|---|
-# | the unit of time | one block product | one micro-batch in one stage | one training step |
-# | what is spread over devices | slices of one product | layers | rows of the batch |
-# | what moves | blocks, to neighbours, at every step | activations down, gradients up | the whole model, once a period |
-# | what waits | nobody, if a hop is no longer than a product | stages, at the beginning and the end | all workers, at the average |
-# | what is kept | one block of each tensor, two while it moves | stashes of micro-batches | a whole model on every worker |
-# | what is gained | no tensor is held twice, no all-reduce | weights stay; little is sent | `1/H` of the messages |
-# | what is paid | many messages | the bubble | not the numbers of one device |
+# | unit of time | one block product | a micro-batch in a stage | a training step |
+# | each device has | slices of a product | layers of the model | rows of the batch |
+# | what moves | blocks, at every step | activations down, gradients up | a model, once a period |
+# | who waits | nobody, if hops are short | stages, first and last | all, at the average |
+# | what is kept | two blocks of a tensor | stashes of micro-batches | a model on each worker |
+# | what is gained | nothing is held twice | weights stay where they are | `1/H` of the messages |
+# | what is paid | a message at every step | the bubble | other numbers than one device's |
 #
-# They do not exclude one another. Inside a stage each layer can be cut in steps, and whole pipelines
-# can be the workers of Local SGD: time is divided three times, coarse to fine.
+# They do not exclude one another. Inside a stage each layer can be cut in steps, and whole
+# pipelines can be the workers of Local SGD: time is divided three times, coarse to fine.
 
 # %% [markdown]
 # ## Your turn
