@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import primepar
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
+from primepar.pictures.period_picture import period_picture
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule.program import AllReduce, Compute
@@ -45,12 +46,12 @@ def refutation(program, *names):
 # %% [markdown]
 # ## Steps
 #
-# Nine devices, three steps in each phase. Time goes to the right, each device has a line. The upper
+# Four devices, two steps in each phase. Time goes to the right, each device has a line. The upper
 # bars are products, the lower ones are messages:
 
 # %%
-nine = primepar.lower("P3x3", shape=(6, 6, 6))
-primepar.show(emulate(nine, memories(nine))).save(OUT / "10_steps.svg")
+ring = primepar.lower("P2x2", shape=(4, 4, 4))
+primepar.show(emulate(ring, memories(ring))).save(OUT / "10_steps.svg")
 
 # %% [markdown]
 # You know it from the [third tutorial](03_time_as_a_dimension.md). A step is one sub-operator of
@@ -58,7 +59,7 @@ primepar.show(emulate(nine, memories(nine))).save(OUT / "10_steps.svg")
 # is no gap between the bars: nobody waits.
 
 # %%
-print(primepar.check("P3x3", shape=(6, 6, 6)))
+print(primepar.check("P2x2", shape=(4, 4, 4)))
 verdicts("primepar")
 
 # %% [markdown]
@@ -66,7 +67,7 @@ verdicts("primepar")
 # each product is done once. But what a step reads is there at that step only.
 
 # %%
-first, second = [node for node in nine.programs[0] if isinstance(node, Compute)][:2]
+first, second = [node for node in ring.programs[0] if isinstance(node, Compute)][:2]
 
 
 def swapped_steps(rank, node):
@@ -75,13 +76,13 @@ def swapped_steps(rank, node):
     return node
 
 
-refutation(changed(nine, swapped_steps), "races")
+refutation(changed(ring, swapped_steps), "races")
 
 # %% [markdown]
 # ## Stages
 #
-# Now each of four devices is a **stage**: it has some layers of the model, and all others need its
-# output or its gradient. The batch is cut into eight **micro-batches**, so that the stages have
+# Now each of the four devices is a **stage**: it has some layers of the model, and all others need
+# its output or its gradient. The batch is cut into eight **micro-batches**, so that the stages have
 # something to do at the same time. `F` is the forward of a micro-batch, `B` the gradient of its
 # input, `W` that of the weights. First GPipe (Huang et al., 2019):
 
@@ -163,17 +164,19 @@ refutation(changed(pipeline, swapped_stashes), "alignment")
 # In both schedules above all devices work on one model, and the weights change after each training
 # step. **Local SGD** (Stich, 2018) gives every worker its own copy of the model, and its own rows
 # of the batch. A worker updates its copy at every step, without a message. After a **period** of
-# `H` steps all copies are replaced by their mean. Four workers, eight steps, `H = 4`:
+# `H` steps all copies are replaced by their mean. Four workers and eight steps, for three periods:
 
 # %%
-primepar.show("local-sgd:workers=4,period=4,steps=8").save(OUT / "10_every_four_steps.svg")
+runs = {}
+for period in (1, 4, 8):
+    program = primepar.lower(f"local-sgd:workers=4,period={period},steps=8")
+    runs[f"H = {period}"] = emulate(program, memories(program)).events
+(OUT / "10_periods.svg").write_text(period_picture(runs), encoding="utf-8")
 
 # %% [markdown]
-# Each step has three parts: the error of the worker's own rows, the gradient, the update. Then
-# comes the average, in which everybody waits for everybody. `H = 1` averages after every step:
-
-# %%
-primepar.show("local-sgd:workers=4,period=1,steps=8").save(OUT / "10_every_step.svg")
+# A box is a step: the error on the worker's own rows, the gradient, the update. A bar through all
+# workers is an average, in which everybody waits for everybody. `H = 1` averages after every step,
+# `H = 8` once, at the end.
 
 # %%
 print(primepar.check("local-sgd:workers=4,period=4,steps=8"))
@@ -181,10 +184,10 @@ verdicts("local-sgd:workers=4,period=4,steps=8")
 
 # %% [markdown]
 # `H = 1` is synchronous SGD, the usual data parallelism: the mean of `W - lr G_k` over the workers
-# `k` is `W` less `lr` times the mean gradient. `H = 8` averages once, at the end. Between the two
-# other numbers come out than on one device, so what is *equal* here? The program is compared with
-# its definition: local steps, then the mean over all four with the coefficient 1/4. Whether the
-# model learns as well is no question of the schedule (Zhang et al., 2016). What is saved is exact:
+# `k` is `W` less `lr` times the mean gradient. With longer periods other numbers come out than on
+# one device, so what is *equal* here? The program is compared with its definition: local steps,
+# then the mean over all four with the coefficient 1/4. Whether the model learns as well is no
+# question of the schedule (Zhang et al., 2016). What is saved is exact:
 
 # %%
 for period in (1, 2, 4, 8):
@@ -228,10 +231,10 @@ refutation(changed(local, undivided), "completion")
 
 # %%
 print("schedule                                 work  units  without work  sent  held")
-for target in ("P3x3", "gpipe:stages=4,micro_batches=8", "1f1b:stages=4,micro_batches=8",
+for target in ("P2x2", "gpipe:stages=4,micro_batches=8", "1f1b:stages=4,micro_batches=8",
                "zb-h1:stages=4,micro_batches=8", "local-sgd:workers=4,period=1,steps=8",
                "local-sgd:workers=4,period=4,steps=8"):  # fmt: skip
-    program = nine if target == "P3x3" else primepar.lower(target)
+    program = ring if target == "P2x2" else primepar.lower(target)
     run = emulate(program, memories(program))
     busy = [event for event in run.events if event.track == "compute" and event.phase]
     units = max(event.end for event in run.events)

@@ -29,8 +29,6 @@ from primepar.passes.offload import (
 )
 from primepar.passes.offload.policies import uses_of
 from primepar.plan import preset_plan
-from primepar.reference import emulate
-from primepar.reference.check import memories
 from primepar.schedule import Program
 from primepar.schedule.program import Compute, Evict, Fetch, Free
 from primepar.schedule.signature import Bound, Signature, Tensor
@@ -153,16 +151,10 @@ for room in range(1, 7):
 # %% [markdown]
 # ## Run it, prove it
 #
-# `fetch` and `evict` are instructions of programs. On the emulator's clock each takes a unit, as a
-# product does. Here nothing is fetched ahead, so the device waits for each piece:
-
-# %%
-primepar.show(emulate(furthest, memories(furthest))).save(OUT / "11_fetches.svg")
-
-# %% [markdown]
-# The emulated device has a memory of its own and a host memory, and refuses what does not fit. The
-# prover asks whether every product finds what it reads, whether the device ever holds more than its
-# limit, and whether every piece ends where it should.
+# `fetch` and `evict` are instructions of programs. The emulated device has a memory of its own and
+# a host memory, and refuses what does not fit. The prover asks whether every product finds what it
+# reads, whether the device ever holds more than its limit, and whether every piece ends where it
+# should.
 
 # %%
 print(primepar.check(furthest))
