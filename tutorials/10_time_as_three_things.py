@@ -13,8 +13,10 @@ from textwrap import fill
 from msgspec.structs import replace
 
 import primepar
+from primepar.models import GPTConfig
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
 from primepar.pictures.period_picture import period_picture
+from primepar.plan import preset_plan
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule.program import AllReduce, Compute
@@ -54,9 +56,9 @@ ring = primepar.lower("P2x2", shape=(4, 4, 4))
 primepar.show(emulate(ring, memories(ring))).save(OUT / "10_steps.svg")
 
 # %% [markdown]
-# You know it from the [third tutorial](03_time_as_a_dimension.md). A step is one sub-operator of
-# one product. Between two steps each device passes blocks to neighbours, while it multiplies. There
-# is no gap between the bars: nobody waits.
+# You know it from the third tutorial. A step is one sub-operator of one product. Between two steps
+# each device passes blocks to neighbours, while it multiplies. There is no gap between the bars:
+# nobody waits.
 
 # %%
 print(primepar.check("P2x2", shape=(4, 4, 4)))
@@ -104,7 +106,7 @@ primepar.show("1f1b:stages=4,micro_batches=8").save(OUT / "10_1f1b.svg")
 # %% [markdown]
 # The bubble is as long, but the first stage never keeps more than four micro-batches, and the last
 # stage one. In both, `W` follows its `B` at once. Does it have to? Only `B` is awaited by another
-# stage. ZB-H1 (Qi et al., 2024) delays `W` until there is nothing else to do:
+# stage. ZB-H1 (Qi et al., 2024) delays `W`, and fills with it what would be empty:
 
 # %%
 primepar.show("zb-h1:stages=4,micro_batches=8").save(OUT / "10_zero_bubble.svg")
@@ -254,8 +256,19 @@ for target in ("P2x2", "gpipe:stages=4,micro_batches=8", "1f1b:stages=4,micro_ba
 # | what is gained | nothing is held twice | weights stay where they are | `1/H` of the messages |
 # | what is paid | a message at every step | the bubble | other numbers than one device's |
 #
-# They do not exclude one another. Inside a stage each layer can be cut in steps, and whole
-# pipelines can be the workers of Local SGD: time is divided three times, coarse to fine.
+# They do not exclude one another. Here is a training step of a transformer in two stages with two
+# micro-batches, in the order of 1F1B. Inside a stage every linear layer is divided into two steps
+# over four devices:
+
+# %%
+model = GPTConfig(layers=2, hidden=8, heads=2, context=4, vocabulary=16)
+both = preset_plan("1f1b:2x2,primepar", model, 8, 4)
+print(primepar.check(both))
+verdicts(both)
+
+# %% [markdown]
+# And several of these could be the workers of Local SGD. Then time is divided three times: into
+# periods, into micro-batches, into steps.
 
 # %% [markdown]
 # ## Your turn

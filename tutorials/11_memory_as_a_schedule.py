@@ -108,8 +108,8 @@ residency(recent)
 # ## What has to go
 #
 # When there is no room, something is evicted. The picture shows the usual answer of a cache: the
-# piece that was used least recently. Look at the update, and at the forward after it: there, each
-# piece is evicted just before it is needed. Now with another answer:
+# piece that was used least recently. Look at the update, and at the forward after it: each piece
+# has just gone when it is needed. Now with another answer:
 
 # %%
 furthest = walk(trace, 3, POLICIES["furthest next use"])
@@ -117,9 +117,9 @@ residency(furthest)
 
 # %% [markdown]
 # This one evicts the piece whose **next use is furthest** away (Belady, 1966). A cache cannot know
-# that. A training step can: it reads the same pieces in the same order, time after time. PrimePar's
-# programs list all uses; PatrickStar (Fang et al., 2022), which has this rule, records them in a
-# first step, the warm-up. Is there a way with fewer fetches still? Try all there are:
+# that. A training step can: it reads the same pieces in the same order, time after time. A program
+# lists all uses; PatrickStar (Fang et al., 2022), which has this rule, records them in a first
+# step, the warm-up. Is there a way with fewer fetches still? Try all there are:
 
 
 # %%
