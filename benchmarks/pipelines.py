@@ -13,7 +13,7 @@ from typing import get_args
 from msgspec import Struct
 
 from primepar.partition.pipeline.actions import ScheduleName
-from primepar.partition.pipeline.dependencies import Pipeline
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import UNIT, ActionTimes, bubble, peak_stashes
 from primepar.partition.pipeline.program import LOSS, PHASE_OF, pipeline_program
 from primepar.reference.check import memories
@@ -44,7 +44,7 @@ class PipelineRow(Struct, frozen=True):
         return self.bubble == self.bubble_formula and self.stashes == self.stashes_formula
 
 
-def measure_pipeline(pipeline: Pipeline, times: ActionTimes = UNIT) -> PipelineRow:
+def measure_pipeline(pipeline: PipelineOrders, times: ActionTimes = UNIT) -> PipelineRow:
     """Emulate one training step of a pipeline, and count."""
     program = pipeline_program(pipeline, rows=1, width=1)
     phases = dict(zip(PHASE_OF.values(), times, strict=True)) | {LOSS: 0}
@@ -95,7 +95,7 @@ def measure_pipelines(
     for count in stages:
         for name in get_args(ScheduleName):
             tick(f"{name}, {count} stages")
-            rows.append(measure_pipeline(Pipeline.of(name, count, 2 * count), times))
+            rows.append(measure_pipeline(PipelineOrders.of(name, count, 2 * count), times))
     return rows
 
 

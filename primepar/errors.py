@@ -63,6 +63,10 @@ class PlanError(PrimeParError):
     """A plan does not fit the model and the mesh, or a method cannot be planned on them."""
 
 
+class MemoryLimitError(PrimeParError):
+    """A limit of device memory is below the minimum, or a run exceeds it."""
+
+
 class ClusterError(PrimeParError):
     """A cluster file is wrong or lacks a number, or the cluster is too small for the request."""
 
@@ -91,6 +95,10 @@ class WeightError(PrimeParError):
 
 class LaunchError(PrimeParError):
     """The processes cannot start together: `mpirun` of another MPI, no world, no device."""
+
+
+class KernelError(PrimeParError):
+    """A kernel cannot run here: Triton is missing, or the sizes or dtype are not for it."""
 
 
 class CertificateError(PrimeParError):

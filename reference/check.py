@@ -162,7 +162,8 @@ def _report(
     seed: int,
     expected_sent: Fraction | None,
 ) -> CheckReport:
-    contents, stand_ins = Contents(program), bool(program.phases)
+    contents = Contents(program)
+    stand_ins = contents.exact
     one_device = _one_device(contents, seed)
     shape = {str(dim): size for dim, size in one_device.shape.items()}
     try:
@@ -189,7 +190,7 @@ def _report(
 
 
 def _one_device(contents: Contents, seed: int) -> OneDevice:
-    make = phase_tensors if contents.program.phases else linear_tensors
+    make = phase_tensors if contents.exact else linear_tensors
     return make(contents, np.random.default_rng(seed))
 
 
@@ -217,7 +218,7 @@ def _array(contents: Contents, one_device: OneDevice, name: str, rank: int, seed
     key = contents.name(home) if home else f"{name} {rank}"
     rng = np.random.default_rng([seed, crc32(key.encode())])
     shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
-    if contents.program.phases:
+    if contents.exact:
         return rng.integers(0, PRIME, shape)
     return rng.integers(-4, 5, shape).astype(np.float64)
 
@@ -233,7 +234,7 @@ def _differences(
         if window is None:
             continue
         seen[home.tensor][window] = True
-        numbers = np.mod(array, PRIME) if contents.program.phases else array
+        numbers = np.mod(array, PRIME) if contents.exact else array
         if not np.array_equal(numbers, one_device.tensors[home.tensor][window]):
             differences[home.tensor].append(
                 f"expected {contents.name(home)} as one device computes it, "

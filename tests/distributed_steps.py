@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 
 BATCH, POSITIONS = 8, 4
+Passes = bool | Literal["chunks"]
 
 
 class Ended(NamedTuple):
@@ -63,13 +64,15 @@ def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch
     return blocks
 
 
-def program_of(plan: Plan, until: Until, passes: bool) -> Program:
-    """The program of a step, with passes or as it is lowered."""
+def program_of(plan: Plan, until: Until, passes: Passes) -> Program:
+    """The program of a step, with passes or as it is lowered; in chunks of parts of devices."""
+    if passes == "chunks":
+        return lower_step(plan, BATCH, POSITIONS, until=until, chunks=2)
     program = lower_step(plan, BATCH, POSITIONS, until=until)
     return apply(program) if passes else program
 
 
-def run_step(plan: Plan, until: Until, passes: bool) -> Ended:
+def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
     """Three steps of a plan with dropout, each from the same parameters; the last is recorded."""
     config, ranks = plan.model, plan.ranks
     program = program_of(plan, until, passes)
@@ -96,6 +99,6 @@ def run_step(plan: Plan, until: Until, passes: bool) -> Ended:
     )
 
 
-def run_steps(asked: list[tuple[Plan, Until, bool]]) -> list[Ended]:
+def run_steps(asked: list[tuple[Plan, Until, Passes]]) -> list[Ended]:
     """All of them in one world."""
     return [run_step(*arguments) for arguments in asked]

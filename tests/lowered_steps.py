@@ -9,7 +9,7 @@ import msgspec
 
 from primepar import operators
 from primepar.operators import Until
-from primepar.passes import PASSES
+from primepar.passes import PASSES, Chunks
 from primepar.plan import Plan
 from primepar.schedule import Program
 
@@ -31,9 +31,15 @@ class _Asked:
 
 @lru_cache(maxsize=32)
 def _lowered(
-    asked: _Asked, batch: int, positions: int, until: Until, clip: bool, passes: tuple[str, ...]
+    asked: _Asked,
+    batch: int,
+    positions: int,
+    until: Until,
+    clip: bool,
+    passes: tuple[str, ...],
+    chunks: Chunks,
 ) -> Program:
-    return lower_uncached(asked.plan, batch, positions, until, clip, passes)
+    return lower_uncached(asked.plan, batch, positions, until, clip, passes, chunks)
 
 
 def lower_step(
@@ -43,6 +49,7 @@ def lower_step(
     until: Until = "update",
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
+    chunks: Chunks = None,
 ) -> Program:
     """The program of `primepar.operators.lower_step`, kept for the tests that ask for it again."""
-    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes))
+    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), chunks)

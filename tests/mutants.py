@@ -44,13 +44,13 @@ def mutant(seed: int) -> Program:
             random.choice(MUTATIONS)(random, fields)
         try:
             program = msgspec.convert(fields, Program)
-            _look_up(program)
+            placed_somewhere(program)
         except (msgspec.ValidationError, ProgramError):
             continue
         return program
 
 
-def _look_up(program: Program) -> None:
+def placed_somewhere(program: Program) -> None:
     """Raise `ProgramError` if a block is outside of its tensor: no reader takes such a program."""
     meaning, nodes = Meaning(program), chain.from_iterable(program.programs)
     lists = [*(program.initial or ()), *(program.final or ())]

@@ -15,7 +15,7 @@ from command import run
 from conftest import Golden
 from phase_programs import compute, program
 
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import METHODS, PRIMITIVES, parse_sequence
 from primepar.schedule import load_program, lower
 from primepar.verify.report import PROPERTIES
 
@@ -61,7 +61,7 @@ def test_list_shows_the_maps_axes_and_source_of_every_primitive(golden: Golden) 
 
 def test_list_as_json_has_every_registered_name() -> None:
     entries = json.loads(run("list", "--json").out)
-    assert [entry["name"] for entry in entries] == list(PRIMITIVES)
+    assert [entry["name"] for entry in entries] == [*PRIMITIVES, *METHODS]
     primepar = next(entry for entry in entries if entry["name"] == "primepar")
     assert primepar["maps"]["forward"] == "M=r, N=(r + c + t) % s, K=c"
     assert primepar["axes"] == {"r": "s", "c": "s"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
-from distributed_steps import BATCH, POSITIONS, Ended, program_of, run_steps
+from distributed_steps import BATCH, POSITIONS, Ended, Passes, program_of, run_steps
 from linear_cases import Arrays
 from partitioned_cases import (
     ON_FOUR,
@@ -33,14 +33,19 @@ from primepar.schedule.program import Collective, ISend
 
 RANKS = 4
 PLANS = (*ON_FOUR, "M2,megatron-sp", "apart")
-CASES: list[tuple[str, str, Until, bool]] = [
+CASES: list[tuple[str, str, Until, Passes]] = [
     *((family, name, "gradients", True) for family in ("gpt2", "llama") for name in PLANS),
     *(("bloom", name, "gradients", False) for name in ("primepar", "megatron-sp")),
     ("opt", "stationary", "gradients", False),
+    *(
+        (family, name, "gradients", "chunks")
+        for family in ("gpt2", "llama")
+        for name in ("megatron", "megatron-sp")
+    ),
     ("gpt2", "primepar", "loss", True),
     ("llama", "M2,megatron-sp", "logits", True),
 ]
-"""Family, plan, what the program ends with, and whether after the passes."""
+"""Family, plan, what the program ends with, and whether after the passes, or in chunks."""
 KEYS = ("family", "name", "until", "passes")
 
 
@@ -55,7 +60,7 @@ def results() -> list[list[Ended]]:
     return on_ranks(RANKS, run_steps, [(plan_of(*case[:2]), *case[2:]) for case in CASES])
 
 
-def ended(family: str, name: str, until: Until, passes: bool) -> list[Ended]:
+def ended(family: str, name: str, until: Until, passes: Passes) -> list[Ended]:
     """What every rank has."""
     number = CASES.index((family, name, until, passes))
     return [rank_results[number] for rank_results in results()]
@@ -82,7 +87,7 @@ def part(array: Any, size: list[int], box: tuple[tuple[int, int], ...]) -> Any:
 
 @pytest.mark.parametrize(KEYS, CASES)
 def test_every_block_is_that_of_the_dense_transformer(
-    family: str, name: str, until: Until, passes: bool
+    family: str, name: str, until: Until, passes: Passes
 ) -> None:
     program = program_of(plan_of(family, name), until, passes)
     meaning, whole = Meaning(program), expected(family, until)
@@ -108,7 +113,7 @@ def test_every_block_is_that_of_the_dense_transformer(
 
 @pytest.mark.parametrize(KEYS, CASES)
 def test_no_buffer_is_made_after_the_first_step_and_all_come_back(
-    family: str, name: str, until: Until, passes: bool
+    family: str, name: str, until: Until, passes: Passes
 ) -> None:
     for ended_rank in ended(family, name, until, passes):
         assert len(set(ended_rank.made)) == 1
@@ -118,7 +123,7 @@ def test_no_buffer_is_made_after_the_first_step_and_all_come_back(
 
 @pytest.mark.parametrize(KEYS, CASES)
 def test_what_is_sent_is_counted_alike_and_recorded(
-    family: str, name: str, until: Until, passes: bool
+    family: str, name: str, until: Until, passes: Passes
 ) -> None:
     program = program_of(plan_of(family, name), until, passes)
     for ended_rank in ended(family, name, until, passes):
@@ -133,7 +138,7 @@ def test_what_is_sent_is_counted_alike_and_recorded(
 
 @pytest.mark.parametrize(KEYS, [case for case in CASES if case[2] == "gradients"])
 def test_linear_operators_send_what_their_own_programs_send(
-    family: str, name: str, until: Until, passes: bool
+    family: str, name: str, until: Until, passes: Passes
 ) -> None:
     plan = plan_of(family, name)
     alone = [Fraction(0)] * RANKS

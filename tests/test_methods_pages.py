@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from test_tutorials import load
 
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import METHODS, PRIMITIVES, parse_sequence
 from primepar.partition.summa import Summa
 from primepar.pictures.space_time import space_time
 from primepar.schedule import Linear, Sequence, lower
@@ -108,8 +108,8 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
 def test_every_primitive_is_on_one_page_and_every_page_is_in_the_navigation(
     renderer: ModuleType,
 ) -> None:
-    assert [name for _, names in renderer.methods() for name in names] == list(PRIMITIVES)
-    pages = {f"methods/{module.rpartition('.')[2]}.md" for module, _ in renderer.methods()}
+    assert [name for _, names in renderer.methods() for name in names] == [*PRIMITIVES, *METHODS]
+    pages = {f"methods/{renderer.page_name(module)}" for module, _ in renderer.methods()}
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert set(re.findall(r"methods/\w+\.md", navigation)) == {*pages, "methods/index.md"}
 
@@ -117,7 +117,9 @@ def test_every_primitive_is_on_one_page_and_every_page_is_in_the_navigation(
 def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> None:
     lines = renderer.overview().splitlines()
     rows = [line for line in lines if line.startswith("| [")]
-    assert [line.split(" | ")[1] for line in rows] == [f"`{name}`" for name in PRIMITIVES]
+    names = [line.split(" | ")[1] for line in rows[: len(PRIMITIVES)]]
+    assert names == [f"`{name}`" for name in PRIMITIVES]
+    assert [row[3 : row.index("]")] for row in rows[len(PRIMITIVES) :]] == list(METHODS)
     assert rows[6] == "| [SUMMA](summa.md) | `summa` | `M=r, N=t, K=c` | 96 | 128 |"
     assert rows[7].endswith(" | `summa-rectangular` | `M=(r, a), N=t, K=(c, b)` | 144 | 144 |")
     assert rows[9].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")

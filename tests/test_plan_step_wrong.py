@@ -86,6 +86,10 @@ ALL_SQUARES = (
     "embedding.token.grad[0,0] * blocks.0.qkv.weight.grad[0,0] * blocks.0.proj.weight.grad[0,0] * "
     "blocks.0.fc1.weight.grad[0,0] * blocks.0.fc2.weight.grad[0,0] * head.weight.grad[0,0])"
 )
+ADDED_TWICE = (
+    "each norm.weight.gradient product once, got each twice: it is added twice, so add it once or "
+    "write scale 1/2: see rank 0, instruction {0} (all_reduce norm.weight.grad[0] over 0,1)"
+)
 OTHER_ROWS = (
     "norm.weight.gradient product (M={0}, K=0) once, got it never: send it here from rank {0}, "
     "instruction 40 (norm.weight.gradient norm.weight.grad[0] += head/dI[{0},0] * "
@@ -128,9 +132,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "llama", doubled,
             {
-                "completion": SQUARES.format(105) + "norm.weight.gradient product (M=0, K=0) "
-                "once, got it twice: fix rank 0, instruction 42 (all_reduce norm.weight.grad[0] "
-                "over 0,1)"
+                "completion": SQUARES.format(105) + ADDED_TWICE.format(42)
             },
             id="a gradient summed twice",
         ),

@@ -52,7 +52,12 @@ def test_a_gradient_that_is_summed_twice_is_refuted() -> None:
     for programs in asked["programs"]:
         programs.insert(4, dict(programs[3]))
     found = refuted(asked)["completion"]
-    assert "expected norm.gradient product (M=0, K=0) once, got it twice: fix rank 0" in found
+    assert found == (
+        "rank 0, instruction 5 (norm.update new[0] += norm.weight[0] * norm.weight.grad[0]), which "
+        "reads norm.weight.grad[0] for the norm.update sub-operator (K=0, R=0): expected each "
+        "norm.gradient product once, got each twice: it is added twice, so add it once or write "
+        "scale 1/2: see rank 0, instruction 4 (all_reduce norm.weight.grad[0] over 0,1)"
+    )
 
 
 def test_a_sum_over_the_wrong_group_is_refuted() -> None:

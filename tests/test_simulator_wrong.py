@@ -109,8 +109,9 @@ def test_a_block_of_unknown_size() -> None:
 
 def test_a_transfer_to_a_host() -> None:
     assert refusal(program([Evict("x[0]")], x=1), ProgramError) == (
-        "programs[0][0]: expected no transfer to or from a host, as clusters have no links to "
-        "hosts, got evict x[0]: leave it out"
+        "programs[0][0]: expected no transfer to or from a host, as cluster a small one has no "
+        "host_bandwidth, got evict x[0]: leave it out, or write host_bandwidth = 2.5e10 in the "
+        "cluster's file"
     )
 
 

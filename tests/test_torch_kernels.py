@@ -103,10 +103,15 @@ def test_a_product_is_written_into_a_block_or_added_to_it(dims: tuple[str, str, 
     multiply = linear_product(site)
     first, second = drawn(6, 16)[:, ::2], drawn(8, 5)  # a strided view
     into = torch.full((6, 5), torch.nan, dtype=torch.float64)
-    multiply(first, second, into, False)
+    multiply(first, second, into, False, 1.0)
     assert_close(into, first @ second)
-    multiply(first, second, into, True)
+    multiply(first, second, into, True, 1.0)
     assert_close(into, 2 * first @ second)
+    multiply(first, second, into, True, 0.25)
+    assert_close(into, 2.25 * first @ second)
+    scaled = torch.full((6, 5), torch.nan, dtype=torch.float64)
+    multiply(first, second, scaled, False, 0.25)
+    assert_close(scaled, 0.25 * first @ second)
 
 
 @BLOCK
@@ -258,14 +263,15 @@ def test_loss_of_a_padded_vocabulary(dtype: torch.dtype, grid: dict[str, int]) -
                        reduction="max")  # fmt: skip
     sums = step.run("loss.sums", "x[M,K] l[M] t[M] -> s[0,M]", x, largest, targets,
                     shape=(2, ROWS), wide=True)  # fmt: skip
-    loss = step.run("loss.forward", "s[0,M] -> loss[0]", sums, shape=(1,), wide=True)
+    losses = step.run("loss.forward", "s[0,M] -> loss[0]", sums, shape=(1,), wide=True)
     shares = step.run("loss.shares", "x[M,K] l[M] s[0,M] -> p[M,K]", x, largest, sums,
                       shape=(ROWS, PADDED), wide=True)  # fmt: skip
     dx = step.run("loss.backward", "p[M,K] t[M] -> dx[M,K]", shares, targets,
                   shape=(ROWS, PADDED), wide=True)  # fmt: skip
+    dx /= ROWS  # as the program's scale does
     words_ = x_[:, :WORDS]
     assert_close(largest, words_.max(1))
-    assert_close(loss, [layers.cross_entropy(words_, targets.numpy())])
+    assert_close(losses / ROWS, [layers.cross_entropy(words_, targets.numpy())])
     assert_close(dx[:, :WORDS], layers.cross_entropy_backward(words_, targets.numpy()))
     assert not dx[:, WORDS:].any()
 

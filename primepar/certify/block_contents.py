@@ -4,18 +4,19 @@ All cuts of a tensor together divide it into cells; a block has the cells in its
 holds a reduction of tokens: products of sub-operators, or data from before the program. Where a
 block has another name than its data, the cells are still those of the data. For example, `O[0,0]`
 of a product with two slices of N has one cell. It is right when this cell holds the two tokens
-N=0 and N=1, each once, joined by a sum.
+N=0 and N=1, each once, joined by a sum. With scale 1/2 in the phase's signature it is right when
+it holds each of them 1/2 times.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, pairwise, product
 from typing import NamedTuple
 
 from primepar.schedule.meaning import Box, Meaning, Phase
 from primepar.schedule.program import Compute, Program
+from primepar.schedule.signature import Scale
 
 Cell = tuple[str, Box | None]
 """A tensor and a box in it that no cut divides; a block without meaning is its own cell."""
@@ -29,7 +30,7 @@ SubOperator = dict[str, int]
 class Value(NamedTuple):
     """How often each token occurs in a cell, and by which reductions the tokens were joined."""
 
-    tokens: frozenset[tuple[Token, int]]
+    tokens: frozenset[tuple[Token, Scale]]
     reductions: frozenset[str] = frozenset()
 
 
@@ -39,26 +40,35 @@ MISMATCH: Content = {("", None): Value(frozenset())}
 """The reduction of contents with different cells; it is right for no block."""
 
 
-def reduced(reduction: str, contents: Iterable[Content]) -> Content:
-    """The reduction of the contents of several blocks, cell by cell; a sum leaves zeros out."""
+def reduced(reduction: str, contents: Iterable[Content], scale: Scale = 1) -> Content:
+    """The reduction of the contents of several blocks, cell by cell; a sum leaves zeros out.
+
+    A sum is multiplied by `scale`.
+    """
     given = [content for content in contents if content or reduction != "sum"]
     if not given:
         return ZERO
     if any(content.keys() != given[0].keys() for content in given):
         return MISMATCH
-    return {cell: _joined(reduction, [content[cell] for content in given]) for cell in given[0]}
+    return {
+        cell: _joined(reduction, [content[cell] for content in given], scale) for cell in given[0]
+    }
 
 
-def _joined(reduction: str, values: list[Value]) -> Value:
-    """The reduction of one cell: a sum adds counts of tokens; max and min take one of equals."""
-    if len(values if reduction == "sum" else set(values)) == 1:
+def _joined(reduction: str, values: list[Value], scale: Scale) -> Value:
+    """The reduction of one cell: a sum adds counts of tokens; max and min take one of equals.
+
+    A mean of equals is one of them too.
+    """
+    if (reduction != "sum" or len(values) * scale == 1) and len(set(values)) == 1:
         return values[0]
-    reductions = frozenset({reduction}).union(*(value.reductions for value in values))
+    reductions = frozenset[str]().union(*(value.reductions for value in values))
+    reductions |= {reduction} if len(values) > 1 else frozenset()
     if reduction != "sum":
         return Value(frozenset(chain(*(value.tokens for value in values))), reductions)
-    total = Counter[Token]()
-    for value in values:
-        total.update(dict(value.tokens))
+    total: dict[Token, Scale] = {}
+    for token, times in chain(*(value.tokens for value in values)):
+        total[token] = total.get(token, 0) + times * scale
     return Value(frozenset(total.items()), reductions)
 
 
@@ -138,11 +148,14 @@ class ProgramNames:
     def is_right(self, content: Content, block: str) -> bool:
         """Whether this is what a block of that name has to hold: its data, or its finished sum."""
         phase = self.meaning.maker(block)
-        allowed = {phase.reduction} if phase else set[str]()
+        allowed = {phase.reduction if phase else "sum"}
         return content.keys() == set(self.cells(block)) and all(
             value.reductions <= allowed
             and value.tokens
-            == {(token, 1) for token in (self._required.get(cell, ()) if phase else (INITIAL,))}
+            == {
+                (token, phase.scale if phase and token != INITIAL else 1)
+                for token in (self._required.get(cell, ()) if phase else (INITIAL,))
+            }
             for cell, value in content.items()
         )
 

@@ -126,7 +126,7 @@ def _channel(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
 
 def _agree(match: list[Post]) -> bool:
     """Whether posts have the same tag, or the same kind, order, root, reduction and length."""
-    fields = ("group", "root", "reduction")
+    fields = ("group", "root", "reduction", "scale")
     claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
               for post in match}  # fmt: skip
     lists = [getattr(post, name, match) for post in match for name in ("blocks", "into")]

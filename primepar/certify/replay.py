@@ -29,6 +29,8 @@ class Run:
         for rank, blocks in enumerate(self.program.initial or ()):
             for block in blocks:
                 self._device[rank][block] = names.initial(block)
+        for rank, blocks in enumerate(self.program.host_initial or ()):
+            self._host[rank] |= {block: names.initial(block) for block in blocks}
 
     def start(self, place: Place) -> None:
         """Read the blocks that an instruction uses; a local one writes its blocks at once."""
@@ -58,13 +60,17 @@ class Run:
     def end(self) -> None:
         """Check the blocks of `final`, and that no output of the grid is lost."""
         names, programs, place = self.names, self.program.programs, self.names.meaning.place
-        finals = enumerate(self.program.final or ())
-        final = [(rank, block) for rank, blocks in finals for block in blocks]
-        for rank, block in final:
-            held = self._device[rank].get(block)
+        pairs = ((self.program.final, self._device), (self.program.host_final, self._host))
+        final = [
+            (rank, block, memories[rank].get(block))
+            for lists, memories in pairs
+            for rank, blocks in enumerate(lists or ())
+            for block in blocks
+        ]
+        for rank, block, held in final:
             if held is None or (place(block) is not None and not names.is_right(held, block)):
                 self.wrong.add((rank, len(programs[rank]), block))
-        taken = {place(block) for _, block in final}
+        taken = {place(block) for _, block, _ in final}
         for node in chain(*programs):
             if isinstance(node, op.Compute | op.Cut | op.Join):
                 taken |= set(map(place, uses(node, 0)))
@@ -93,14 +99,14 @@ class Run:
             case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
                 return given[source]
             case op.AllReduce() | op.Reduce():
-                return [reduced(node.reduction, [given[member][0] for member in node.group])]
+                return [_reduced(node, [given[member][0] for member in node.group])]
             case op.AllGather(group=group):
                 return [given[member][0] for member in group]
             case op.ReduceScatter(group=group) | op.AllToAll(group=group):
                 parts = [given[member][group.index(rank)] for member in group]
                 if isinstance(node, op.AllToAll):
                     return parts
-                return [reduced(node.reduction, parts)]
+                return [_reduced(node, parts)]
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
@@ -125,6 +131,8 @@ class Run:
                 if not self.names.is_right(content, name):
                     self.wrong.add((*place, block))
             added = [self.names.content(phase.writes.block(cell), self.names.token(phase, cell))]
+        if node.scale_value != 1:
+            added = [reduced("sum", added, node.scale_value)]
         held = self._device[place[0]].get(node.accumulates)
         contents = added if held is None else [held, *added]
         return reduced(phase.reduction if phase else "sum", contents)
@@ -149,3 +157,7 @@ class Run:
             self.wrong.add((*place, node.block))
         blocks = writes(node, place[0]) if fitting and filled else ()
         return [{cell: held[cell] for cell in cells(block) if cell in held} for block in blocks]
+
+
+def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
+    return reduced(node.reduction, contents, node.scale_value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from primepar.api.asked_target import AskedTarget
+from primepar.api.asked_target import OF_A_METHOD, AskedTarget
 from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import check_target
 from primepar.commands.options import (
@@ -23,6 +23,8 @@ from primepar.commands.options import (
     likely_cause,
 )
 from primepar.commands.plan_targets import Making
+from primepar.errors import TargetError
+from primepar.partition.stream_k import StreamK
 from primepar.schedule import Primitive
 
 if TYPE_CHECKING:
@@ -38,21 +40,41 @@ def check(
     devices: DevicesOption = None,
     batch: BatchOption = None,
     positions: PositionsOption = None,
+    triton: Annotated[
+        bool, typer.Option("--triton", help="Of stream-k: run its Triton kernel instead.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Compare emulated devices with one device: integers, and ==.
 
     Phases with signatures of their own are computed by exact surrogates. A training step of a plan
     is also run on real numbers: loss and gradients are compared with the dense transformer's,
-    within 1e-10. Ends with 1 if a tensor differs, if the schedule is refused, or if a device sends
-    more or less than the formula of the method.
+    within 1e-10. With --triton the kernel of stream-k runs on one device: interpreted on the CPU,
+    compiled where there is CUDA. Ends with 1 if a tensor differs, if the schedule is refused, or if
+    a device sends more or less than the formula of the method.
     """
     resolved = Making(model, devices, batch, positions).resolved(target, step=True)
     asked = AskedTarget(target, resolved, COMMAND_LINE)
+    if triton:
+        asked.refuse(OF_A_METHOD, side=side, shape=shape, batch=batch, positions=positions)
+        _end_kernel(target, resolved, seed, json)
     report = check_target(asked, side, shape, seed, batch, positions)
     if isinstance(resolved, Primitive) and not report.equal:
         _end(report, json, likely_cause(resolved))
     _end(report, json)
+
+
+def _end_kernel(target: str, resolved: object, seed: int, json: bool) -> NoReturn:
+    """Compare a method's Triton kernel with a dense product."""
+    if not isinstance(resolved, StreamK):
+        raise TargetError(
+            f"--triton: expected stream-k, whose kernel is in Triton, got {target}: leave it out"
+        )
+    from primepar.distributed.kernels.stream_k import check_kernel
+
+    report = check_kernel(resolved, target, seed)
+    typer.echo(json_text(report) if json else str(report), nl=not json)
+    raise typer.Exit(0 if report.equal else 1)
 
 
 def _end(report: CheckReport, json: bool, cause: Iterable[str] = ()) -> NoReturn:

@@ -26,16 +26,18 @@ from primepar.commands.options import (
     operator_of,
 )
 from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
-from primepar.errors import ShapeError, TargetError
+from primepar.errors import ConfigError, ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
+from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
-from primepar.plan.simulator.step import simulate_step
+from primepar.plan.simulator.step import AskedChunks, simulate_step
 from primepar.schedule import Program, lower
+from primepar.schedule.hidden_time import communication
 
 
 def simulate(
@@ -60,6 +62,14 @@ def simulate(
     devices: DevicesOption = None,
     batch: BatchOption = None,
     positions: PositionsOption = None,
+    chunks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Cut the transfers of a plan's step, and the products next to them, into chunks.",
+            show_default="whole transfers",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -89,8 +99,14 @@ def simulate(
     if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
         step = making.step(resolved)
-        run = simulate_step(resolved, step.batch, step.positions, machine, kind)
+        count = _chunks(chunks)
+        run = simulate_step(resolved, step.batch, step.positions, machine, kind, chunks=count)
     else:
+        if chunks is not None:
+            raise TargetError(
+                f"{target}: expected no --chunks, which cut the transfers of a plan's step, got "
+                f"--chunks {chunks}: leave it out"
+            )
         run = simulated(_program(target, resolved, side, shape), machine, kind)
     summary = _summary(target, machine, kind, run, step)
     if output is not None:
@@ -105,6 +121,18 @@ def simulate(
         columns = shutil.get_terminal_size((100, 24)).columns
         events, unit = in_readable_unit(run.events, float(run.seconds))
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
+
+
+def _chunks(text: str | None) -> AskedChunks:
+    """Read `--chunks`. Raises `ConfigError`."""
+    if text is None or text == "auto":
+        return text  # type: ignore[return-value]
+    if text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CHUNKS:
+        return int(text)
+    raise ConfigError(
+        f"--chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {text!r}: "
+        "write --chunks auto"
+    )
 
 
 def _program(target: str, resolved: Target, side: str | None, shape: str | None) -> Program:
@@ -143,6 +171,8 @@ def _summary(
         "seconds": run.seconds,
         "operations": run.operations,
         "computing": run.computing,
+        "communicating": [float(rank.total) for rank in communication(run.events)],
+        "hidden": [rank.share for rank in communication(run.events)],
         "sent": [float(count) for count in run.sent],
         "peak": run.peak,
         "fits": max(run.peak) <= cluster.memory,
@@ -171,6 +201,12 @@ def _lines(
         yield (f"  operations {_amount(total, '')}, {_amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
     yield f"  computing  {_range(run.computing, 's')} per device"
+    moving = communication(run.events)
+    if any(rank.total for rank in moving):
+        shares = [rank.share for rank in moving]
+        low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
+        yield (f"  transfers  {_range([float(rank.total) for rank in moving], 's')} per device, "
+               f"{low if low == high else f'{low} to {high}'} hidden by computing")  # fmt: skip
     yield f"  sent       {_range([float(count) for count in run.sent], 'B')} per device"
     yield f"  peak       {_range(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
     for level, link in enumerate(cluster.links):

@@ -15,7 +15,7 @@ from itertools import chain
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
-from primepar.schedule.signature import Reduction, Signature, Template, Tensor
+from primepar.schedule.signature import Coefficient, Reduction, Signature, Template, Tensor
 
 Cuts = tuple[tuple[int, ...], ...]
 """For each dim the first element of every slice, followed by the size."""
@@ -173,15 +173,18 @@ class ProgramBuilder:
         reduction: Reduction = "sum",
         fixed: int = 1,
         wide: bool = False,
+        scale: Coefficient = "1",
     ) -> View:
         """Compute a phase on the ranks of `space`; ranks with the same part compute replicas.
 
         The phase is named after `name` and the kernel: `norm1.mean` for `norm.mean`. `writes` is a
         template over the dims of the space; a slice with a number as index has `fixed` elements.
-        Returns the written tensor, which is `wide` or has the model's dtype.
+        Every part is multiplied by `scale`. Returns the written tensor, which is `wide` or has the
+        model's dtype.
         """
         phase = phase_name(name, kernel)
-        signature = Signature(tuple(view.template for view in reads), writes, reduction, kernel)
+        templates = tuple(view.template for view in reads)
+        signature = Signature(templates, writes, reduction, kernel, scale)
         *read, written = signature.templates
         dims = [dim for dim in space.sizes if dim in signature.dims]
         by_rank = [space.sub_operators(rank, dims) for rank in range(self.ranks)]
@@ -199,7 +202,8 @@ class ProgramBuilder:
                 if not several:
                     del sub_operator[COPIES]
                 names = tuple(template.block(sub_operator) for template in read)
-                program.append(Compute(names, written.block(sub_operator), phase, sub_operator))
+                block = written.block(sub_operator)
+                program.append(Compute(names, block, phase, sub_operator, scale))
         held = [dict.fromkeys(map(written.index, sub_operators)) for sub_operators in by_rank]
         entries = writes.removeprefix(f"{written.tensor}[").removesuffix("]").split(",")
         cuts = space.cuts_of(written, fixed)

@@ -1,14 +1,18 @@
 """The mean cross-entropy over a vocabulary that may be sharded: signatures of its phases.
 
 The logits are never gathered: only the largest logit and two sums of each row are all-reduced.
+The kernels return sums over rows. The mean is the scale 1/rows of the phases `loss.forward` and
+`loss.backward`, with the rows of the whole step: what the program states, the proof follows.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from primepar.models.graph import Operator
 from primepar.operators.builder import View
 from primepar.operators.step_context import StepContext
-from primepar.schedule.signature import Reduction
+from primepar.schedule.signature import Coefficient, Reduction
 
 
 class LossLowering:
@@ -19,6 +23,7 @@ class LossLowering:
         self.layout = step.ends(operator.name).input
         self.space = step.space(self.layout, step.vocabulary)
         self.takes = self.space.cuts
+        self.mean = str(Fraction(1, step.rows))
         self.targets = self.builder.given("targets", self.space, "M")
 
     def forward(self, *inputs: View) -> View:
@@ -30,7 +35,7 @@ class LossLowering:
         sums = self._wide("sums", [x, largest, self.targets], "loss/sums[0,M]", fixed=2)
         self.builder.all_reduce(sums, sharing)
         self.reads = [x, largest, sums]
-        loss = self._wide("forward", [sums], "loss[0]")
+        loss = self._wide("forward", [sums], "loss[0]", scale=self.mean)
         self.builder.all_reduce(loss, self.layout.peers_along(0))
         return loss
 
@@ -38,7 +43,11 @@ class LossLowering:
         """Lower the gradient of the logits; that of the padding is zero."""
         shares = self._wide("shares", self.reads, "loss/shares[M,K]")
         reads, writes = [shares, self.targets], "loss/dI[M,K]"
-        return (self.builder.compute("loss", "loss.backward", self.space, reads, writes),)
+        return (
+            self.builder.compute(
+                "loss", "loss.backward", self.space, reads, writes, scale=self.mean
+            ),
+        )
 
     def _wide(
         self,
@@ -47,8 +56,9 @@ class LossLowering:
         writes: str,
         reduction: Reduction = "sum",
         fixed: int = 1,
+        scale: Coefficient = "1",
     ) -> View:
         """Compute a phase whose result has float32 at least."""
         return self.builder.compute(
-            "loss", f"loss.{phase}", self.space, reads, writes, reduction, fixed, wide=True
+            "loss", f"loss.{phase}", self.space, reads, writes, reduction, fixed, True, scale
         )

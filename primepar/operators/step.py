@@ -23,7 +23,7 @@ from primepar.operators.norm import NormLowering
 from primepar.operators.redistribution import moved
 from primepar.operators.step_context import OperatorLowering, StepContext
 from primepar.operators.update import lower_gradient_norm, lower_update
-from primepar.passes import PASSES, apply
+from primepar.passes import PASSES, Chunks, apply
 from primepar.plan.layouts import Edge, edges
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
@@ -50,6 +50,7 @@ def lower_step(
     until: Until = "update",
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
+    chunks: Chunks = None,
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
@@ -58,7 +59,7 @@ def lower_step(
     and the norm of the gradient. With `clip` AdamW gets the gradient clipped by its norm. A program
     that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
     or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
-    is freed early.
+    is freed early. With `chunks` transfers and the products next to them are cut into so many.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -81,7 +82,7 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    return apply(builder.program(), passes)
+    return apply(builder.program(), passes, chunks)
 
 
 def parameter_views(plan: Plan) -> dict[str, View]:

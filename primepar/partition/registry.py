@@ -6,6 +6,9 @@ import re
 
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
+from primepar.partition.flux_gather import FluxGather
+from primepar.partition.flux_scatter import FluxScatter
+from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.pipeline.gpipe import GPipe
 from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBackward
 from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBackward
@@ -14,6 +17,7 @@ from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
 from primepar.partition.primepar import PrimePar
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.stream_k import StreamK
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
@@ -46,6 +50,10 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "interleaved-1f1b": InterleavedOneForwardOneBackward,
     "zb-h1": ZeroBubbleH1,
     "zbv": ZeroBubbleV,
+    "flux-gather": FluxGather,
+    "flux-scatter": FluxScatter,
+    "stream-k": StreamK,
+    "patrickstar": PatrickStar,
 }
 """Methods that are no map of slices, by name."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
+from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.free_early import free_early
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
@@ -22,19 +23,33 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
+Chunks = int | ChunkCount | None
+"""The number of chunks of `chunk_transfers`, or how it is chosen; None leaves that pass out."""
 
 
-def apply(program: Program, names: Iterable[str] = tuple(PASSES)) -> Program:
+def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
+    With `chunks` transfers are cut into chunks before `overlap`, which posts what can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
+        if name == "overlap" and chunks is not None:
+            program = chunk_transfers(program, chunks)
         program = run(program) if name in asked else program
     return program
 
 
-__all__ = ["PASSES", "apply", "free_early", "merge_collectives", "merge_products", "overlap"]
+__all__ = [
+    "PASSES",
+    "Chunks",
+    "apply",
+    "chunk_transfers",
+    "free_early",
+    "merge_collectives",
+    "merge_products",
+    "overlap",
+]

@@ -5,9 +5,10 @@ another on every member become one call, if their blocks are adjacent in one ten
 joins its blocks in place before the call, and cuts them in place after it. For posted calls the
 single wait is at the position of the first wait.
 
-Why it is correct: these collectives copy and add element by element, so the result on a joined
-block is the join of the results on the parts. All members merge the same calls, with blocks at the
-same places. On each member only frees use the blocks of a call between that call and the last one.
+Why it is correct: these collectives copy, add and scale element by element, so the result on a
+joined block is the join of the results on the parts. All members merge the same calls, with blocks
+at the same places. On each member only frees use the blocks of a call between that call and the
+last one.
 Joined blocks have the same history, so they are the same partial sums.
 
     all_reduce  x[0] over 0,1         join        x[0] x[1] -> x.joined[0], in place
@@ -120,7 +121,7 @@ class _Merge:
 
     def _kind(self, rank: int, place: int) -> tuple[object, ...]:
         node = self.programs[rank][place]
-        named = ("group", "root", "reduction")
+        named = ("group", "root", "reduction", "scale")
         posted = getattr(node, "request", None) is not None
         tensor = str(getattr(node, "block", "")).rpartition("[")[0]
         return type(node), posted, tensor, *(getattr(node, field, None) for field in named)
@@ -222,14 +223,14 @@ class _Merge:
             if type(node) is Free:
                 changes.clear()
             elif not isinstance(node, Compute):
-                group, peer = getattr(node, "group", None), getattr(node, "peer", None)
-                changes.append((type(node), group, peer))
+                fields = ("group", "peer", "scale")
+                changes.append((type(node), *(getattr(node, name, None) for name in fields)))
             elif block == node.accumulates:
                 known = self.tables.phases.get(str(node.phase))
                 open_ = dict(known.templates[-1].entries) if known else {}
                 slices = (node.sub_operator or {}).items()
                 key = [number % open_.get(dim, number + 1) for dim, number in slices]
-                changes.append((node.phase, *key))
+                changes.append((node.phase, node.scale, *key))
         return changes
 
     def _write(self, rank: int, run: Run, slots: tuple[_Slot, ...]) -> None:

@@ -8,9 +8,10 @@ The phases are those with a kernel `linear.*`. Programs of one operator get sign
 define a shape.
 
 Why it is correct: a product of matrices is dense along each dim. So the product of joined slices is
-the concatenation of the products of the parts; or, along a dim that is summed over, their sum. A
-group is merged only if from its first product to its last nothing else changes its operands or uses
-its output. Also, no joined block may be in flight there, and an output that is joined must be new.
+the concatenation of the products of the parts; or, along a dim that is summed over, their sum. The
+products of a group have one scale. A group is merged only if from its first product to its last
+nothing else changes its operands or uses its output. Also, no joined block may be in flight there,
+and an output that is joined must be new.
 
     forward  y[0,0] += x[0,0] * w[0,0]         join     x[0,0] x[1,0] -> x.joined[0,0], in place
     forward  y[1,0] += x[1,0] * w[0,0]   ->    forward  y.joined[0,0] += x.joined[0,0] * w[0,0]
@@ -218,11 +219,12 @@ class _Round:
             return []
         groups: list[list[_Group]] = []
         for rank, products in enumerate(ranks):
-            parts: dict[tuple[int, ...], Products] = {}
+            parts: dict[tuple[object, ...], Products] = {}
             for place, node in products:
                 slices_of = (node.sub_operator or {}).items()
-                key = tuple(
-                    number // factor if dim == self.dim else number for dim, number in slices_of
+                key = (
+                    node.scale,
+                    *(number // factor if dim == self.dim else number for dim, number in slices_of),
                 )
                 parts.setdefault(key, []).append((place, node))
             if any(len(part) != factor for part in parts.values()):
@@ -246,7 +248,7 @@ class _Round:
         texts = [template_text(names[operand], operand.template) for operand in operands]
         known = self.tables.phases[phase]
         self.tables.phases[phase] = Signature(
-            tuple(texts[:-1]), texts[-1], known.reduction, known.kernel
+            tuple(texts[:-1]), texts[-1], known.reduction, known.kernel, known.scale
         )
         self.tables.grid[phase][self.dim] //= factor
 
@@ -296,7 +298,8 @@ class _Round:
         last = group.products[-1][1]
         slices = {**(last.sub_operator or {})}
         slices[self.dim] //= factor
-        edits[group.last] = [*joins, Compute(tuple(reads), made, last.phase, slices), *cuts]
+        merged = Compute(tuple(reads), made, last.phase, slices, last.scale)
+        edits[group.last] = [*joins, merged, *cuts]
         return edits
 
     def _parts(self, group: _Group, operand: _Operand) -> tuple[str, ...]:

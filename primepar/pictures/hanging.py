@@ -132,7 +132,10 @@ class _Walk:
     def _call(self, rank: int, node: Collective) -> _Half:
         others = tuple(member for member in node.group if member != rank)
         channel = ("collective", node.communicator, node.group)
-        claim = (type(node), getattr(node, "root", None), getattr(node, "reduction", None))
+        claim = (
+            type(node),
+            *(getattr(node, field, None) for field in ("root", "reduction", "scale")),
+        )
         return self._post(channel, rank, claim, others, others)
 
     def _post(

@@ -35,6 +35,7 @@ _EXPECTED: Final = {
     "devices_per_node": ("a whole number of devices, 1 or more", "4"),
     "memory": ("the bytes of a device's memory, above 0", "3.2e10"),
     "memory_bandwidth": ("bytes per second of a device's memory, above 0", "9e11"),
+    "host_bandwidth": ("bytes per second between a device and its host, above 0", "2.5e10"),
     "launch": ("the seconds that starting an operation takes, 0 or more", "5e-6"),
     "overlap": ("whether transfers overlap products", "true"),
     "rates": ("a table for each data type", "[rates.float32]"),
@@ -125,6 +126,8 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     rates: dict[str, Rate]
     links: tuple[Link, ...]
     operators: dict[str, Passing] = {}
+    host_bandwidth: float | None = None
+    """Bytes per second between a device and its host, one way; None where it is not known."""
 
     @property
     def devices(self) -> int:
@@ -257,6 +260,8 @@ def _out_of_range(cluster: Cluster) -> list[tuple[str, float]]:
     numbers: list[tuple[str, float]] = []
     above = ("nodes", "devices_per_node", "memory", "memory_bandwidth")
     numbers += [(f"$.{key}", getattr(cluster, key)) for key in above]
+    if cluster.host_bandwidth is not None:
+        numbers.append(("$.host_bandwidth", cluster.host_bandwidth))
     for dtype, rate in cluster.rates.items():
         numbers += [(f"$.rates.{dtype}.{key}", getattr(rate, key)) for key in ("peak", "achieved")]
     for level, link in enumerate(cluster.links):

@@ -26,7 +26,7 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.program import Compute, Program
-from primepar.schedule.signature import Reduction, Template, Tensor
+from primepar.schedule.signature import Reduction, Scale, Template, Tensor
 
 Box = tuple[tuple[int, int], ...]
 """The place of a block: first element and end along each dim."""
@@ -55,6 +55,8 @@ class Phase:
     """Dim -> slices; None where the program does not define it."""
     kernel: str | None = None
     """Which function computes it; None where the program does not define it."""
+    scale: Scale = 1
+    """The coefficient of each product in the finished output."""
 
     @classmethod
     def linear(cls, name: str, dims: frozenset[str], grid: Mapping[str, int] | None) -> Phase:
@@ -123,8 +125,10 @@ class Meaning:
                 phases[name] = Phase.linear(name, dims, grid.get(name))
         for name, signature in (self.program.phases or {}).items():
             *reads, writes = signature.templates
-            reduction, kernel = signature.reduction, signature.kernel
-            phases[name] = Phase(name, tuple(reads), writes, reduction, grid.get(name), kernel)
+            phases[name] = Phase(
+                name, tuple(reads), writes, signature.reduction, grid.get(name), signature.kernel,
+                signature.scale_value,
+            )  # fmt: skip
         return phases
 
     def _linear_dims(self, phase: str) -> frozenset[str] | None:

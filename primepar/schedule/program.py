@@ -1,29 +1,33 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
-                   phases?, tensors?, memory?, traffic? }
+                   host_initial?, host_final?, phases?, tensors?, memory?, traffic? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
+    host_initial, host_final                      the same in host memory, with initial and final
     grid       = { phase: { dim: slices } }       sub-operators that must be covered, each once
     shape      = { dim: elements }                sizes of the operator, for bytes and execution
-    phases     = { phase: { reads, writes, reduction? } }      in addition to the linear ones
+    phases     = { phase: { reads, writes, reduction?, scale? } }   in addition to the linear ones
     tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
-    compute    = reads, accumulates, phase?, sub_operator?     without a sub-operator: add the reads
+    compute    = reads, accumulates, phase?, sub_operator?, scale?
+                                               block += scale * product; without a sub-operator
+                                               block += scale * sum of the reads
     send recv  = peer, block, tag                              until both sides are there
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
     group      = body of send and recv                         start together, return when all done
-    all_reduce     = group, block, reduction                   block <- reduction over the group
-    reduce         = group, block, root, reduction             the root's block <- reduction
+    all_reduce     = group, block, reduction, scale?           block <- scale * sum over the group
+    reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
-    reduce_scatter = group, blocks, block, reduction           block <- reduction of own place
+    reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     barrier        = group
+    A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
     fetch evict    = block                                     host -> device, device -> host
@@ -49,11 +53,15 @@ from primepar.schedule.operators import DIMS, PHASES, Dim
 from primepar.schedule.signature import (
     LARGEST,
     Bound,
+    Coefficient,
     Name,
     Natural,
     Reduction,
+    Scale,
     Signature,
     Tensor,
+    check_scale,
+    coefficient,
 )
 
 MOST_SUB_OPERATORS = 1_000_000
@@ -76,16 +84,23 @@ class Node(
 
 
 class Compute(Node, frozen=True, tag="compute"):
-    """Add a product of the reads to a block, which starts at zero if it is not there."""
+    """Add a product of the reads, times `scale`, to a block that starts at zero if not there."""
 
     reads: Blocks
     accumulates: Block
     phase: Name | None = None
     sub_operator: dict[Name, Rank] | None = None
+    scale: Coefficient = "1"
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
+        check_scale(self.scale, "sum")
+
+    @property
+    def scale_value(self) -> Scale:
+        """The coefficient of what is added."""
+        return coefficient(self.scale)
 
 
 class _Message(Node, frozen=True):
@@ -138,7 +153,13 @@ class _Collective(Node, frozen=True):
         root = getattr(self, "root", None)
         if root is not None and root not in self.group:
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
+        check_scale(getattr(self, "scale", "1"), getattr(self, "reduction", "sum"))
         self._check_names()
+
+    @property
+    def scale_value(self) -> Scale:
+        """The coefficient of a reduction."""
+        return coefficient(getattr(self, "scale", "1"))
 
     def _check_names(self) -> None:
         """Of what it writes no name may occur twice: the later data would replace the earlier."""
@@ -153,18 +174,20 @@ class _Collective(Node, frozen=True):
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Every member's block becomes the reduction over the group."""
+    """Every member's block becomes `scale` times the reduction over the group."""
 
     block: Block
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
-    """The root's block becomes the reduction over the group."""
+    """The root's block becomes `scale` times the reduction over the group."""
 
     block: Block
     root: Rank
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class Broadcast(_Collective, frozen=True, tag="broadcast", kw_only=True):
@@ -182,11 +205,12 @@ class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
 
 
 class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
-    """The i-th member's `block` becomes the reduction of everyone's `blocks[i]`."""
+    """The i-th member's `block` becomes `scale` times the reduction of everyone's `blocks[i]`."""
 
     blocks: Blocks
     block: Block
     reduction: Reduction = "sum"
+    scale: Coefficient = "1"
 
 
 class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
@@ -213,7 +237,7 @@ class Free(Node, frozen=True, tag="free"):
 
 
 class Fetch(Node, frozen=True, tag="fetch"):
-    """Copy a block from host to device memory."""
+    """Move a block from host to device memory."""
 
     block: Block
 
@@ -252,6 +276,10 @@ _LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""
 
 
+BLOCK_LISTS = ("initial", "final", "host_initial", "host_final")
+"""Fields with a list of blocks for each rank."""
+
+
 class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Instruction lists of all ranks, with what is asked of them."""
 
@@ -267,15 +295,11 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     tensors: dict[Name, Tensor] | None = None
     memory: Bound | None = None
     traffic: tuple[Elements, ...] | None = None
+    host_initial: tuple[tuple[Block, ...], ...] | None = None
+    host_final: tuple[tuple[Block, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in ("programs", "initial", "final", "traffic"):
-            value = getattr(self, field)
-            if value is not None and len(value) != self.ranks:
-                raise ValueError(
-                    f"expected {field} to have one list for each of {self.ranks} ranks, "
-                    f"got {len(value)}"
-                )
+        self._check_lists()
         self._check_phases()
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
@@ -286,10 +310,27 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 try:
                     if type(instruction) is not Compute:
                         self._check_ranks(instruction)
-                    elif instruction.phase is not None:
+                        continue
+                    if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
+                    if instruction.scale != "1":
+                        check_scale(instruction.scale, self._reduction(instruction))
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
+
+    def _check_lists(self) -> None:
+        for field in ("programs", *BLOCK_LISTS, "traffic"):
+            value = getattr(self, field)
+            if value is not None and len(value) != self.ranks:
+                raise ValueError(
+                    f"expected {field} to have one list for each of {self.ranks} ranks, "
+                    f"got {len(value)}"
+                )
+        for field in ("initial", "final"):
+            if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
+                raise ValueError(
+                    f"expected {field} together with host_{field}, got none: add {field}"
+                )
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}
@@ -330,6 +371,17 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
                 f"got {', '.join(slices) or 'none'}"
             )
+
+    def _reduction(self, node: Compute) -> Reduction:
+        """The reduction of what a compute adds: that of its phase, or of the block's tensor."""
+        tensors, tensor = self.tensors or {}, node.accumulates.rpartition("[")[0]
+        whole = (tensors[tensor].of or tensor) if tensor in tensors else tensor
+        for name, signature in (self.phases or {}).items():
+            written = signature.templates[-1].tensor
+            real = (tensors[written].of or written) if written in tensors else written
+            if name == node.phase or (node.phase is None and real == whole):
+                return signature.reduction
+        return "sum"
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:

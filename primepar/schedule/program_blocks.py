@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from primepar.errors import ProgramError
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import Compute, Group, Instruction, Program
+from primepar.schedule.program import BLOCK_LISTS, Compute, Group, Instruction, Program
 
 _FIELDS = ("block", "accumulates")
 _LISTS = ("reads", "blocks", "into")
@@ -20,8 +20,8 @@ def check_blocks(program: Program) -> None:
     if not program.tensors:
         return
     meaning = Meaning(program)
-    for name, lists in (("initial", program.initial), ("final", program.final)):
-        for rank, blocks in enumerate(lists or ()):
+    for name in BLOCK_LISTS:
+        for rank, blocks in enumerate(getattr(program, name) or ()):
             _place(meaning, blocks, f"{name}[{rank}]")
     for phase, grid in (program.grid or {}).items():
         last = {dim: slices - 1 for dim, slices in grid.items()}

@@ -104,9 +104,13 @@ def program_text(program: Program) -> str:
         lines = [f"rank {rank}"]
         if program.initial is not None:
             lines.append(f"  has      {' '.join(program.initial[rank])}")
+        if program.host_initial is not None:
+            lines.append(f"  on host  {' '.join(program.host_initial[rank])}")
         lines += [f"  {instruction_text(instruction)}" for instruction in instructions]
         if program.final is not None:
             lines.append(f"  ends     {' '.join(program.final[rank])}")
+        if program.host_final is not None:
+            lines.append(f"  on host  {' '.join(program.host_final[rank])}")
         paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs) + "\n"
 
@@ -114,9 +118,11 @@ def program_text(program: Program) -> str:
 def instruction_text(instruction: Instruction) -> str:
     """One line for one instruction, `isend    I[0,0] -> 1`."""
     match instruction:
-        case Compute(reads=reads, accumulates=block, phase=phase):
+        case Compute(reads=reads, accumulates=block, phase=phase, scale=scale):
             product = " * ".join(reads) if phase else " + ".join(reads)
-            return f"{phase or 'add':8} {block} += {product}"
+            if scale != "1" and phase is None and len(reads) > 1:
+                product = f"({product})"
+            return f"{phase or 'add':8} {block} += {_scale(instruction)}{product}"
         case Send() | ISend():
             return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}"
         case Recv() | IRecv():
@@ -149,10 +155,16 @@ def _other_text(instruction: Instruction) -> str:
         case _:
             what = str(getattr(instruction, "block", ""))
     if isinstance(instruction, Collective):
-        what = f"{what} over {','.join(map(str, instruction.group))}".strip()
+        what = f"{_scale(instruction)}{what} over {','.join(map(str, instruction.group))}".strip()
         what += ", posted" if instruction.request is not None else ""
     what += ", in place" if getattr(instruction, "in_place", False) else ""
     return f"{name:8} {what}"
+
+
+def _scale(node: Compute | Collective) -> str:
+    """The text of a coefficient other than 1 before what it multiplies, `1/4 * `."""
+    scale = getattr(node, "scale", "1")
+    return "" if scale == "1" else f"{scale} * "
 
 
 def _op(instruction: Instruction) -> str:

@@ -119,12 +119,12 @@ def _used_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What every host memory holds before the program: nothing where `initial` is given.
+    """What every host memory holds before the program: `host_initial`, and no more with `initial`.
 
-    Else a block whose first instruction on this rank fetches it.
+    Without `initial` a block whose first instruction on this rank fetches it.
     """
     if program.initial is not None:
-        return ((),) * program.ranks
+        return program.host_initial or ((),) * program.ranks
     return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
 
 

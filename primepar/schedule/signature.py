@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -26,6 +27,11 @@ Name = Annotated[
 """Fits on one line: without control characters and breaks of lines."""
 Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
 Reduction = Literal["sum", "max", "min"]
+Scale = int | Fraction
+"""An exact coefficient; an int where it is whole."""
+_COEFFICIENT = r"[1-9]\d{0,17}(/[1-9]\d{0,17})?"
+Coefficient = Annotated[str, Meta(extra_json_schema={"pattern": f"^{_COEFFICIENT}$"})]
+"""A positive rational number in lowest terms, `"3"` or `"1/64"`; `coefficient` reads it."""
 
 _TEMPLATE = re.compile(r"(.+?)\[([^\[\]]+)\]")
 _ENTRY = re.compile(r"([A-Za-z]+)(?:/([1-9]\d*))?|(\d+)")
@@ -77,6 +83,29 @@ class Template:
         return f"{self.tensor.replace('{', '{{').replace('}', '}}')}[{indices}]"
 
 
+@lru_cache(maxsize=4096)
+def coefficient(text: str) -> Scale:
+    """The number of a coefficient. Raises `ValueError` with what to write instead."""
+    if re.fullmatch(_COEFFICIENT, text, re.ASCII) is None:
+        raise ValueError(
+            "expected a scale that is a positive number or fraction of at most 18 digits each, "
+            f"such as '1/64', got {text!r}"
+        )
+    number = Fraction(text)
+    if str(number) != text:
+        raise ValueError(f"expected a scale in lowest terms, got {text!r}: write {str(number)!r}")
+    return number.numerator if number.denominator == 1 else number
+
+
+def check_scale(text: str, reduction: Reduction) -> None:
+    """Raise `ValueError` unless a scale is a coefficient; of a maximum or minimum it is 1."""
+    if text != "1" and coefficient(text) and reduction != "sum":
+        raise ValueError(
+            f"expected no scale with reduction {reduction}, got {text}: scale what is computed "
+            "from the result"
+        )
+
+
 def multiplies(kernel: str | None) -> bool:
     """Whether a kernel is a product of two blocks of a linear operator."""
     return kernel is not None and kernel.startswith("linear.")
@@ -88,16 +117,24 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     Block names whose indices are dims of the phase's grid, `I[M,N]`; `M/2` is half of a slice
     index, rounded down, and a number is that slice. Dims that `writes` leaves out are reduced
     over; those that no name has count copies of the same sub-operator. `kernel` names the function
-    of blocks that computes it, `norm.mean`: its last words are those of the phase.
+    of blocks that computes it, `norm.mean`: its last words are those of the phase. The finished
+    tensor is `scale` times the sum of what its sub-operators compute.
     """
 
     reads: tuple[Name, ...]
     writes: Name
     reduction: Reduction = "sum"
     kernel: Name | None = None
+    scale: Coefficient = "1"
 
     def __post_init__(self) -> None:
         assert self.templates  # parses, and so raises what is wrong
+        check_scale(self.scale, self.reduction)
+
+    @property
+    def scale_value(self) -> Scale:
+        """The coefficient of the finished sum."""
+        return coefficient(self.scale)
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:

@@ -9,25 +9,26 @@ import numpy as np
 from primepar.errors import ProgramError, WrongDataError
 from primepar.operators import StepInputs, StepSettings, site_of
 from primepar.reference.emulator.expected_contents import Contents
-from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.surrogate import stand_in
+from primepar.reference.emulator.provenance import Array, Block
+from primepar.reference.emulator.surrogate import PRIME, modular, stand_in
 from primepar.reference.kernels import KERNELS
 from primepar.reference.kernels.linear import multiply
 from primepar.schedule.program import Compute
+from primepar.schedule.signature import Scale
 
 
 class Arithmetic:
     """Computes the program of one linear operator, or with `settings` a training step, by kernels.
 
-    Without settings each phase of a program with signatures has a stand-in, in integers modulo a
-    prime. Raises `ProgramError` if a phase names an unknown kernel.
+    Without settings each phase of a program with signatures or scales has a stand-in, in integers
+    modulo a prime. Raises `ProgramError` if a phase names an unknown kernel.
     """
 
     def __init__(
         self, contents: Contents, settings: StepSettings | None, inputs: StepInputs | None
     ) -> None:
         self.contents, self.settings, self.inputs = contents, settings, inputs or StepInputs()
-        self.exact = settings is None and bool(contents.program.phases)
+        self.exact = settings is None and contents.exact
         if settings is not None:
             self._check_kernels()
 
@@ -47,6 +48,15 @@ class Arithmetic:
         arrays = (np.asarray(array) for memory in memories for array in memory.values())
         real = {array.dtype for array in arrays if array.dtype.kind == "f"}
         return np.result_type(*real) if real else np.dtype(np.float64)
+
+    def scaled(self, block: Block, scale: Scale) -> Block:
+        """Return a block times a coefficient; modulo a prime where stand-ins compute."""
+        if scale == 1:
+            return block
+        terms = {term: times * scale for term, times in block.terms.items()}
+        if self.exact:
+            return Block(np.mod(block.array, PRIME) * modular(scale) % PRIME, terms)
+        return Block(np.asarray(block.array * float(scale)), terms)
 
     def made(self, node: Compute, arrays: Sequence[Array]) -> Array:
         """Return the result of a sub-operator on its operands.

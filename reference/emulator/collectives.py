@@ -23,10 +23,10 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
-from primepar.schedule.signature import Reduction
+from primepar.schedule.signature import Reduction, Scale
 
-Combine = Callable[[Sequence[Block], Reduction], Block]
-"""Reduces blocks into one, or raises `WrongDataError`."""
+Combine = Callable[[Sequence[Block], Reduction, Scale], Block]
+"""Reduces blocks into one, times a coefficient, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
 """Rank -> the blocks that it contributes."""
 
@@ -38,18 +38,19 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
     """
     members = collective.group
     match collective:
-        case AllReduce(reduction=reduction):
-            return (combine([given[member][0] for member in members], reduction),)
-        case Reduce(reduction=reduction, root=root):
+        case AllReduce() | Reduce():
+            if getattr(collective, "root", rank) != rank:
+                return ()
             blocks = [given[member][0] for member in members]
-            return (combine(blocks, reduction),) if rank == root else ()
+            return (combine(blocks, collective.reduction, collective.scale_value),)
         case Broadcast(root=root):
             return given[root] if rank != root else ()
         case AllGather():
             return tuple(given[member][0] for member in members)
-        case ReduceScatter(reduction=reduction):
+        case ReduceScatter():
             member_index = members.index(rank)
-            return (combine([given[member][member_index] for member in members], reduction),)
+            blocks = [given[member][member_index] for member in members]
+            return (combine(blocks, collective.reduction, collective.scale_value),)
         case AllToAll():
             member_index = members.index(rank)
             return tuple(given[member][member_index] for member in members)
@@ -162,7 +163,7 @@ def claim(collective: Collective) -> str:
     tag = collective.__struct_config__.tag
     rest = [
         f"{what}={getattr(collective, what)}"
-        for what in ("root", "reduction")
-        if hasattr(collective, what)
+        for what in ("root", "reduction", "scale")
+        if hasattr(collective, what) and (what != "scale" or collective.scale_value != 1)
     ]
     return " ".join([f"{tag}{where} over", ",".join(map(str, collective.group)), *rest])

@@ -26,7 +26,7 @@ class Emulation:
 
     blocks: list[dict[str, Block]]
     hosts: list[dict[str, Block]]
-    """Blocks that were evicted to the host and not fetched."""
+    """Blocks in host memory at the end."""
     events: list[Event]
     """In order of their start; times are units of the logical clock."""
     sent: list[Fraction]
@@ -40,3 +40,12 @@ class Emulation:
     def memories(self) -> list[Memory]:
         """Block name -> array, for every rank."""
         return [{name: block.array for name, block in held.items()} for held in self.blocks]
+
+    @property
+    def all_memories(self) -> list[Memory]:
+        """The same with the blocks in host memory."""
+        pairs = zip(self.blocks, self.hosts, strict=True)
+        return [
+            {name: block.array for name, block in (*host.items(), *held.items())}
+            for held, host in pairs
+        ]

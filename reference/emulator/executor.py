@@ -1,8 +1,9 @@
 """The emulator: runs every instruction of a program, on devices without shared memory.
 
 One thread runs all ranks: a rank runs until it blocks, then the next one runs. Messages are
-rendezvous. Each device has a logical clock. A product takes one unit, unless another clock is given;
-a transfer takes one unit from the later of its two posts. So the events show which work overlaps.
+rendezvous. Each device has a logical clock. A product takes one unit; a transfer takes one unit
+from the later of its two posts, unless another clock is given. So the events show which work
+overlaps.
 """
 
 from __future__ import annotations
@@ -69,9 +70,10 @@ def emulate(
 
     Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
     kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
-    the arrays of a program with signatures are integers modulo `emulator.surrogate.PRIME`, before
-    and after the run. With the sequence that the program was lowered from, messages name the
-    method, the device's coordinates and the step. With a `clock`, events have its units.
+    the arrays of a program with signatures or scales are integers modulo
+    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was
+    lowered from, messages name the method, the device's coordinates and the step. With a `clock`,
+    events have its units.
     Raises a subclass of `EmulationError` at the instruction where an error is observed,
     `IncompleteError` if the run does not end with `final` or does not cover the grid, and
     `ProgramError` for a phase of a step without a kernel.
@@ -105,7 +107,7 @@ class _Run:
         ]
         self.program = program
         self.places = ErrorPlaces(program, sequence)
-        self.combine = partial(combine, self.contents)
+        self.combine = partial(combine, self.arithmetic)
         self.clock = clock or LogicalClock()
         self.in_flight = InFlight(self.combine, self.clock.transfer)
         self.requests: list[dict[str, PostedMessage | CollectiveCall]] = [{} for _ in self.devices]
@@ -188,7 +190,7 @@ class _Run:
         start = device.clock
         reduction = self._reduction(node)
         if node.phase is None or node.sub_operator is None:
-            added = self.combine(blocks, reduction)
+            added = self.combine(blocks, reduction, node.scale_value)
         else:
             added = product(self.arithmetic, node, blocks)
             self._see(device.rank, blocks)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from primepar.errors import ShapeError
 from primepar.reference.emulator.provenance import Array, Block, ComputedProduct, Datum, Term, Terms
 from primepar.schedule.meaning import Key, Meaning, Phase, Place
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Compute, Instruction, Program
+from primepar.schedule.signature import Scale
 
 
 class Contents:
@@ -23,6 +26,21 @@ class Contents:
         self._homes: dict[str, Place | None] = {}
         self._due: dict[Place, Terms] = {}
         self._initial: defaultdict[str, set[Place]] = defaultdict(set)
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the program has signatures or scales, so that stand-ins compute its phases."""
+        nodes = chain.from_iterable(self.program.programs)
+        return bool(self.program.phases) or any(_scale(node) != "1" for node in nodes)
+
+    @cached_property
+    def rescales(self) -> bool:
+        """Whether an addition or a collective makes coefficients smaller."""
+        return any(
+            Fraction(_scale(node)) < 1
+            for node in chain.from_iterable(self.program.programs)
+            if _scale(node) != "1" and getattr(node, "phase", None) is None
+        )
 
     def home(self, name: str) -> Place | None:
         """Return the place that a block name means; a scratch block has that of its block.
@@ -51,7 +69,7 @@ class Contents:
         if home is not None:
             self._initial[home.tensor].add(home)
         term = Datum(home) if home is not None else Datum(None, name, rank)
-        return Block(np.array(array), frozenset({term}))
+        return Block(np.array(array), {term: 1})
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a block of a tensor with declared cuts; None for any other."""
@@ -67,21 +85,26 @@ class Contents:
         return ComputedProduct(home, phase.name, phase.key(sub_operator))
 
     def due(self, home: Place) -> Terms:
-        """Return the terms of a finished block: its datum, or all its products.
+        """Return the terms of a finished block: its datum, or all its products, scaled.
 
         A block that the program makes keeps the datum that it had before.
         """
         if home not in self._due:
-            self._due[home] = frozenset(self._terms(home))
+            self._due[home] = dict(self._terms(home))
         return self._due[home]
 
-    def _terms(self, home: Place) -> Iterable[Term]:
+    def _terms(self, home: Place) -> Iterable[tuple[Term, Scale]]:
         phase = self.maker(home)
         if phase is None or any(overlap(home, given) for given in self._initial[home.tensor]):
-            yield Datum(home)
+            yield Datum(home), 1
         if phase is not None:
             keys = self._computed(phase, home) if phase.keys is None else phase.keys
-            yield from (ComputedProduct(home, phase.name, key) for key in keys)
+            for key in keys:
+                yield ComputedProduct(home, phase.name, key), phase.scale
+
+    def most(self, term: Term) -> Scale:
+        """Return the coefficient that a term has in a finished sum."""
+        return 1 if isinstance(term, Datum) else self.meaning.phases[term.phase].scale
 
     def _computed(self, phase: Phase, home: Place) -> set[Key]:
         """Return the keys of the parts that the program computes at a place or in a part of it."""
@@ -136,9 +159,21 @@ class Contents:
         if self.maker(home) is None:
             return f"expected {name}, got {self.text(block.terms)} under that name"
         expected = f"expected the {len(due)} term{'s' * (len(due) != 1)} of {name}, got"
-        missing = sorted(map(self._term, due - block.terms))
-        strange = sorted(map(self._term, block.terms - due))
-        return f"{expected} it without {missing[0]}" if missing else f"{expected} also {strange[0]}"
+        missing = sorted(map(self._term, due.keys() - block.terms.keys()))
+        strange = sorted(map(self._term, block.terms.keys() - due.keys()))
+        if missing:
+            return f"{expected} it without {missing[0]}"
+        if strange:
+            return f"{expected} also {strange[0]}"
+        return f"expected {self.coefficients(due, block.terms)} in {name}"
+
+    def coefficients(self, due: Terms, terms: Terms) -> str:
+        """Return the first term with another coefficient, as text: `x 1/64 times, got it once`."""
+        wrong = {self._term(term): term for term in terms if terms[term] != due[term]}
+        text, term = min(wrong.items())
+        required, got = due[term], terms[term]
+        ratio = Fraction(required) / Fraction(got)
+        return f"{text} {often(required)}, got it {often(got)}, which lacks scale {ratio},"
 
     def name(self, home: Place) -> str:
         """Return a name of the block at a place."""
@@ -161,6 +196,15 @@ class Contents:
             return sub_operator_text(phase.name, phase.sub_operator(index, term.key))
         part = f" part {','.join(map(str, term.key))}" if term.key else ""
         return f"{phase.name}{part} of {self.name(term.home)}"
+
+
+def _scale(node: Instruction) -> str:
+    return getattr(node, "scale", "1")
+
+
+def often(scale: Scale) -> str:
+    """Return a coefficient as text for messages, `once` or `1/64 times`."""
+    return "once" if scale == 1 else f"{scale} times"
 
 
 def sub_operator_text(phase: str, slices: Mapping[str, int]) -> str:

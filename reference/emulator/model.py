@@ -123,7 +123,7 @@ class EmulatedModel:
         memories = spread_tensors(meaning, {**self.parameters, **self.moments, **rows})
         settings = StepSettings(self.config, batch, positions, clip)
         run = emulate(meaning.program, memories, settings=settings, inputs=inputs)
-        return gather_tensors(meaning, run.memories, self._ends(until, tokens_BT.size)), run
+        return gather_tensors(meaning, run.all_memories, self._ends(until, tokens_BT.size)), run
 
     def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes, without padding, of a program's outputs."""

@@ -54,24 +54,42 @@ def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: E
             difference = contents.difference(name, blocks[rank][name])
             if difference:
                 raise IncompleteError(f"{places.device(rank)}: at the end {difference}")
+    _check_hosts(contents, hosts, places)
     if final is not None:
         _check_none_lost(contents, places)
+
+
+def _check_hosts(contents: Contents, hosts: Memories, places: ErrorPlaces) -> None:
+    """Raise `IncompleteError` unless every block of `host_final` is on its host and finished."""
+    for rank, names in enumerate(contents.program.host_final or ()):
+        for name in names:
+            if name not in hosts[rank]:
+                raise IncompleteError(
+                    f"{places.device(rank)}: expected {name} in its host memory at the end, got it "
+                    "not there: evict it after its last use"
+                )
+            difference = contents.difference(name, hosts[rank][name])
+            if difference:
+                raise IncompleteError(
+                    f"{places.device(rank)}: at the end in host memory {difference}"
+                )
 
 
 def _check_none_lost(contents: Contents, places: ErrorPlaces) -> None:
     """Raise `IncompleteError` for an output block of the grid that neither ends nor is used."""
     program = contents.program
-    used = {name for names in program.final or () for name in names}
+    ends = (*(program.final or ()), *(program.host_final or ()))
+    used = {name for names in ends for name in names}
     for node in chain.from_iterable(program.programs):
         match node:
             case Compute(reads=names) | Join(blocks=names):
                 used.update(names)
             case Cut(block=name):
                 used.add(name)
-    ends = set(map(contents.meaning.place, used))
+    places_of_ends = set(map(contents.meaning.place, used))
     for phase in contents.meaning.phases.values():
         for name in output_blocks(phase):
-            if contents.meaning.place(name) not in ends:
+            if contents.meaning.place(name) not in places_of_ends:
                 method = f"{places.sequence}: " if places.sequence else ""
                 raise IncompleteError(
                     f"{method}expected {name} in final on some device, or read, got neither"

@@ -35,7 +35,7 @@ def product(arithmetic: Arithmetic, node: Compute, blocks: Sequence[Block]) -> B
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in arrays)
         raise WrongDataError(f"expected operands of {text} that fit, got shapes {shapes}") from None
-    return Block(array, frozenset({made}))
+    return arithmetic.scaled(Block(array, {made: 1}), node.scale_value)
 
 
 def _ordered(phase: Phase, slices: Mapping[str, int]) -> dict[str, int]:
@@ -58,7 +58,8 @@ def _check_operands(
     if [block.terms for block in blocks] == dues:
         return
     if len(blocks) == len(dues) and all(
-        block.terms and block.terms <= due for block, due in zip(blocks, dues, strict=True)
+        block.terms and block.terms.keys() <= due.keys()
+        for block, due in zip(blocks, dues, strict=True)
     ):
         for operand, block in zip(operands, blocks, strict=True):
             if difference := contents.difference(operand, block):
@@ -82,7 +83,7 @@ def _listed(names: Sequence[str]) -> str:
 def zeros(contents: Contents, name: str, dtype: np.dtype[np.generic]) -> Block:
     """Return a block of zeros; if its shape is unknown, the first term added to it defines it."""
     shape = contents.shape(name) or _linear_shape(contents.program, name)
-    return Block(np.zeros(shape, dtype), frozenset())
+    return Block(np.zeros(shape, dtype), {})
 
 
 def _linear_shape(program: Program, name: str) -> tuple[int, ...]:

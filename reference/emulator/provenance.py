@@ -1,14 +1,16 @@
-"""Provenance: blocks that carry the set of terms that they hold.
+"""Provenance: blocks that carry the terms that they hold, each with its coefficient.
 
-A block is an array with a set of terms. A term is a datum, which existed before the program, or the
+A block is an array with its terms. A term is a datum, which existed before the program, or the
 product of one sub-operator. Each term has a home: the place in a tensor that it may be summed into,
 once. If a block is cut, its terms are cut with it. A datum whose name has no meaning has no home.
 It is identified by its name and its first rank, and may be summed into anything, any number of
-times. Example: after `y += x0 w0` and `y += x1 w1`, block `y` has two terms, the two products.
+times. Example: after `y += x0 w0` and `y += x1 w1`, block `y` has two terms, the two products, each
+once. After an addition of `y` to `z` with scale 1/2, `z` has both 1/2 times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primepar.schedule.meaning import Key, Place
+from primepar.schedule.signature import Scale
 
 Array = NDArray[Any]
 
@@ -38,7 +41,8 @@ class ComputedProduct(NamedTuple):
 
 
 Term = Datum | ComputedProduct
-Terms = frozenset[Term]
+Terms = Mapping[Term, Scale]
+"""Term -> its coefficient."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,13 @@ class Block:
 
     @property
     def kinds(self) -> frozenset[tuple[Any, ...]]:
-        """The terms without their homes."""
-        return frozenset(term[1:] for term in self.terms)
+        """The terms without their homes, with their coefficients."""
+        return frozenset((*term[1:], scale) for term, scale in self.terms.items())
 
     def moved(self, home: Place, array: Array) -> Block:
         """Return a block with terms of the same kinds at another home, and another array."""
-        terms = (term._replace(home=home) if term.home else term for term in self.terms)
-        return Block(np.array(array), frozenset(terms))
+        terms = {
+            term._replace(home=home) if term.home else term: scale
+            for term, scale in self.terms.items()
+        }
+        return Block(np.array(array), terms)

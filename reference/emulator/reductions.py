@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 
 import numpy as np
 
 from primepar.errors import WrongDataError
-from primepar.reference.emulator.expected_contents import Contents, overlap
-from primepar.reference.emulator.provenance import Block, Term
+from primepar.reference.emulator.arithmetic import Arithmetic
+from primepar.reference.emulator.expected_contents import Contents, often, overlap
+from primepar.reference.emulator.provenance import Block, Term, Terms
 from primepar.schedule.meaning import Box, Place
 from primepar.schedule.program import Cut, Join
-from primepar.schedule.signature import Reduction
+from primepar.schedule.signature import Reduction, Scale
 
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def combine(contents: Contents, blocks: Sequence[Block], reduction: Reduction = "sum") -> Block:
-    """Reduce blocks into one.
+def combine(
+    arithmetic: Arithmetic, blocks: Sequence[Block], reduction: Reduction = "sum", scale: Scale = 1
+) -> Block:
+    """Reduce blocks into one: `scale` times their sum, or their maximum or minimum.
 
     Raises `WrongDataError` if their shapes differ, if they belong to different blocks, if the
     reduction is not that of their phase, or if a term of a sum would be counted twice.
     """
+    contents = arithmetic.contents
     shapes = {block.array.shape for block in blocks if block.terms}
     if len(shapes) > 1:
         listed = " and ".join(str(shape) for shape in sorted(shapes))
@@ -34,7 +37,9 @@ def combine(contents: Contents, blocks: Sequence[Block], reduction: Reduction = 
     if len(homes) > 1:
         names = " and ".join(sorted(map(contents.name, homes)))
         raise WrongDataError(f"expected terms of one block in a sum, got terms of {names}")
-    counts = Counter(term for block in blocks for term in block.terms)
+    counts: dict[Term, Scale] = {}
+    for term, times in chain.from_iterable(block.terms.items() for block in blocks):
+        counts[term] = counts.get(term, 0) + times if reduction == "sum" else times
     # A maximum or minimum of equal blocks is that block.
     alike = reduction != "sum" and all(block.terms == blocks[0].terms for block in blocks)
     if len(blocks) > 1 and not alike:
@@ -42,7 +47,7 @@ def combine(contents: Contents, blocks: Sequence[Block], reduction: Reduction = 
             _check_reduction(contents, home, blocks, reduction)
             _check_terms(contents, home, blocks, counts)
     array = reduce(_UFUNCS[reduction], (block.array for block in blocks))
-    return Block(np.array(array), frozenset(counts))
+    return arithmetic.scaled(Block(np.array(array), counts), scale)
 
 
 def _check_reduction(
@@ -58,14 +63,21 @@ def _check_reduction(
         )
 
 
-def _check_terms(
-    contents: Contents, home: Place, blocks: Sequence[Block], counts: Counter[Term]
-) -> None:
+def _check_terms(contents: Contents, home: Place, blocks: Sequence[Block], counts: Terms) -> None:
     phase = contents.maker(home)
     if phase is None or phase.reduction == "sum":
-        twice = sorted(contents.text([term]) for term, n in counts.items() if n > 1 and term.home)
-        if twice:
-            raise WrongDataError(f"expected every term once in a sum, got {twice[0]} a second time")
+        # Without scales below 1 a coefficient that is too large can never become right.
+        most = {} if contents.rescales else {
+            contents.text([term]): (contents.most(term), times)
+            for term, times in counts.items()
+            if term.home and times > contents.most(term)
+        }  # fmt: skip
+        for text, (allowed, times) in sorted(most.items()):
+            if allowed == 1 and times == int(times):
+                raise WrongDataError(f"expected every term once in a sum, got {text} a second time")
+            raise WrongDataError(
+                f"expected {text} {often(allowed)} in a sum, got it {often(times)}"
+            )
         return
     if not all(block.terms for block in blocks):
         raise WrongDataError(

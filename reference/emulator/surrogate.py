@@ -14,9 +14,10 @@ from math import gcd
 
 import numpy as np
 
+from primepar.errors import ProgramError
 from primepar.reference.emulator.provenance import Array
 from primepar.schedule.meaning import Phase
-from primepar.schedule.signature import Template
+from primepar.schedule.signature import Scale, Template
 
 PRIME = 1_048_573
 """Largest below 2**20: in int64 a sum of 2**23 products of two numbers below it is exact."""
@@ -53,6 +54,20 @@ def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None 
     for dim, length in enumerate(shape or ()):
         made = np.repeat(made, length // made.shape[dim], axis=dim)
     return made
+
+
+def modular(scale: Scale) -> int:
+    """Return a coefficient modulo `PRIME`, which has an inverse for every denominator below it.
+
+    Example: 1/2 is 524287, as 2 * 524287 = 1 modulo `PRIME`. Raises `ProgramError` for a
+    denominator that is a multiple of `PRIME`.
+    """
+    if scale.denominator % PRIME == 0:
+        raise ProgramError(
+            f"expected a scale whose denominator is no multiple of {PRIME} for stand-ins, got "
+            f"{scale}: check a program of another size"
+        )
+    return scale.numerator * pow(scale.denominator, -1, PRIME) % PRIME
 
 
 def axes(template: Template) -> list[Axis]:

@@ -10,15 +10,18 @@ from primepar.errors import IncompleteError, MissingBlockError, WrongDataError
 from primepar.reference.emulator.provenance import Array
 from primepar.reference.emulator.scatter_gather import Memory
 from primepar.schedule.meaning import Box, Meaning
+from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 
 def spread_tensors(meaning: Meaning, tensors: Mapping[str, Array]) -> list[Memory]:
-    """Return the initial blocks of every rank, cut from full tensors by the program's cuts.
+    """Return the initial blocks of every rank, on device and host, cut from full tensors.
 
     A tensor that is smaller than in the program is padded with zeros. Raises `MissingBlockError`
     for a block of a tensor that is not given.
     """
-    initial, blocks = meaning.program.initial or (), Memory()
+    program, blocks = meaning.program, Memory()
+    given = zip(initial_blocks(program), host_blocks(program), strict=True)
+    initial = [(*names, *hosts) for names, hosts in given]
     for name in dict.fromkeys(name for names in initial for name in names):
         place = meaning.place(name)
         if place is None or place.tensor not in tensors:

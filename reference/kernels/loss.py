@@ -30,10 +30,9 @@ def sums(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, targets_
 
 
 def forward(site: Site, inputs: StepInputs, sums_2M: Array) -> Array:
-    """Return these rows' term in the mean over all rows of the step: (1)."""
+    """Return the sum of these rows' losses: (1). The program divides it by the step's rows."""
     sum_M, target_M = sums_2M
-    losses = np.sum(np.log(sum_M) - target_M, keepdims=True)
-    return np.asarray(losses / _rows(site))
+    return np.asarray(np.sum(np.log(sum_M) - target_M, keepdims=True))
 
 
 def shares(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, sums_2M: Array) -> Array:
@@ -43,14 +42,10 @@ def shares(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, sums_2
 
 
 def backward(site: Site, inputs: StepInputs, shares_MV: Array, targets_M: Tokens) -> Array:
-    """Return the gradient of the logits."""
+    """Return the gradient of the rows' losses; the program divides it by the step's rows."""
     dx_MV = shares_MV.copy()
     dx_MV[inside(targets_M, site.reads[0], 1)] -= 1
-    return dx_MV / _rows(site)
-
-
-def _rows(site: Site) -> int:
-    return site.step.batch * site.step.positions
+    return dx_MV
 
 
 def _without_padding(site: Site, x_MV: Array) -> Array:

@@ -17,7 +17,7 @@ from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.extents import LINEAR, Extents, Shape, linear_sizes
 from primepar.reference.emulator.provenance import Array
 from primepar.reference.emulator.scatter_gather import grid_of
-from primepar.reference.emulator.surrogate import LENGTH, PRIME, stand_in
+from primepar.reference.emulator.surrogate import LENGTH, PRIME, modular, stand_in
 from primepar.reference.oracle.one_device import OneDevice, output_places
 from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import tensor_dims
@@ -113,7 +113,9 @@ class _Phases:
         for slices, piece in pieces:
             window = self.extents.window(writes, size, slices)
             made[window] = _UFUNCS[phase.reduction](made[window], piece)
-        return made % PRIME if phase.reduction == "sum" else made
+        if phase.reduction != "sum":
+            return made
+        return made % PRIME * modular(phase.scale) % PRIME
 
     def _made_size(self, writes: Template, looped: Sequence[str], pieces: Sequence[Array]) -> Shape:
         """Return the size of a tensor whose blocks have the size of their results."""

@@ -29,7 +29,7 @@ _WAIT = re.compile(
     r"^  rank (\d+) waits in instruction (\d+) .* for rank (\d+) to reach instruction (\d+) ", re.M
 )
 _PLACE = re.compile(r"\brank (\d+), instruction (\d+)\b")
-_FINAL = re.compile(r"^rank (\d+), (?:final (\S+):|(\S+) at the end:)")
+_FINAL = re.compile(r"^rank (\d+), (?:(?:host_)?final (\S+):|(\S+) at the end:)")
 _RANK = re.compile(r"\b(?:on )?rank (\d+)\b")
 _BLOCKS = (
     r"expected the data of (?P<want>\S+) in (?P<block>\S+) for ",
@@ -38,7 +38,7 @@ _BLOCKS = (
     r"expected (?P<block>\S+) to be left alone ",
     r"^(?P<block>\S+): expected it in final ",
     r"^(?P<block>\S+): expected the block on some rank",
-    r"^rank \d+, final (?P<block>\S+):",
+    r"^rank \d+, (?:host_)?final (?P<block>\S+):",
 )
 _SUB_OPERATOR = re.compile(r"(\w+) (?:sub-operator|product) \(([^()]*)\)")
 _FLIGHT = re.compile(r"while instruction (\d+) ")

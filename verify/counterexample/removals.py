@@ -12,6 +12,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from primepar.schedule.program import (
+    BLOCK_LISTS,
     AllGather,
     AllToAll,
     Collective,
@@ -31,7 +32,7 @@ from primepar.verify.program.matching import Matching, MessageEnd, Operation
 Item = tuple[int, int, int]
 """(rank, instruction index, place in the body of a group or 0)."""
 Entry = tuple[str, int, str]
-"""(`initial` or `final`, rank, block)."""
+"""(a field of `BLOCK_LISTS`, rank, block)."""
 
 
 def units(program: Program) -> list[frozenset[Item]]:
@@ -116,7 +117,7 @@ def without_ranks(program: Program, removed: Collection[int]) -> Program:
     fields: dict[str, Any] = {
         name: None if getattr(program, name) is None
         else tuple(getattr(program, name)[rank] for rank in kept)
-        for name in ("initial", "final", "traffic")
+        for name in (*BLOCK_LISTS, "traffic")
     }  # fmt: skip
     lists = tuple(tuple(_renumbered(node, new) for node in program.programs[rank]) for rank in kept)
     return replace(program, ranks=len(kept), programs=lists, **fields)
@@ -165,23 +166,23 @@ def _picked(blocks: tuple[str, ...], places: Iterable[int]) -> tuple[str, ...]:
 
 
 def entries(program: Program) -> list[Entry]:
-    """All entries of `initial` and `final`."""
+    """All entries of `BLOCK_LISTS`."""
     return [
         (name, rank, block)
-        for name in ("initial", "final")
+        for name in BLOCK_LISTS
         for rank, blocks in enumerate(getattr(program, name) or ())
         for block in blocks
     ]
 
 
 def without_entries(program: Program, removed: Collection[Entry]) -> Program:
-    """Remove entries of `initial` and `final`."""
+    """Remove entries of `BLOCK_LISTS`."""
     fields: dict[str, Any] = {
         name: tuple(
             tuple(block for block in blocks if (name, rank, block) not in removed)
             for rank, blocks in enumerate(getattr(program, name))
         )
-        for name in ("initial", "final")
+        for name in BLOCK_LISTS
         if getattr(program, name) is not None
     }
     return replace(program, **fields)
@@ -198,7 +199,8 @@ def without_fields(program: Program) -> Iterator[Program]:
 
 
 def _changes(program: Program) -> Iterator[tuple[Program, dict[str, Any]]]:
-    for name in ("shape", "traffic", "memory", "tensors", "phases", "grid", "final", "initial"):
+    fields = ("shape", "traffic", "memory", "tensors", "phases", "grid", *reversed(BLOCK_LISTS))
+    for name in fields:
         if getattr(program, name) is not None:
             yield program, {name: None}
     for field in ("phases", "tensors", "grid"):

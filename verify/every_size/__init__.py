@@ -7,11 +7,21 @@ method that has none is proved for the sizes that are asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
+from primepar.verify.every_size import stream_k
+from primepar.verify.every_size.flux import prove_gather, prove_scatter
+from primepar.verify.every_size.pipelines import prove_pipeline
 from primepar.verify.report import PropertyResult
 
 EveryProof = Callable[[float], Iterable[PropertyResult]]
 """From the time limit in seconds to the results."""
-EVERY_SIZE: Mapping[str, EveryProof] = {}
+EVERY_SIZE: Mapping[str, EveryProof] = {
+    "gpipe": partial(prove_pipeline, "gpipe"),
+    "1f1b": partial(prove_pipeline, "1f1b"),
+    "flux-gather": prove_gather,
+    "flux-scatter": prove_scatter,
+    "stream-k": stream_k.prove,
+}
 
 __all__ = ["EVERY_SIZE", "EveryProof"]

@@ -15,6 +15,7 @@ from primepar.verify.explorer.contents import (
     is_zero,
     piece,
     same,
+    scaled,
     sizes,
     whole,
 )
@@ -50,12 +51,20 @@ class RankMemories:
 
     def _load_initial(self, rank: int, block: str) -> None:
         """Write a block's own data, as it was before the program."""
+        self._note_before(block)
+        self._write(rank, block, self.names.datum(block))
+
+    def _load_host(self, rank: int, block: str) -> None:
+        """The same in host memory."""
+        self._note_before(block)
+        self.ranks[rank].host[block] = self.names.datum(block)
+
+    def _note_before(self, block: str) -> None:
         if self.names.maker(block) is not None:
             place = self.names.meaning.place(block)
             assert place is not None
             _, corners = self.names.cells(block)
             self.before |= {(place.tensor, corner) for corner in corners}
-        self._write(rank, block, self.names.datum(block))
 
     def _read(self, rank: int, block: str, kind: str, excused: bool) -> CellSums:
         state = self.ranks[rank]
@@ -114,6 +123,8 @@ class RankMemories:
             added = [self.names.product(phase, cell_of(node.sub_operator))]
             reduction = phase.reduction
         held = state.memory.get(node.accumulates)
+        if node.scale_value != 1:
+            added = [scaled(combined("sum", added), node.scale_value)]
         total = combined(reduction, added if held is None else [held, *added])
         self._write(rank, node.accumulates, total)
 

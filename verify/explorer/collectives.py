@@ -18,7 +18,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.verify.explorer.contents import CellSums, combined
+from primepar.verify.explorer.contents import CellSums, combined, scaled
 
 Call = tuple[Collective, list[CellSums]]
 """A collective with the contents of one member's inputs."""
@@ -60,26 +60,35 @@ def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> li
     member_index = node.group.index(rank)
     match node:
         case AllReduce():
-            return [combined(node.reduction, [contents[0] for contents in sent])]
+            return [_reduced(node, [contents[0] for contents in sent])]
         case Reduce(root=root):
-            reduced = combined(node.reduction, [contents[0] for contents in sent])
-            return [reduced] if root == rank else []
+            return [_reduced(node, [contents[0] for contents in sent])] if root == rank else []
         case Broadcast(root=root):
             return [] if root == rank else [given[root][0]]
         case AllGather():
             return [contents[0] for contents in sent]
         case ReduceScatter():
-            return [combined(node.reduction, [contents[member_index] for contents in sent])]
+            return [_reduced(node, [contents[member_index] for contents in sent])]
         case AllToAll():
             return [contents[member_index] for contents in sent]
         case _:
             return []
 
 
+def _reduced(node: AllReduce | Reduce | ReduceScatter, contents: list[CellSums]) -> CellSums:
+    return scaled(combined(node.reduction, contents), node.scale_value)
+
+
 def agree(nodes: Sequence[Collective]) -> bool:
     """Whether calls of several members match."""
     claims = {
-        (type(node), node.group, getattr(node, "root", None), getattr(node, "reduction", None))
+        (
+            type(node),
+            node.group,
+            getattr(node, "root", None),
+            getattr(node, "reduction", None),
+            node.scale_value,
+        )
         for node in nodes
     }
     lists = [

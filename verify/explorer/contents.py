@@ -6,14 +6,15 @@ or data from before the program, at one cell. A maximum or minimum is a term wit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from typing import Any, NamedTuple
+
+from primepar.schedule.signature import Scale
 
 Atom = tuple[Any, ...]
 """(source, tensor, first element along each dim), or ("max" or "min", a set of sums)."""
-Sum = frozenset[tuple[Atom, int]]
+Sum = frozenset[tuple[Atom, Scale]]
 Lengths = tuple[tuple[int, ...], ...]
 """For each dim the number of elements of each of its intervals."""
 EMPTY: Sum = frozenset()
@@ -30,9 +31,9 @@ ZERO = CellSums((), ())
 """Zeros, of whatever size."""
 
 
-def single(atoms: Iterable[Atom]) -> Sum:
-    """Every atom once."""
-    return frozenset((atom, 1) for atom in atoms)
+def single(atoms: Iterable[Atom], scale: Scale = 1) -> Sum:
+    """Every atom once, or `scale` times."""
+    return frozenset((atom, scale) for atom in atoms)
 
 
 def is_zero(content: CellSums) -> bool:
@@ -107,6 +108,14 @@ def same(one: CellSums, other: CellSums) -> bool:
     return both is not None and both[0].cells == both[1].cells
 
 
+def scaled(content: CellSums, scale: Scale) -> CellSums:
+    """The content times a coefficient."""
+    if scale == 1:
+        return content
+    cells = (frozenset((atom, times * scale) for atom, times in cell) for cell in content.cells)
+    return CellSums(content.lengths, tuple(cells))
+
+
 def combined(reduction: str, contents: Iterable[CellSums]) -> CellSums:
     """The reduction of contents, cell by cell; a content that equals no other if sizes differ."""
     given = list(contents)
@@ -125,9 +134,9 @@ def combined(reduction: str, contents: Iterable[CellSums]) -> CellSums:
 def reduced(reduction: str, cells: Iterable[Sum]) -> Sum:
     """The reduction of several blocks in one cell."""
     if reduction == "sum":
-        total = Counter[Atom]()
-        for cell in cells:
-            total.update(dict(cell))
+        total: dict[Atom, Scale] = {}
+        for atom, times in chain.from_iterable(cells):
+            total[atom] = total.get(atom, 0) + times
         return frozenset(total.items())
     among: set[Sum] = set()
     for cell in cells:

@@ -90,7 +90,8 @@ def _live_blocks(names: BlockNames, rank: int) -> Iterator[tuple[set[str], set[s
 def _start(names: BlockNames, rank: int) -> tuple[set[str], set[str]]:
     """The initial blocks; without `initial`, those that are used before they are written."""
     if names.program.initial is not None:
-        return set(names.program.initial[rank]), set()
+        hosts = names.program.host_initial
+        return set(names.program.initial[rank]), set(hosts[rank] if hosts else ())
     device, host, seen = set[str](), set[str](), set[str]()
     for node in names.program.programs[rank]:
         if isinstance(node, Fetch):

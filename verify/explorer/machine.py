@@ -48,6 +48,9 @@ class Machine(RankMemories):
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._load_initial(rank, block)
+        for rank, blocks in enumerate(program.host_initial or ()):
+            for block in blocks:
+                machine._load_host(rank, block)
         return machine
 
     @property

@@ -135,7 +135,7 @@ class BlockNames:
                 yield cell_of(node.sub_operator)
 
     def required(self, block: str, before: frozenset[tuple[str, Corner]]) -> CellSums:
-        """What a block must hold: its own data, or every product once plus earlier data."""
+        """What a block must hold: its own data, or every product, scaled, plus earlier data."""
         phase = self.maker(block)
         if phase is None:
             return self.datum(block)
@@ -143,10 +143,10 @@ class BlockNames:
         assert place is not None
         cells = []
         for corner in corners:
-            terms = list(self._terms.get((place.tensor, corner), ()))
+            terms = self._terms.get((place.tensor, corner), ())
+            sums = [single([term], phase.scale) for term in terms]
             if (place.tensor, corner) in before:
-                terms.append(("before", place.tensor, corner))
-            sums = [single([term]) for term in terms]
+                sums.append(single([("before", place.tensor, corner)]))
             cells.append(reduced(phase.reduction, sums) if sums else EMPTY)
         return CellSums(lengths, tuple(cells))
 

@@ -6,11 +6,16 @@ from collections import Counter
 from itertools import chain
 
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
-from primepar.verify.explorer.contents import same
+from primepar.verify.explorer.contents import CellSums, same
 from primepar.verify.explorer.machine import Machine
 from primepar.verify.explorer.names import BlockNames, cell_of, cells_of
 
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
+
+
+def _ends(program: Program) -> set[str]:
+    """All blocks that are listed at the end, on devices and hosts."""
+    return set(chain(*(program.final or ()), *(program.host_final or ())))
 
 
 STATIC = frozenset({"coverage", "memory", "traffic"})
@@ -19,7 +24,7 @@ STATIC = frozenset({"coverage", "memory", "traffic"})
 
 def asked(names: BlockNames) -> frozenset[str]:
     """Properties that a program asks, by the rules of `verify_program`."""
-    program, finals = names.program, set(chain(*(names.program.final or ())))
+    program, finals = names.program, _ends(names.program)
     summed = {block for block in finals if names.maker(block) is not None}
     nodes = list(chain.from_iterable(program.programs))
     phases = {node.phase for node in nodes if isinstance(node, Compute) and node.phase}
@@ -66,12 +71,14 @@ def wrong_end(machine: Machine) -> set[str]:
     for rank, blocks in enumerate(finals):
         for block in blocks:
             failed |= _wrong_final(machine, rank, block)
+    for state, blocks in zip(machine.ranks, machine.program.host_final or (), strict=False):
+        failed |= {_wrong_on_host(machine, state.host.get(block), block) for block in blocks} - {""}
     return failed | _lost_outputs(machine.names)
 
 
 def _lost_outputs(names: BlockNames) -> set[str]:
     """Completion, if some output of the grid is neither in `final` nor read."""
-    taken = set(chain(*(names.program.final or ())))
+    taken = _ends(names.program)
     for node in chain.from_iterable(names.program.programs):
         if isinstance(node, Compute | Join):
             taken |= set(node.reads if isinstance(node, Compute) else node.blocks)
@@ -113,3 +120,12 @@ def _wrong_final(machine: Machine, rank: int, block: str) -> set[str]:
         elsewhere = any(block in rank_state.memory for rank_state in machine.ranks)
         return {"alignment"} if block.startswith("dW") and elsewhere else {"completion"}
     return set() if same(got, machine.required(block)) else {"completion"}
+
+
+def _wrong_on_host(machine: Machine, got: CellSums | None, block: str) -> str:
+    """The property that a block of `host_final` breaks; empty if it is right."""
+    made = machine.names.maker(block) is not None
+    has_meaning = machine.names.meaning.place(block) is not None
+    if got is not None and (not has_meaning or same(got, machine.required(block))):
+        return ""
+    return "completion" if made else "alignment"

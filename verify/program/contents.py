@@ -1,20 +1,20 @@
 """The exact content of a block: a formal sum of named summands, each with its count.
 
 A summand is a product of one sub-operator, or data from before the program; it has a place in a
-tensor. Two blocks hold the same data if they have the same summands with the same counts. This
+tensor. Its count is a rational number: a sum over 4 ranks with scale 1/4 has every summand 1/4
+times. Two blocks hold the same data if they have the same summands with the same counts. This
 equality holds for all shapes and numbers, and needs no solver. The summands of one place are stored
 together, so that all blocks of a tensor can share the terms that they require.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from primepar.schedule.meaning import Box, Key, Place
-from primepar.schedule.signature import Reduction
+from primepar.schedule.signature import Reduction, Scale
 from primepar.verify.deadline import in_time
 
 OWN = ("own", ())
@@ -39,7 +39,7 @@ class Extremum(NamedTuple):
     of: frozenset[Sum]
 
 
-Terms = frozenset[tuple[Source | None, int]]
+Terms = frozenset[tuple[Source | None, Scale]]
 """(source, count) of the summands in one place; of an extremum the source is None."""
 Sum = frozenset[tuple[Any, Terms]]
 """(place or extremum, terms)."""
@@ -47,15 +47,18 @@ ONCE: Terms = frozenset(((None, 1),))
 
 
 class Content:
-    """The content of one block. Sums are flattened when they are first read, and cached.
+    """The content of one block, `scale` times a reduction of others; of max and min it is 1.
 
-    Reductions only record their operands, so that a long chain of sums costs one flattening.
+    Sums are flattened when they are first read, and cached. Reductions only record their operands,
+    so that a long chain of sums costs one flattening.
     """
 
-    __slots__ = ("_flat", "_of", "_reduction")
+    __slots__ = ("_flat", "_of", "_reduction", "_scale")
 
-    def __init__(self, reduction: Reduction, of: tuple[Content | Summand, ...]) -> None:
-        self._reduction, self._of = reduction, of
+    def __init__(
+        self, reduction: Reduction, of: tuple[Content | Summand, ...], scale: Scale = 1
+    ) -> None:
+        self._reduction, self._of, self._scale = reduction, of, scale
         self._flat: Sum | None = None
 
     @classmethod
@@ -86,16 +89,17 @@ class Content:
     def _sum(self) -> Sum:
         """Add up each operand once, times its number of uses: operands may share others."""
         uses, inner = self._uses()
-        total: dict[Any, dict[Source | None, int]] = {}
-        times_used = dict.fromkeys(uses, 0) | {id(self): 1}
+        total: dict[Any, dict[Source | None, Scale]] = {}
+        times_used: dict[int, Scale] = {**dict.fromkeys(uses, 0), id(self): 1}
         ready: list[Content] = [self]
         for above in ready:
+            times = times_used[id(above)] * above._scale
             for content in above._of:
                 if isinstance(content, Summand):
-                    _add(total, content.place, ((content.source, 1),), times_used[id(above)])
+                    _add(total, content.place, ((content.source, 1),), times)
                     continue
                 key = id(content)
-                times_used[key] += times_used[id(above)]
+                times_used[key] += times
                 uses[key] -= 1
                 if not uses[key] and key in inner:
                     ready.append(content)
@@ -142,10 +146,10 @@ ZERO = Content.flat(frozenset())
 
 
 def _add(
-    total: dict[Any, dict[Source | None, int]],
+    total: dict[Any, dict[Source | None, Scale]],
     where: Any,
-    terms: Iterable[tuple[Source | None, int]],
-    times_used: int,
+    terms: Iterable[tuple[Source | None, Scale]],
+    times_used: Scale,
 ) -> None:
     counts = total.setdefault(where, {})
     for source, times in terms:
@@ -166,10 +170,12 @@ def _extremum_of(reduction: Reduction, sums: Iterable[Sum]) -> Sum:
     return frozenset(((Extremum(reduction, frozenset(sums)), ONCE),))
 
 
-def reduced(reduction: Reduction, contents: Iterable[Content | Summand]) -> Content:
-    """The sum, maximum or minimum of some contents; summands count as contents."""
+def reduced(
+    reduction: Reduction, contents: Iterable[Content | Summand], scale: Scale = 1
+) -> Content:
+    """The sum, times `scale`, or maximum or minimum of some contents or summands."""
     if reduction == "sum":
-        return Content(reduction, tuple(contents))
+        return Content(reduction, tuple(contents), scale)
     return Content(reduction, tuple([Content.one(part) if type(part) is Summand else part
                                      for part in contents]))  # fmt: skip
 
@@ -181,17 +187,19 @@ def reduction_of(place: Place, terms: Terms, reduction: Reduction) -> Sum:
     return _extremum_of(reduction, [frozenset(((place, frozenset((term,))),)) for term in terms])
 
 
-def parts_of(content: Sum) -> Counter[Summand]:
-    """How times_used each part is in a sum, those that a choice is among counted too."""
-    counts: Counter[Summand] = Counter()
+def parts_of(content: Sum) -> dict[Summand, Scale]:
+    """How often each part is in a sum, those that a choice is among counted too."""
+    counts: dict[Summand, Scale] = {}
     for where, terms in in_time(content):
         if isinstance(where, Extremum):
             for operand in where.of:
-                counts.update(parts_of(operand))
+                for part, times in parts_of(operand).items():
+                    counts[part] = counts.get(part, 0) + times
             continue
         for source, times in terms:
             assert source is not None
-            counts[Summand(source, where)] += times
+            part = Summand(source, where)
+            counts[part] = counts.get(part, 0) + times
     return counts
 
 

@@ -83,11 +83,13 @@ class Expected:
         return reduction_of(place, terms, phase.reduction) if terms else frozenset()
 
     def _terms(self, phase: Phase, box: Box) -> Terms:
-        """The terms that a box of the output requires: all of its products."""
+        """The terms that a box of the output requires: all of its products, scaled."""
         if phase.keys is None:
-            return frozenset(((phase.name, key), 1) for key in self._computed(phase, box))
+            return frozenset(((phase.name, key), phase.scale) for key in self._computed(phase, box))
         if phase.name not in self._whole:
-            self._whole[phase.name] = frozenset(((phase.name, key), 1) for key in phase.keys)
+            self._whole[phase.name] = frozenset(
+                ((phase.name, key), phase.scale) for key in phase.keys
+            )
         return self._whole[phase.name]
 
     def _computed(self, phase: Phase, box: Box) -> set[Key]:

@@ -270,7 +270,7 @@ def _disagreement(first: Operation, call: Operation) -> str | None:
             f"expected to meet {place(first)}, got another collective: "
             "call them in one order on all of their ranks"
         )
-    for name in ("group", "root", "reduction"):
+    for name in ("group", "root", "reduction", "scale"):
         want, got = getattr(one, name, None), getattr(other, name, None)
         if want != got:
             return (

@@ -31,6 +31,7 @@ from primepar.schedule.program import (
     Send,
 )
 from primepar.schedule.program_file import instruction_line
+from primepar.schedule.program_uses import host_blocks
 from primepar.schedule.signature import Bound
 from primepar.verify.deadline import UnansweredError, in_time
 from primepar.verify.program.races import touched
@@ -184,7 +185,7 @@ class Memory:
     def _start(self, rank: int) -> tuple[list[str], list[str]]:
         """Initial blocks on device and host: as `initial` lists, or those used before written."""
         if self.program.initial is not None:
-            return list(self.program.initial[rank]), []
+            return list(self.program.initial[rank]), list(host_blocks(self.program)[rank])
         known: set[str] = set()
         device, host = [], []
         for instruction in in_time(self.program.programs[rank]):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Cut, Join, Program
 from primepar.verify.deadline import in_time
-from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Sum, Summand, parts_of
-from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected
-from primepar.verify.program.matching import place
+from primepar.verify.program.miscount import Miscount, content_text
 from primepar.verify.program.values import (
     GONE,
     ON_HOST,
@@ -21,10 +18,6 @@ from primepar.verify.program.values import (
     Broken,
     SymbolicRun,
 )
-
-OFTEN = {0: "never", 1: "once", 2: "twice"}
-MOST_COUNTED = 1_000_000_000
-"""Larger counts are not printed: a wrong loop of reductions doubles them without end."""
 
 
 def first_broken(run: SymbolicRun, name: str) -> str | None:
@@ -67,75 +60,6 @@ def _other_data(expected: Expected, broken: Broken) -> str:
     )
 
 
-def content_text(expected: Expected, content: Sum) -> str:
-    """The content of a block as text: its summands with their counts."""
-    counts = parts_of(content)
-    texts = sorted(
-        part_text(expected, part)
-        if times == 1
-        else f"{_number(times)} times {part_text(expected, part)}"
-        for part, times in counts.items()
-    )
-    return " + ".join(texts[:4]) + f" + {len(texts) - 4} more" * (len(texts) > 4) or "zeros"
-
-
-def _number(times: int) -> str:
-    return str(times) if times <= MOST_COUNTED else f"more than {MOST_COUNTED}"
-
-
-def part_text(expected: Expected, part: Summand) -> str:
-    """How messages name a summand: `forward product (M=0, N=1, K=0)`, or its block."""
-    name, key = part.source
-    block = expected.meaning.block_at(*part.place)
-    if part.source in (OWN, LOOSE):
-        return block
-    if part.source == BEFORE:
-        return f"{block} from before"
-    phase = expected.meaning.phases[name]
-    index = expected.meaning.index_of(phase, part.place.box)
-    if index is None:
-        slices = ", ".join(map(str, key))
-        return f"{name} part {slices or 0} of {block}"
-    return f"{name} product {sub_operator_text(phase.sub_operator(index, key))}"
-
-
-class Miscount:
-    """The difference between the content of a block and the finished sum that it requires."""
-
-    def __init__(self, run: SymbolicRun, block: str) -> None:
-        self.run, self.expected, self.block = run, run.expected, block
-        self.required = parts_of(self.expected.sum(block))
-
-    def of(self, got: Sum, held: str) -> str:
-        """A sentence about the first summand with a wrong count."""
-        counts = parts_of(got)
-        named = {part: part_text(self.expected, part) for part in {*counts, *self.required}}
-        for part in sorted(named, key=named.__getitem__):
-            if counts[part] != self.required[part]:
-                return self._sentence(part, named[part], counts, held)
-        phase = self.expected.meaning.maker(self.block)
-        reduction = phase.reduction if phase else "sum"
-        text = content_text(self.expected, got)
-        return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
-
-    def _sentence(self, part: Summand, name: str, counts: Counter[Summand], held: str) -> str:
-        times, required = counts[part], self.required[part]
-        how = OFTEN.get(times) or f"{_number(times)} times"
-        expected = (
-            f"expected {name} {OFTEN.get(required) or f'{_number(required)} times'}, got it {how}"
-        )
-        if times == 0:
-            for written in self.run.written:
-                if written.part == part:
-                    return f"{expected}: send it here from {place(written.operation)}"
-            return f"{expected}: compute it"
-        for written in self.run.written:
-            counted = parts_of(written.content.parts)[part] if written.block == held else 0
-            if counted not in (0, required):
-                return f"{expected}: fix {place(written.operation)}"
-        return f"{expected}: fix what is received under this name"
-
-
 def output_blocks(expected: Expected, phase: Phase) -> Iterator[str]:
     """Yield the names of the blocks that a phase of the grid writes."""
     dims = [dim for dim, _ in phase.writes.entries if dim]
@@ -168,12 +92,33 @@ def complete(program: Program, run: SymbolicRun) -> str | None:
             wrong = _unfinished(run, rank, block, f"rank {rank}, final {block}")
             if wrong is not None:
                 return wrong
-    return _lost(program, run.expected)
+    return _unfinished_on_host(program, run) or _lost(program, run.expected)
+
+
+def _unfinished_on_host(program: Program, run: SymbolicRun) -> str | None:
+    for rank, block in _host_ends(program):
+        if run.expected.meaning.maker(block) is None:
+            continue
+        where, content = f"rank {rank}, host_final {block}", run.host[rank].get(block)
+        if content is None:
+            return (
+                f"{where}: expected the finished sum in host memory, got no such block there: "
+                "evict it after its last use"
+            )
+        if not content.holds(run.expected.sum(block)):
+            return f"{where}: {Miscount(run, block).of(content.parts, block)}"
+    return None
+
+
+def _host_ends(program: Program) -> Iterator[tuple[int, str]]:
+    for rank, blocks in enumerate(program.host_final or ()):
+        yield from ((rank, block) for block in in_time(blocks))
 
 
 def _lost(program: Program, expected: Expected) -> str | None:
     """The first output block of the grid that is neither in `final` nor read."""
     kept = [block for blocks in program.final or () for block in blocks]
+    kept += [block for _, block in _host_ends(program)]
     for node in (node for nodes in program.programs for node in nodes):
         match node:
             case Compute(reads=blocks) | Join(blocks=blocks):
@@ -230,7 +175,26 @@ def misaligned(program: Program, run: SymbolicRun) -> str | None:
             wrong = _elsewhere(run, rank, block)
             if wrong is not None:
                 return f"rank {rank}, final {block}: {wrong}"
+    for rank, block in _host_ends(program):
+        wrong = _other_on_host(run, rank, block)
+        if wrong is not None:
+            return f"rank {rank}, host_final {block}: {wrong}"
     return None
+
+
+def _other_on_host(run: SymbolicRun, rank: int, block: str) -> str | None:
+    if run.expected.meaning.maker(block) is not None:
+        return None
+    content = run.host[rank].get(block)
+    if content is None:
+        return (
+            "expected it in host memory at the end, got it not there: evict it after its last use"
+        )
+    has_meaning = run.expected.meaning.place(block) is not None
+    if not has_meaning or content.parts == run.expected.sum(block):
+        return None
+    text = content_text(run.expected, content.parts)
+    return f"expected its own data at the end, got {text}: evict {block} itself"
 
 
 def _elsewhere(run: SymbolicRun, rank: int, block: str) -> str | None:

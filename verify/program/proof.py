@@ -84,7 +84,8 @@ def asked(meaning: Meaning) -> Iterator[str]:
     """Yield the names of the properties that a program asks (see `verify_program`)."""
     program = meaning.program
     nodes = [node for instructions in program.programs for node in instructions]
-    final = {block for blocks in program.final or () for block in blocks}
+    ends = (*(program.final or ()), *(program.host_final or ()))
+    final = {block for blocks in ends for block in blocks}
     sums = {block for block in final if meaning.maker(block) is not None}
     if program.grid:
         yield "coverage"

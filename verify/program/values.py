@@ -4,6 +4,7 @@ Every product is a summand of its own, and so is every input block. A block hold
 a reduction by max or min makes an extremum of sums. Every read is a claim: the block holds what its
 name requires. For example, after `O += I[0]*W[0]` on ranks 0 and 1 and an all-reduce of O, each
 rank holds the sum of two products. If one rank computed both, the sum counts one of them twice.
+With scale 1/2 on the all-reduce, each rank holds one half of each product.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class SymbolicRun:
         self._order: Sequence[Stretch] = ()
         self._noted: list[Written] | None = None
         self.device: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
-        self._host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
+        self.host: list[dict[str, Content]] = [{} for _ in range(program.ranks)]
         self._freed: list[set[str]] = [set() for _ in range(program.ranks)]
         """Blocks that were freed or evicted on each rank."""
         self._sent: dict[MessageEnd, Content] = {}
@@ -103,6 +104,8 @@ class SymbolicRun:
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 self._load_initial(rank, block)
+        for rank, blocks in enumerate(program.host_initial or ()):
+            self.host[rank].update({block: self.expected.initial(block) for block in blocks})
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after everything that it waits for."""
@@ -137,7 +140,7 @@ class SymbolicRun:
             case Free(block=block):
                 self._take(operation, block)
             case Evict(block=block):
-                self._host[rank][block] = self._take(operation, block)
+                self.host[rank][block] = self._take(operation, block)
             case Fetch(block=block):
                 self._write(rank, block, self._fetched(operation, block))
             case Cut() | Join():
@@ -211,7 +214,7 @@ class SymbolicRun:
         return memory[block]
 
     def _fetched(self, operation: Operation, block: str) -> Content:
-        host = self._host[operation.rank]
+        host = self.host[operation.rank]
         if block in host:
             return host.pop(block)
         rank = operation.rank
@@ -232,6 +235,8 @@ class SymbolicRun:
             self._operands(operation, phase, node.sub_operator, node.reads)
             part = self._part(phase, node.sub_operator)
             added = (part,)
+        if node.scale != "1":
+            added = (reduced("sum", added, node.scale_value),)
         before = self.device[rank].get(node.accumulates)
         if before is not None:
             added = (before, *added)
@@ -333,7 +338,7 @@ def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Conte
     """Yield the reduced contents, computed once for all members."""
     if isinstance(node, AllReduce | Reduce | ReduceScatter):
         for contents in zip(*(given[member] for member in node.group), strict=True):
-            yield reduced(node.reduction, contents)
+            yield reduced(node.reduction, contents, node.scale_value)
 
 
 def _results(

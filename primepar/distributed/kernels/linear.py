@@ -14,7 +14,7 @@ from primepar.distributed.kernels.common import working_dtype
 from primepar.operators import Site, StepInputs
 from primepar.schedule.signature import Template
 
-Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], None]
 Operands = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -34,18 +34,20 @@ def multiply(
 
 
 def product(site: Site) -> Product:
-    """Return the product as `f(first, second, into, begun)`.
+    """Return the product as `f(first, second, into, begun, scale)`.
 
-    It computes `into = product`, or `into += product` if `begun`. The rows of `into` must be
-    viewable as one dim.
+    It computes `into = scale * product`, or `into += scale * product` if `begun`. The rows of
+    `into` must be viewable as one dim.
     """
     operands = _operands(site.phase.reads, site.phase.writes)
 
-    def write(first: torch.Tensor, second: torch.Tensor, into: torch.Tensor, begun: bool) -> None:
+    def write(
+        first: torch.Tensor, second: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
+    ) -> None:
         left, right = operands(first, second)
         into = into.view(-1, into.shape[-1]) if into.dim() > 2 else into
-        if begun:
-            into.addmm_(left, right)
+        if begun or scale != 1.0:
+            into.addmm_(left, right, beta=float(begun), alpha=scale)
         else:
             torch.mm(left, right, out=into)
 

@@ -50,9 +50,8 @@ def sums(
 
 
 def forward(site: Site, inputs: StepInputs, sums_2R: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the rows' losses, divided by the rows of the whole step: `[1]`."""
-    step = site.step
-    return (sums_2R[0].log() - sums_2R[1]).sum(0, keepdim=True) / (step.batch * step.positions)
+    """Return the sum of the rows' losses, `[1]`; the program divides it by the step's rows."""
+    return (sums_2R[0].log() - sums_2R[1]).sum(0, keepdim=True)
 
 
 def shares(
@@ -75,15 +74,14 @@ def shares(
 def backward(
     site: Site, inputs: StepInputs, shares_RC: torch.Tensor, target_R: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient of the logits in the dtype of the shares: these minus 1 at the target.
+    """Return the gradient of the rows' losses: the shares, minus 1 at the target.
 
-    It is divided by the rows of the whole step.
+    It has the dtype of the shares. The program divides it by the rows of the whole step.
     """
     columns = site.writes[1]
     column_R1, mine_R1 = _targets(target_R, columns, columns[1] - columns[0])
-    rows = site.step.batch * site.step.positions
-    at_target_R1 = mine_R1.to(shares_RC.dtype).div_(-rows)
-    return (shares_RC / rows).scatter_add_(1, column_R1, at_target_R1)
+    at_target_R1 = mine_R1.to(shares_RC.dtype).neg_()
+    return shares_RC.scatter_add(1, column_R1, at_target_R1)
 
 
 def _known(site: Site, columns: Line) -> int:

@@ -12,17 +12,25 @@ Shape = tuple[int, ...]
 class BufferPool:
     """Idle buffers of one device and dtype, by shape.
 
-    An acquired buffer belongs to the caller until `release`.
+    An acquired buffer belongs to the caller until `release`. Under a limit of memory the pool
+    `keeps` nothing: a released buffer is freed, so that any shape can have its memory.
     """
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, *, pinned: bool = False) -> None:
-        self.device, self.dtype, self.pinned = device, dtype, pinned
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        pinned: bool = False,
+        keeps: bool = True,
+    ) -> None:
+        self.device, self.dtype, self.pinned, self.keeps = device, dtype, pinned, keeps
         self.created = 0
         self._idle: dict[Shape, list[torch.Tensor]] = {}
 
     def shelf(self, shape: Shape) -> list[torch.Tensor]:
         """Return the list of idle buffers of a shape; it is the same object at every call."""
-        return self._idle.setdefault(shape, [])
+        return self._idle.setdefault(shape, [] if self.keeps else _Discarding())
 
     def maker(self, shape: Shape) -> Callable[[], torch.Tensor]:
         """Return a function that acquires a buffer of a shape."""
@@ -52,3 +60,10 @@ class BufferPool:
     def idle(self) -> int:
         """Number of idle buffers."""
         return sum(map(len, self._idle.values()))
+
+
+class _Discarding(list[torch.Tensor]):
+    """A list of idle buffers that stays empty."""
+
+    def append(self, buffer: torch.Tensor) -> None:
+        """Drop the buffer."""

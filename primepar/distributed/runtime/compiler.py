@@ -27,6 +27,7 @@ from primepar.distributed.runtime.messages import (
     post,
     staged,
 )
+from primepar.distributed.runtime.scales import Factor, factor_of, is_scaled, scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
@@ -50,7 +51,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, initial_blocks, uses
+from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
 
 
 class Compiler:
@@ -64,7 +65,7 @@ class Compiler:
         settings: StepSettings | None,
         watch: Watch | None = None,
     ) -> None:
-        self.mesh, self.shapes = mesh, shapes
+        self.mesh, self.shapes, self._watch = mesh, shapes, watch
         self.instructions = program.programs[mesh.rank]
         given = initial_blocks(program)[mesh.rank]
         joins = later_joins(self.instructions, mesh.rank, given, shapes)
@@ -73,7 +74,8 @@ class Compiler:
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
         self._sent: dict[tuple[bool, int], Fraction] = {}
-        self._evicted: set[str] = set()
+        self._evicted = set(host_blocks(program)[mesh.rank])
+        """Blocks in host memory."""
 
     def steps(self) -> Iterator[CompiledStep]:
         """Yield the closures; adjacent posts are one step if the backend batches them (NCCL)."""
@@ -197,6 +199,8 @@ class Compiler:
             self._count(node, named[0], sent)
         actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
+        if is_scaled(node, self.mesh.rank):
+            start = scaled(start, writes[0], self._factor(node))
         if run is None:
             start = self._staged(start, reads, writes)
         if node.request is None:
@@ -218,15 +222,18 @@ class Compiler:
         ]
         return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
 
+    def _factor(self, node: Collective) -> Factor:
+        factor = factor_of(node)
+        return factor if self._watch is None else self._watch.factor(factor)
+
     # Host memory
 
     def _evict(self, name: str) -> list[Action]:
-        host, drop, shape = self.mesh.host, self.places.drop(name), self.shapes.shape(name)
+        host, drop = self.mesh.host, self.places.drop(name)
         self._evicted.add(name)
 
         def run(frame: Frame) -> None:
-            kept = host.acquire(shape)
-            frame.host[name] = kept.copy_(frame.blocks[name], non_blocking=True)
+            frame.host[name] = host.evict(frame.blocks[name])
             drop(frame)
 
         return [run]
@@ -239,9 +246,7 @@ class Compiler:
         self._evicted.remove(name)
 
         def run(frame: Frame) -> None:
-            kept = frame.host.pop(name)
-            frame.blocks[name].copy_(kept, non_blocking=True)
-            self.mesh.host.release(kept)
+            self.mesh.host.fetch(frame.host.pop(name), frame.blocks[name])
 
         return [*self.places.room(name), run]
 

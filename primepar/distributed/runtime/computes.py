@@ -14,6 +14,7 @@ from primepar.distributed.kernels.linear import product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
+from primepar.distributed.runtime.scales import Factor, factor_of
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import Site, StepInputs, StepSettings, site_of
@@ -87,6 +88,11 @@ class Computes:
             )
         return self._kernel(node, phase, site, place)
 
+    def _factor(self, node: Compute) -> Factor:
+        """Return the function that an instruction with a scale calls once for its number."""
+        factor = factor_of(node)
+        return factor if self._watch is None else self._watch.factor(factor)
+
     def _product(self, node: Compute, site: Site) -> Action:
         multiply, name, begun = product(site), node.accumulates, self._begun(node)
         if self._watch is not None:
@@ -96,9 +102,14 @@ class Computes:
 
         def run(frame: Frame) -> None:
             blocks = frame.blocks
-            multiply(blocks[first], blocks[second], blocks[name], begun)
+            multiply(blocks[first], blocks[second], blocks[name], begun, 1.0)
 
-        return together([*actions, run])
+        def run_scaled(frame: Frame) -> None:
+            blocks = frame.blocks
+            multiply(blocks[first], blocks[second], blocks[name], begun, factor())
+
+        factor = self._factor(node)
+        return together([*actions, run if node.scale == "1" else run_scaled])
 
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
@@ -112,8 +123,9 @@ class Computes:
         else:
             before, combine = self.places.adopt(name), None
         dtype = self.places.pool(name).dtype
+        factor = None if node.scale == "1" else self._factor(node)
         run, first = (
-            together([*before, _calling(function, site, node, dtype, combine)])
+            together([*before, _calling(function, site, node, dtype, combine, factor)])
             for function in (kernel, self._checked(kernel, node, place))
         )
         return run, first
@@ -160,24 +172,43 @@ class Computes:
             for read in rest:
                 combine(into, frame.blocks[read])
 
+        def multiply(frame: Frame) -> None:
+            frame.blocks[name].mul_(factor())
+
+        def add_scaled(frame: Frame) -> None:
+            into, scale = frame.blocks[name], factor()
+            for read in rest:
+                into.add_(frame.blocks[read], alpha=scale)
+
+        factor = self._factor(node)
         rest = [first, *others] if begun else others
+        if node.scale != "1":
+            return together([*actions, *([add_scaled] if begun else [begin, add, multiply])])
         actions += [] if begun else [begin]
         return together([*actions, add] if rest else actions)
 
 
 def _calling(
-    kernel: Kernel, site: Site, node: Compute, dtype: torch.dtype, combine: Combine | None
+    kernel: Kernel,
+    site: Site,
+    node: Compute,
+    dtype: torch.dtype,
+    combine: Combine | None,
+    factor: Factor | None,
 ) -> Action:
+    """Return the closure of a kernel; its result, a new block, is scaled in place."""
     name, reads = node.accumulates, node.reads
 
+    def computed(frame: Frame) -> torch.Tensor:
+        scale = 1.0 if factor is None else factor()
+        result = kernel(site, frame.inputs, *[frame.blocks[read] for read in reads])
+        return result if factor is None else result.mul_(scale)
+
     def adopt(frame: Frame) -> None:
-        blocks = frame.blocks
-        result = kernel(site, frame.inputs, *[blocks[read] for read in reads])
-        blocks[name] = result.to(dtype).contiguous()
+        frame.blocks[name] = computed(frame).to(dtype).contiguous()
 
     def add(frame: Frame) -> None:
-        blocks = frame.blocks
-        result = kernel(site, frame.inputs, *[blocks[read] for read in reads])
+        blocks, result = frame.blocks, computed(frame)
         if combine is not None:
             combine(blocks[name], result)
 

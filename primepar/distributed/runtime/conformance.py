@@ -1,9 +1,9 @@
 """Compares what a rank does with the list of instructions that was proved.
 
 A run is observed at three interfaces: the process groups (every message and collective, with its
-peers and elements, and every wait), the kernels (phase and boxes), and the dict of blocks (read,
-made, freed). The closures run one after another; the k-th one must do what the k-th instruction
-defines.
+peers and elements, and every wait), the kernels (phase and boxes) and scales, and the dict of
+blocks (read, made, freed). The closures run one after another; the k-th one must do what the k-th
+instruction defines.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
 from primepar.distributed.runtime.messages import CompiledStep, Frame
+from primepar.distributed.runtime.scales import Factor, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ConformanceError
 from primepar.operators import Site, StepInputs
@@ -146,6 +147,16 @@ class Watch:
 
         return noted
 
+    def factor(self, factor: Factor) -> Factor:
+        """Return a scale's function with every call noted."""
+
+        def noted() -> float:
+            scale = factor()
+            self.seen.calls.append(ObservedCall("scale", (scale,)))
+            return scale
+
+        return noted
+
     def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
         """Run all steps; the `first` run also checks the results of kernels.
 
@@ -202,25 +213,34 @@ class Watch:
                     self.shapes.box(template.block(slices))
                     for template in (*phase.reads, phase.writes)
                 ]
-                return [_kernel_call(phase.name, tuple(boxes[:-1]), boxes[-1])]
+                return [*self._scale(node), _kernel_call(phase.name, tuple(boxes[:-1]), boxes[-1])]
+            case Compute():
+                return self._scale(node)
             case Wait(request=request):
-                return [_waited(call) for call in self._posted.pop(request, [])]
+                return self._posted.pop(request, [])
             case Send() | Recv():
                 return [self._message(node), _waited(self._message(node))]
             case Group(body=body):
                 posts = [self._message(message) for message in body]
                 return [*posts, *map(_waited, posts)]
             case ISend() | IRecv():
-                self._posted[node.request] = [self._message(node)]
+                self._posted[node.request] = [_waited(self._message(node))]
                 return [self._message(node)]
-            case _ if isinstance(node, Collective) and len(node.group) > 1:
-                call = self._collective(node)
+            case _ if isinstance(node, Collective):
+                calls = [self._collective(node)] if len(node.group) > 1 else []
+                later = [*map(_waited, calls), *self._scale(node)]
                 if node.request is None:
-                    return [call, _waited(call)]
-                self._posted[node.request] = [call]
-                return [call]
+                    return [*calls, *later]
+                self._posted[node.request] = later
+                return calls
             case _:
                 return []
+
+    def _scale(self, node: Compute | Collective) -> list[ObservedCall]:
+        """Return the multiplication by an instruction's scale, if this rank does one."""
+        if not is_scaled(node, self.rank):
+            return []
+        return [ObservedCall("scale", (float(node.scale_value),))]
 
     def _message(self, node: Message) -> ObservedCall:
         way = "send" if isinstance(node, Send | ISend) else "recv"

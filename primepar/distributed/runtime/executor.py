@@ -6,14 +6,15 @@ import torch
 
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.host_memory import LimitedBlocks
 from primepar.distributed.runtime.mesh import Mesh, Ranks
-from primepar.distributed.runtime.messages import Frame
+from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
-from primepar.schedule.program_uses import initial_blocks, peak
+from primepar.schedule.program_uses import host_blocks, initial_blocks, peak
 
 NOTHING = StepInputs()
 """The inputs of programs that need none: one linear operator, or a redistribution."""
@@ -66,29 +67,34 @@ class Executor:
         compiler = Compiler(mesh, program, self.shapes, settings, self.watch)
         self._steps = list(compiler.steps())
         self._runs = [step.run for step in self._steps]
-        self._names, self._checked = frozenset(self.initial), False
+        self.host_initial = host_blocks(program)[mesh.rank]
+        self._checked = False
+        self.measured = 0
+        """Largest number of elements on the device in the last run, where there is a limit."""
         self.sent = compiler.sent(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
 
     def __call__(
-        self, blocks: dict[str, torch.Tensor], inputs: StepInputs = NOTHING
-    ) -> dict[str, torch.Tensor]:
+        self,
+        blocks: Blocks,
+        inputs: StepInputs = NOTHING,
+        host: Blocks | None = None,
+    ) -> Blocks:
         """Run on the `initial` blocks, by name and contiguous; returns the same dict.
 
-        Freed blocks are removed from it, new ones are added. Given blocks are never written.
+        Freed blocks are removed from it, new ones are added. Given blocks are never written. `host`
+        has the blocks of `host_initial`. Blocks move between both dicts as the program fetches and
+        evicts them, and the memory of a fetched block is used again.
         Raises `ProgramError` for a missing block. The first run also raises it for a block of
-        another shape, or a kernel whose result does not fit its phase.
+        another shape, or a kernel whose result does not fit its phase. On a mesh with a limit it
+        raises `MemoryLimitError` if the blocks on the device exceed it.
         """
-        if not self._names <= blocks.keys():
-            missing = next(name for name in self.initial if name not in blocks)
-            raise ProgramError(
-                f"rank {self.mesh.rank}: expected {len(self.initial)} blocks before the program, "
-                f"got none named {missing}: give the blocks that the program lists in initial"
-            )
-        if not self._checked:
-            self._check_shapes(blocks)
-        frame = Frame(blocks, inputs)
+        self._check_given(self.initial, blocks, "initial")
+        self._check_given(self.host_initial, host or {}, "host_initial")
+        limit = self.mesh.limit
+        held = blocks if limit is None else LimitedBlocks(blocks, limit, self.mesh.rank)
+        frame = Frame(held, inputs, host)
         with torch.no_grad():
             if self.watch is not None:
                 self.watch.run(self._steps, frame, first=not self._checked)
@@ -99,12 +105,23 @@ class Executor:
                 for run in self._runs if self._checked else [step.first for step in self._steps]:
                     run(frame)
         self._checked = True
+        self.mesh.host.finish()
+        if isinstance(held, LimitedBlocks):
+            self.measured = held.peak
+            blocks.clear()
+            blocks.update(held)
         for kind, elements, itemsize in self.sent:
             self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
 
-    def _check_shapes(self, blocks: dict[str, torch.Tensor]) -> None:
-        for name in self.initial:
+    def _check_given(self, names: tuple[str, ...], blocks: Blocks, field: str) -> None:
+        missing = next((name for name in names if name not in blocks), None)
+        if missing is not None:
+            raise ProgramError(
+                f"rank {self.mesh.rank}: expected {len(names)} blocks before the program, "
+                f"got none named {missing}: give the blocks that the program lists in {field}"
+            )
+        for name in () if self._checked else names:
             expected, got = self.shapes.shape(name), tuple(blocks[name].shape)
             if got != expected:
                 raise ProgramError(

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from primepar.distributed.runtime.buffers import BufferPool
+from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.errors import MeshError
 from primepar.schedule import Movement, Sequence
 from primepar.schedule.events import Event
@@ -45,7 +46,8 @@ class Mesh:
     """The processes that run `sequence`, one rank each, over an initialised torch.distributed.
 
     A sequence of one device needs no torch.distributed. Every process constructs its mesh, and all
-    objects on it, in the same order. Raises `MeshError` if the world has another size.
+    objects on it, in the same order. With `device_memory` programs raise `MemoryLimitError` if
+    their blocks take more bytes on the device. Raises `MeshError` if the world has another size.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Mesh:
         sequence: Sequence,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        device_memory: int | None = None,
     ) -> None:
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world != sequence.ranks:
@@ -65,13 +68,18 @@ class Mesh:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
         self.movement = Movement(sequence)
-        self.pool = BufferPool(self.device, dtype)
+        self.limit = None if device_memory is None else device_memory // dtype.itemsize
+        """Elements that blocks may take on the device; None is no limit."""
+        keeps = self.limit is None
+        self.pool = BufferPool(self.device, dtype, keeps=keeps)
         self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
         self.wide_pool = (
-            self.pool if self.wide_dtype == dtype else BufferPool(self.device, self.wide_dtype)
+            self.pool
+            if self.wide_dtype == dtype
+            else BufferPool(self.device, self.wide_dtype, keeps=keeps)
         )
         """The pool of sums and statistics."""
-        self.host = BufferPool(torch.device("cpu"), dtype, pinned=self.device.type == "cuda")
+        self.host = HostMemory(self.device)
         self.traffic = SentTraffic()
         self.compiled: dict[Hashable, Any] = {}
         self.events: list[Event] | None = None

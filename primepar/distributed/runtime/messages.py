@@ -35,9 +35,9 @@ class Frame:
 
     __slots__ = ("blocks", "host", "inputs", "requests")
 
-    def __init__(self, blocks: Blocks, inputs: StepInputs) -> None:
+    def __init__(self, blocks: Blocks, inputs: StepInputs, host: Blocks | None = None) -> None:
         self.blocks, self.inputs = blocks, inputs
-        self.host: Blocks = {}
+        self.host: Blocks = {} if host is None else host
         self.requests: dict[str, Waitable] = {}
 
 

@@ -8,13 +8,18 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
+from primepar.errors import PrimeParError, ProgramError
 from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.passes import PASSES
+from primepar.passes.offload import offload
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
 
 Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
+REFUSED = b" "
+"""What rank 0 broadcasts instead of a program that it cannot lower."""
 
 
 class StepProgram:
@@ -41,9 +46,11 @@ class StepProgram:
         tokens_BT: torch.Tensor,
         targets_BT: torch.Tensor | None = None,
         inputs: StepInputs = NOTHING,
+        host: Blocks | None = None,
     ) -> Blocks:
         """Run on the blocks that it `needs`; freed ones are removed from the dict. Collective.
 
+        `host` has the blocks in host memory, if the mesh has a limit of device memory.
         Tokens and targets are those of the full batch, the same on every rank.
         """
         whole = dict(zip(DATA, (tokens_BT, targets_BT), strict=True))
@@ -51,8 +58,8 @@ class StepProgram:
             data_BT = whole[name.partition("[")[0]]
             assert data_BT is not None, "the program of a loss needs targets"
             (rows,) = self.box(name)
-            blocks[name] = data_BT.reshape(-1)[slice(*rows)].to(self.mesh.device)
-        return self.executor(blocks, inputs)
+            blocks[name] = data_BT.reshape(-1)[slice(*rows)].clone().to(self.mesh.device)
+        return self.executor(blocks, inputs, host)
 
     def box(self, block: str) -> Box:
         """Return the place of a block in its tensor."""
@@ -67,9 +74,12 @@ def update(
     inputs: StepInputs,
 ) -> tuple[float, float]:
     """Do one training step on a state; returns the loss and the norm of the gradient."""
-    blocks = run(state.blocks, tokens_BT, targets_BT, inputs)
+    blocks = run(state.blocks, tokens_BT, targets_BT, inputs, state.host)
     loss, norm = (blocks.pop(name).item() for name in ("loss[0]", "gradient.norm[0]"))
-    state.blocks = {name.replace(".new[", "["): block for name, block in blocks.items()}
+    state.blocks, state.host = (
+        {name.replace(".new[", "["): block for name, block in held.items()}
+        for held in (blocks, state.host)
+    )
     return loss, norm
 
 
@@ -77,9 +87,15 @@ class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, clip: float | None = None, conform: bool = False
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        clip: float | None = None,
+        conform: bool = False,
+        chunks: int | None = None,
     ) -> None:
         self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
+        self.chunks = chunks
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -91,14 +107,29 @@ class StepPrograms:
         return self._lowered[key]
 
     def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
-        clips = self.clip is not None and key[2] == "update"
         if self.mesh.ranks == 1:
-            return lower_step(self.plan, *key, clips)
+            return self._lower(key)
         if self.mesh.rank == 0:
-            program = lower_step(self.plan, *key, clips)
+            try:
+                program = self._lower(key)
+            except PrimeParError:
+                self.mesh.broadcast(REFUSED)
+                raise
             self.mesh.broadcast(msgspec.json.encode(program))
             return program
-        return msgspec.json.decode(self.mesh.broadcast(None), type=Program)
+        content = self.mesh.broadcast(None)
+        if content == REFUSED:
+            raise ProgramError("expected a program from rank 0, got none: it has the error")
+        return msgspec.json.decode(content, type=Program)
+
+    def _lower(self, key: tuple[int, int, Until]) -> Program:
+        """Lower a step; with a limit, transfers are not posted early: they keep their blocks."""
+        clips, limit = self.clip is not None and key[2] == "update", self.mesh.limit
+        if limit is None:
+            return lower_step(self.plan, *key, clips, chunks=self.chunks)
+        passes = [name for name in PASSES if name != "overlap"]
+        whole = lower_step(self.plan, *key, clips, passes, self.chunks)
+        return offload(whole, limit)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""

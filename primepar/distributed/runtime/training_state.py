@@ -117,18 +117,26 @@ class TrainingState:
         self.plan, self.mesh, self.seed = plan, mesh, seed
         self.places = places(plan, mesh.rank)
         self.blocks: dict[str, torch.Tensor] = {}
+        self.host: dict[str, torch.Tensor] = {}
+        """The blocks in host memory: all of them, if the mesh has a limit of device memory."""
         for name, parts in self.places.items():
             whole = initial_value(plan, name, seed)
             for part in parts:
                 for prefix in (name, *(f"{name}.{moment}" for moment in MOMENTS)):
-                    self.blocks[prefix + part.index] = torch.zeros(
-                        part.shape, device=mesh.device, dtype=mesh.dtype
-                    )
+                    self._add(prefix + part.index, part.shape)
                 part.fill(self.block(name, part), whole.__getitem__)
 
+    def _add(self, name: str, shape: tuple[int, ...]) -> None:
+        mesh = self.mesh
+        if mesh.limit is None:
+            self.blocks[name] = torch.zeros(shape, device=mesh.device, dtype=mesh.dtype)
+        else:
+            self.host[name] = mesh.host.zeros(shape, mesh.dtype)
+
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
-        """Return a block of a parameter or of a moment."""
-        return self.blocks[name + part.index]
+        """Return a block of a parameter or of a moment, from the device or from the host."""
+        held = self.blocks if self.mesh.limit is None else self.host
+        return held[name + part.index]
 
 
 def initial_value(plan: Plan, name: str, seed: int) -> torch.Tensor:

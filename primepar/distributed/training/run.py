@@ -144,7 +144,8 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     from primepar.distributed.runtime.training_state import TrainingState
 
     plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
-    mesh = Mesh(plan.sequence("head"), world.device, getattr(torch, settings.dtype))
+    dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
+    mesh = Mesh(plan.sequence("head"), world.device, dtype, limit)
     return TrainingState(plan, mesh, settings.seed)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from primepar.distributed.training.memory_size import memory_bytes
 from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
@@ -29,6 +30,7 @@ SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
 """Settings that are options of the command too."""
 _AT_LEAST: dict[str, float] = {
+    "chunks": 1,
     "steps": 1,
     "seed": 0,
     "batch": 1,
@@ -56,6 +58,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         _at("parallelism.plan", "a plan file (.json), or a sequence for every linear operator",
             "P{s}x{s} on s * s processes"),
     ] = None  # fmt: skip
+    chunks: Annotated[
+        int | None,
+        _at("parallelism.chunks", "chunks of a transfer and of the product next to it", "whole"),
+    ] = None
     steps: Annotated[int, _at("training.steps", "training steps")] = 100
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
@@ -116,6 +122,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    device_memory: Annotated[
+        str | None,
+        _at("executor.device_memory",
+            "bytes that blocks take on each device, like 512MiB; states are in host memory",
+            "no limit"),
+    ] = None  # fmt: skip
     verify: Annotated[bool, _at("checks.verify", "prove the program before the first step")] = True
     conform: Annotated[
         bool, _at("checks.conform", "compare what every rank does with the program, at every step")
@@ -137,6 +149,7 @@ class Settings(Struct, frozen=True, kw_only=True):
                     "add --checkpoint DIR"
                 )
         self._check_trace()
+        self._check_device_memory()
         if self.plan_file is not None:
             self._check_model_of_plan()
         self.model  # noqa: B018  its own checks
@@ -154,6 +167,20 @@ class Settings(Struct, frozen=True, kw_only=True):
                 "output.trace: expected none together with --conform, which watches every step "
                 f"itself, got {self.trace!r}: leave one of the two out"
             )
+
+    def _check_device_memory(self) -> None:
+        if self.device_bytes is not None and self.dtype == "bfloat16":
+            raise ConfigError(
+                f"{shown('device_memory')}: expected none with training.dtype bfloat16, whose sums "
+                f"have wider elements, got {self.device_memory}: take float32"
+            )
+
+    @property
+    def device_bytes(self) -> int | None:
+        """The limit of device memory in bytes, None without one. Raises `ConfigError`."""
+        if self.device_memory is None:
+            return None
+        return memory_bytes(shown("device_memory"), self.device_memory)
 
     def _check_model_of_plan(self) -> None:
         """Raise `ConfigError` for a size that the model of the plan has, even if it is the same."""

@@ -61,7 +61,7 @@ class Trainer:
     def __post_init__(self) -> None:
         settings = self.settings
         self.programs = StepPrograms(
-            self.state.plan, self.state.mesh, settings.clip, settings.conform
+            self.state.plan, self.state.mesh, settings.clip, settings.conform, settings.chunks
         )  # fmt: skip
 
     def check(self, prove: Prove | None) -> None:
@@ -74,7 +74,8 @@ class Trainer:
 
     def check_alike(self) -> None:
         """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
-        program_of = __version__, self.state.plan, self._sizes, self.settings.clip
+        settings = self.settings
+        program_of = (__version__, self.state.plan, self._sizes, settings.clip, settings.chunks)
         digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", digest)
         first = self.world.store.get("started/0").decode()
@@ -181,10 +182,12 @@ class Trainer:
 
     def evaluate(self) -> float:
         """Return the mean loss over fixed windows of the held-out text."""
-        run, blocks = self._program("loss"), self.state.blocks
+        run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
         losses = [
-            run({name: blocks[name] for name in run.needs}, *self._on_device(batch))["loss[0]"]
+            run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[
+                "loss[0]"
+            ]
             for batch in batches
         ]
         row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))

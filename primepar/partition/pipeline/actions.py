@@ -12,11 +12,14 @@ Each schedule is an order of actions per stage, nothing more. What is sent and k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from primepar.errors import MethodError
+from primepar.partition.pipeline.positions import CLOSED_FORMS
 
 Kind = Literal["F", "B", "W"]
+KINDS: tuple[Kind, ...] = ("F", "B", "W")
 ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv"]
 
 
@@ -104,34 +107,28 @@ def model_chunk_of(schedule: ScheduleName, stages: int, stage: int, chunk: int) 
     return chunk * stages + stage
 
 
-def _gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
-    """All forwards, then all backwards in reverse order (GPipe, figure 2c)."""
-    yield from (Action("F", micro_batch) for micro_batch in range(micro_batches))
-    for micro_batch in reversed(range(micro_batches)):
-        yield from (Action("B", micro_batch), Action("W", micro_batch))
-
-
-def _one_forward_one_backward(
-    stage: int, stages: int, micro_batches: int, lag: int = 0
-) -> Iterator[Action]:
-    """A forward for every later stage, then one forward and one backward alternating.
-
-    The W of a micro-batch comes after the B that is `lag` micro-batches later.
-    """
-    warm_up = min(stages - 1 - stage, micro_batches)
-    yield from (Action("F", micro_batch) for micro_batch in range(warm_up))
-    for micro_batch in range(micro_batches + lag):
-        if warm_up + micro_batch < micro_batches:
-            yield Action("F", warm_up + micro_batch)
-        if micro_batch < micro_batches:
-            yield Action("B", micro_batch)
-        if micro_batch >= lag:
-            yield Action("W", micro_batch - lag)
+def _placed(schedule: str, stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """The order of a schedule in closed form."""
+    form = CLOSED_FORMS[schedule]
+    order = [Action(kind, micro_batch) for kind in KINDS for micro_batch in range(micro_batches)]
+    places = {
+        action: form.place(action.kind, stage, action.micro_batch, stages, micro_batches)
+        for action in order
+    }
+    return sorted(order, key=places.__getitem__)
 
 
 def _zero_bubble_h1(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
     """1F1B whose W on stage i is i micro-batches late, so that B leaves earlier for stage i - 1."""
-    return _one_forward_one_backward(stage, stages, micro_batches, lag=stage)
+    waiting: list[Action] = []
+    for action in _placed("1f1b", stage, stages, micro_batches):
+        if action.kind != "W":
+            yield action
+            continue
+        waiting.append(action)
+        if len(waiting) > stage:
+            yield waiting.pop(0)
+    yield from waiting
 
 
 def _zero_bubble_v(stage: int, stages: int, micro_batches: int) -> Iterable[Action]:
@@ -168,8 +165,8 @@ def _backward(micro_batch: int, chunk: int) -> tuple[Action, Action]:
 
 
 _ORDERS: dict[str, Callable[[int, int, int], Iterable[Action]]] = {
-    "gpipe": _gpipe,
-    "1f1b": _one_forward_one_backward,
+    "gpipe": partial(_placed, "gpipe"),
+    "1f1b": partial(_placed, "1f1b"),
     "zb-h1": _zero_bubble_h1,
     "zbv": _zero_bubble_v,
 }

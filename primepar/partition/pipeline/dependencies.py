@@ -10,8 +10,10 @@ Between stages each of these dependencies is one message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from primepar.partition.pipeline.actions import (
@@ -29,6 +31,10 @@ SEPARATE: frozenset[ScheduleName] = frozenset({"zb-h1", "zbv"})
 """Schedules that separate the gradients of input and weights."""
 
 
+ActionKey = tuple[str, int, int]
+"""An action by its kind, its chunk of the model and its micro-batch."""
+
+
 class Position(NamedTuple):
     """An action by its stage and its place in the order of that stage."""
 
@@ -36,7 +42,7 @@ class Position(NamedTuple):
     place: int
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """A block that leaves its stage after one action, and that another action needs."""
 
     block: str
@@ -45,7 +51,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineOrders:
     """The orders of all stages, with the dependencies between their actions."""
 
     stages: int
@@ -57,7 +63,7 @@ class Pipeline:
     @classmethod
     def of(
         cls, schedule: ScheduleName, stages: int, micro_batches: int, chunks: int | None = None
-    ) -> Pipeline:
+    ) -> PipelineOrders:
         """The pipeline of a published schedule. Raises `MethodError` for sizes that do not fit."""
         orders = actions(schedule, stages, micro_batches, chunks)
         return cls(stages, micro_batches, chunks_of(schedule, chunks), orders, schedule)
@@ -76,30 +82,42 @@ class Pipeline:
         return stage_of(self.schedule, self.stages, self.chunks, layer)[0]
 
     @cached_property
-    def positions(self) -> dict[tuple[str, int, int], Position]:
-        """(kind, chunk of the model, micro-batch) -> the position of that action."""
+    def positions(self) -> dict[ActionKey, Position]:
+        """The position of every action."""
         return {
             (action.kind, self.layer(stage, action), action.micro_batch): Position(stage, place)
             for stage, order in enumerate(self.orders)
             for place, action in enumerate(order)
         }
 
+    def needed(self, key: ActionKey) -> Iterator[ActionKey]:
+        """The actions after whose end an action can start, wherever they are."""
+        kind, layer, micro_batch = key
+        if kind == "W":
+            yield "B", layer, micro_batch
+        elif kind == "B":
+            yield "F", layer, micro_batch
+            if layer + 1 < self.layers:
+                sends = "B" if self.schedule in SEPARATE else "W"
+                yield sends, layer + 1, micro_batch
+        elif layer:
+            yield "F", layer - 1, micro_batch
+
     @cached_property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, in the order in which their stage sends them."""
-        sends = "B" if self.schedule in SEPARATE else "W"
+    def messages(self) -> tuple[StageMessage, ...]:
+        """All messages, those of each stage in the order of its sends."""
         sent = []
-        for (kind, layer, micro_batch), position in self.positions.items():
-            if kind == "F" and layer + 1 < self.layers:
-                block, needing = block_name(f"x.{layer + 1}", (micro_batch, 0)), layer + 1
-            elif kind == sends and layer:
-                block, needing = block_name(f"dx.{layer}", (micro_batch, 0)), layer - 1
-            else:
-                continue
-            needs = self.positions["F" if kind == "F" else "B", needing, micro_batch]
-            if needs.stage != position.stage:
-                sent.append(Message(block, position, needs))
-        return tuple(sent)
+        for key, position in self.positions.items():
+            kind, layer, micro_batch = key
+            tensor = f"x.{layer}" if kind == "F" else f"dx.{layer + 1}"
+            block = block_name(tensor, (micro_batch, 0))
+            sources = map(self.positions.__getitem__, self.needed(key))
+            sent += [
+                StageMessage(block, source, position)
+                for source in sources
+                if source.stage != position.stage
+            ]
+        return tuple(sorted(sent, key=attrgetter("source")))
 
     @cached_property
     def known(self) -> dict[Position, tuple[int, ...]]:

@@ -17,7 +17,7 @@ v-th of the work and of the memory of a stage, so interleaving divides the bubbl
 The bubbles of the first four with M >= p, and that of ZBV as zero, are published (Narayanan et al.,
 SC 2021, sections 2.2 and 4; Qi et al., arXiv 2401.10241, table 1 and section 6). Their forms for
 fewer micro-batches are ours, and so are the numbers of stashes for them. That of ZB-H1 needs
-w <= b, that of ZBV f = b = w. The emulator confirms all of them; see `python -m benchmarks
+w <= f, that of ZBV f = b = w. The emulator confirms all of them; see `python -m benchmarks
 pipelines`.
 """
 
@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from primepar.errors import MethodError
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
+from primepar.partition.pipeline.positions import least
 
 
 class ActionTimes(NamedTuple):
@@ -46,17 +47,19 @@ def peak_stashes(
 ) -> int:
     """The most inputs of chunks that a stage keeps at once, each of one micro-batch."""
     chunks, later = chunks_of(schedule, chunks), stages - stage
+    most: int
     match schedule:
         case "gpipe":
-            return micro_batches
+            most = micro_batches
         case "1f1b":
-            return min(later, micro_batches)
+            most = least(later, micro_batches)
         case "interleaved-1f1b":
-            return min((chunks - 1) * stages + 2 * later - 1, chunks * micro_batches)
+            most = least((chunks - 1) * stages + 2 * later - 1, chunks * micro_batches)
         case "zb-h1":
-            return min(stages, micro_batches)
+            most = least(stages, micro_batches)
         case _:
-            return min(2 * stages, micro_batches + stage + 1, 2 * micro_batches)
+            most = least(least(2 * stages, micro_batches + stage + 1), 2 * micro_batches)
+    return most
 
 
 def bubble(
@@ -72,8 +75,8 @@ def bubble(
             raise MethodError(f"zbv: expected equal times of F, B and W, got {_text(times)}")
         return 2 * max(2 * stages - 1 - micro_batches, 0) * forward
     if schedule == "zb-h1":
-        if gradient > backward:
-            raise MethodError(f"zb-h1: expected a W no longer than B, got {_text(times)}")
+        if gradient > forward:
+            raise MethodError(f"zb-h1: expected a W no longer than F, got {_text(times)}")
         hidden = (min(stages, micro_batches) - 1) * gradient
         return (stages - 1) * (forward + backward) - hidden
     return (stages - 1) * sum(times)

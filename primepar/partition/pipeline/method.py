@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from primepar.partition.pipeline.actions import ScheduleName
-from primepar.partition.pipeline.dependencies import Pipeline
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import bubble, bubble_share, peak_stashes
 from primepar.partition.pipeline.program import LOSS, pipeline_program
 from primepar.schedule.program import Program
@@ -35,9 +35,9 @@ class PipelineMethod(ProgramMethod, frozen=True, kw_only=True):
         assert self.pipeline.orders  # made here, so that sizes that do not fit are refused
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> PipelineOrders:
         """The orders of the stages. Raises `MethodError` for sizes that do not fit together."""
-        return Pipeline.of(self.schedule, self.stages, self.micro_batches, self.chunk_count)
+        return PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunk_count)
 
     @property
     def chunk_count(self) -> int | None:

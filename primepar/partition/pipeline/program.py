@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import Message, Pipeline, Position
+from primepar.partition.pipeline.dependencies import PipelineOrders, Position, StageMessage
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.signature import Signature, Tensor
@@ -31,7 +31,7 @@ PHASE_OF = {"F": "forward", "B": "backward", "W": "gradient"}
 LOSS = "loss"
 
 
-def pipeline_program(pipeline: Pipeline, rows: int, width: int) -> Program:
+def pipeline_program(pipeline: PipelineOrders, rows: int, width: int) -> Program:
     """The program of one training step; each micro-batch has `rows` rows, a layer `width` columns.
 
     The outputs are the gradients of the weights on their stages, and that of the input.
@@ -64,7 +64,7 @@ def _rows(tensor: str, layer: int, micro_batch: int) -> str:
     return block_name(f"{tensor}.{layer}", (micro_batch, 0))
 
 
-def _phases(pipeline: Pipeline) -> dict[str, Signature]:
+def _phases(pipeline: PipelineOrders) -> dict[str, Signature]:
     last = pipeline.layers
     phases = {LOSS: Signature((f"x.{last}[M,N]", "target[M,N]"), f"dx.{last}[M,N]")}
     for layer in range(last):
@@ -79,7 +79,7 @@ def _phases(pipeline: Pipeline) -> dict[str, Signature]:
     return phases
 
 
-def _tensors(pipeline: Pipeline, rows: int, width: int) -> dict[str, Tensor]:
+def _tensors(pipeline: PipelineOrders, rows: int, width: int) -> dict[str, Tensor]:
     cuts = tuple(rows * number for number in range(pipeline.micro_batches + 1))
     by_rows, whole = Tensor((cuts, (0, width))), Tensor(((0, width), (0, width)))
     tensors = {"target": by_rows}
@@ -93,12 +93,12 @@ def _tensors(pipeline: Pipeline, rows: int, width: int) -> dict[str, Tensor]:
 class _Stage:
     """The instructions of one stage, action by action."""
 
-    def __init__(self, pipeline: Pipeline, stage: int) -> None:
+    def __init__(self, pipeline: PipelineOrders, stage: int) -> None:
         self.pipeline, self.number = pipeline, stage
         self.order = pipeline.orders[stage]
-        self.sends: dict[int, list[Message]] = defaultdict(list)
-        self.needs: dict[int, list[Message]] = defaultdict(list)
-        arriving: dict[int, list[Message]] = defaultdict(list)
+        self.sends: dict[int, list[StageMessage]] = defaultdict(list)
+        self.needs: dict[int, list[StageMessage]] = defaultdict(list)
+        arriving: dict[int, list[StageMessage]] = defaultdict(list)
         for message in pipeline.messages:
             if message.source.stage == stage:
                 self.sends[message.source.place].append(message)
@@ -108,9 +108,9 @@ class _Stage:
         self.posts = self._posts(arriving)
         self.ends = self._ends()
 
-    def _posts(self, arriving: dict[int, list[Message]]) -> dict[int, list[Message]]:
+    def _posts(self, arriving: dict[int, list[StageMessage]]) -> dict[int, list[StageMessage]]:
         """Place -> receives that are posted before its action, in the order of their sends."""
-        posts: dict[int, list[Message]] = defaultdict(list)
+        posts: dict[int, list[StageMessage]] = defaultdict(list)
         for messages in arriving.values():
             latest = len(self.order)
             places = []
@@ -121,12 +121,12 @@ class _Stage:
                 posts[place].append(message)
         return posts
 
-    def _ends(self) -> dict[int, list[Message]]:
+    def _ends(self) -> dict[int, list[StageMessage]]:
         """Place -> sends whose receiver has used the message when its action starts.
 
         The place after the last action has those of which the stage never learns this.
         """
-        ends: dict[int, list[Message]] = defaultdict(list)
+        ends: dict[int, list[StageMessage]] = defaultdict(list)
         positions = [Position(self.number, place) for place in range(len(self.order))]
         clocks = [self.pipeline.known[position] for position in positions]
         for messages in self.sends.values():

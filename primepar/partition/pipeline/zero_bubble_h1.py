@@ -12,7 +12,7 @@ idle at the end.
 Where f = b = w the bubble is a third of that of 1F1B. Every stage keeps the stashes of p
 micro-batches, as the first stage of 1F1B does.
 
-Sent per stage:   as in 1F1B. The bubble is (p - 1) (f + b - w) for times f, b and w <= b, M >= p.
+Sent per stage:   as in 1F1B. The bubble is (p - 1) (f + b - w) for times f, b and w <= f, M >= p.
 Held per stage:   stashes of min(p, M) micro-batches.
 """
 

@@ -147,8 +147,8 @@ class PendingEnds:
 
 def _agreed_fields(node: Message | Collective) -> tuple[object, ...]:
     """The fields of a collective that must be equal on all members."""
-    return (type(node), getattr(node, "group", None), getattr(node, "root", None),
-            getattr(node, "reduction", None))  # fmt: skip
+    fields = ("group", "root", "reduction", "scale")
+    return (type(node), *(getattr(node, field, None) for field in fields))
 
 
 def traffic(transfer: Transfer, elements: Elements, item: int) -> tuple[list[DeviceTransfer], int]:

@@ -29,6 +29,8 @@ from primepar.schedule.program import (
     Collective,
     Compute,
     Cut,
+    Evict,
+    Fetch,
     Instruction,
     IRecv,
     Join,
@@ -91,7 +93,7 @@ def simulate(
             f"expected at most the {cluster.devices} devices of the cluster {cluster.name}, got "
             f"{program.ranks} ranks: take a larger cluster"
         )
-    refuse_host_transfers(program)
+    refuse_host_transfers(program, cluster)
     number = exact if fractions else float
     return _Run(program, cluster, dtype, operations or {}, number, passing or {}).result()
 
@@ -165,7 +167,7 @@ class _Run:
         while state.position < len(instructions):
             node = instructions[state.position]
             kind_of_node = kind(node)
-            if kind_of_node is InstructionKind.COMPUTES:
+            if kind_of_node in (InstructionKind.COMPUTES, InstructionKind.COPIES):
                 self._compute(rank, state, node)  # type: ignore[arg-type]
                 return
             state.position += 1
@@ -208,15 +210,19 @@ class _Run:
 
     # Products
 
-    def _compute(self, rank: int, state: _Rank, node: Compute | Cut | Join) -> None:
-        """Start a computation, unless a running transfer forbids it."""
+    def _compute(self, rank: int, state: _Rank, node: Compute | Cut | Join | Fetch | Evict) -> None:
+        """Start a computation, unless a running transfer forbids it.
+
+        What follows a copy from or to the host waits for it.
+        """
         if state.moving and not self.overlap:
             state.stalled = True
             return
         state.position += 1
         seconds, start = self.work.seconds(node), self.clock.now
-        state.computing += seconds
-        state.operations += self.work.operations(node)
+        if not isinstance(node, Fetch | Evict):
+            state.computing += seconds
+            state.operations += self.work.operations(node)
         self._note(rank, node, start, start + seconds)
         self.clock.schedule(start + seconds, self._advance, rank)
 

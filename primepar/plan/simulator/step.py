@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Literal
 
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.cost.chunks import chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
+from primepar.schedule.program import Program
+
+AskedChunks = int | Literal["auto"] | None
+"""A number of chunks, the choice of the cost model, or whole transfers."""
 
 
 def simulate_step(
-    plan: Plan, batch: int, positions: int, cluster: Cluster, dtype: str, fractions: bool = False
+    plan: Plan,
+    batch: int,
+    positions: int,
+    cluster: Cluster,
+    dtype: str,
+    fractions: bool = False,
+    chunks: AskedChunks = None,
+    program: Program | None = None,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
+    With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
+    the least predicted time. With `program` that one is simulated, the step after further passes.
     Raises what `lower_step` and `simulate` raise.
     """
-    program = lower_step(plan, batch, positions)
+    if program is None:
+        chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
+        program = lower_step(plan, batch, positions, chunks=chosen)
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:

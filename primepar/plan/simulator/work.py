@@ -48,6 +48,8 @@ class InstructionKind(Enum):
     """What an instruction does on the device that runs it."""
 
     COMPUTES = auto()
+    COPIES = auto()
+    """Between host and device memory."""
     HOLDS = auto()
     """Allocates or frees memory, in no time."""
     WAITS = auto()
@@ -58,6 +60,7 @@ class InstructionKind(Enum):
 KINDS: dict[type[Instruction], InstructionKind] = {
     **dict.fromkeys((Compute, Cut, Join), InstructionKind.COMPUTES),
     **dict.fromkeys((Alloc, Free), InstructionKind.HOLDS),
+    **dict.fromkeys((Fetch, Evict), InstructionKind.COPIES),
     Wait: InstructionKind.WAITS,
     Group: InstructionKind.GROUPS,
     **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), InstructionKind.TRANSFERS),
@@ -91,6 +94,7 @@ class Work:
             phase: (number(numbers.launch), number(numbers.memory_bandwidth))
             for phase, numbers in passing.items()
         }
+        self._host = None if cluster.host_bandwidth is None else number(cluster.host_bandwidth)
         self._others = number(cluster.launch), number(cluster.memory_bandwidth)
         self._number = number
 
@@ -133,8 +137,14 @@ class Work:
         )  # fmt: skip
         return sum(map(self.elements, names)) * self.item
 
-    def seconds(self, node: Compute | Cut | Join) -> Scalar:
-        """Seconds of a computation: its launch, its bytes and its operations, one after another."""
+    def seconds(self, node: Compute | Cut | Join | Fetch | Evict) -> Scalar:
+        """Seconds of a computation: its launch, its bytes and its operations, one after another.
+
+        A copy from or to the host takes its bytes over the bandwidth of the host's link.
+        """
+        if isinstance(node, Fetch | Evict):
+            assert self._host is not None, "refused before"
+            return self._number(self.elements(node.block) * self.item) / self._host
         launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
         passing = launch + self._number(self.touched(node)) / memory
         operations = self.operations(node)
@@ -153,15 +163,18 @@ def _is_product(signature: Signature) -> bool:
     return len(signature.reads) == 2 and set(dims.values()) <= {2}
 
 
-def refuse_host_transfers(program: Program) -> None:
-    """Raise `ProgramError` for a transfer to or from a host: clusters have no links to hosts."""
+def refuse_host_transfers(program: Program, cluster: Cluster) -> None:
+    """Raise `ProgramError` for a transfer to or from a host, if the cluster has no link to it."""
+    if cluster.host_bandwidth is not None:
+        return
     for rank, instructions in enumerate(program.programs):
         for place, node in enumerate(instructions):
             if isinstance(node, Fetch | Evict):
                 raise ProgramError(
                     f"programs[{rank}][{place}]: expected no transfer to or from a host, as "
-                    "clusters have no links to hosts, got "
-                    f"{type(node).__name__.lower()} {node.block}: leave it out"
+                    f"cluster {cluster.name} has no host_bandwidth, got "
+                    f"{type(node).__name__.lower()} {node.block}: leave it out, or write "
+                    "host_bandwidth = 2.5e10 in the cluster's file"
                 )
 
 

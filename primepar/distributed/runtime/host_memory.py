@@ -1,0 +1,115 @@
+"""Copies between device and host memory, and a count of what is on the device.
+
+On CUDA host memory is pinned and copies run on a stream of their own: an eviction runs next to the
+products that follow it, and what uses a fetched block waits for its copy. On the CPU both memories
+are the same kind of memory, but they are kept apart and counted by the same code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from primepar.distributed.runtime.buffers import BufferPool, Shape
+from primepar.errors import MemoryLimitError
+
+
+class HostMemory:
+    """The buffers in host memory of one process, by dtype and shape, and the copies to and from."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pools: dict[torch.dtype, BufferPool] = {}
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+
+    def pool(self, dtype: torch.dtype) -> BufferPool:
+        """Return the buffers of a dtype; they are pinned if the device is a GPU."""
+        if dtype not in self._pools:
+            cpu = torch.device("cpu")
+            self._pools[dtype] = BufferPool(cpu, dtype, pinned=self._stream is not None)
+        return self._pools[dtype]
+
+    def zeros(self, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+        """Return a new block of zeros."""
+        return self.pool(dtype).fresh(shape).zero_()
+
+    def evict(self, block: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a device block in host memory."""
+        kept = self.pool(block.dtype).acquire(tuple(block.shape))
+        if self._stream is None:
+            return kept.copy_(block)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            kept.copy_(block, non_blocking=True)
+        block.record_stream(self._stream)  # its memory is reused only after the copy
+        return kept
+
+    def fetch(self, kept: torch.Tensor, block: torch.Tensor) -> None:
+        """Copy a host block into a device block; the memory of the host block is used again."""
+        if self._stream is None:
+            block.copy_(kept)
+        else:
+            current = torch.cuda.current_stream(self.device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                block.copy_(kept, non_blocking=True)
+            current.wait_stream(self._stream)
+        self.pool(kept.dtype).release(kept)
+
+    def finish(self) -> None:
+        """Wait for all copies: afterwards the CPU may read blocks in host memory."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+class LimitedBlocks(dict[str, torch.Tensor]):
+    """Blocks on the device, with their elements counted at every change.
+
+    Memory that several blocks share counts once, and whole. Raises `MemoryLimitError` when the
+    elements exceed `limit`.
+    """
+
+    def __init__(self, blocks: Mapping[str, torch.Tensor], limit: int, rank: int) -> None:
+        super().__init__()
+        self.limit, self.rank, self.elements, self.peak = limit, rank, 0, 0
+        self._sharing = Counter[int]()
+        self.update(blocks)
+
+    def __setitem__(self, name: str, block: torch.Tensor) -> None:
+        old = self.get(name)
+        super().__setitem__(name, block)
+        self._count(block, 1)
+        if old is not None:
+            self._count(old, -1)
+        self.peak = max(self.peak, self.elements)
+        if self.elements > self.limit:
+            raise MemoryLimitError(
+                f"rank {self.rank}: expected at most {self.limit} elements on the device, got "
+                f"{self.elements} with {name}: allow more device memory"
+            )
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def pop(self, name: str, *default: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Remove a block."""
+        if name in self:
+            self._count(self[name], -1)
+        return super().pop(name, *default)
+
+    def update(self, blocks: Mapping[str, torch.Tensor] | Iterable[object] = ()) -> None:  # type: ignore[override]
+        """Add blocks."""
+        for name, block in dict(blocks).items():  # type: ignore[call-overload]
+            self[name] = block
+
+    def _count(self, block: torch.Tensor, times: int) -> None:
+        storage = block.untyped_storage()
+        key, size = storage.data_ptr(), storage.nbytes() // block.element_size()
+        before = self._sharing[key]
+        self._sharing[key] += times
+        if before == 0 or self._sharing[key] == 0:
+            self.elements += size * times

@@ -1,0 +1,41 @@
+"""Chunks of tensors between host and device memory, under a limit of device memory."""
+
+from primepar.passes.offload.chunk_size import ChunkSize, best_chunk_size, chunk_sizes
+from primepar.passes.offload.chunks import (
+    ChunkLayout,
+    ChunkState,
+    TensorState,
+    chunk_state,
+    packed,
+)
+from primepar.passes.offload.insert import least_limit, moved_elements, offload
+from primepar.passes.offload.policies import (
+    POLICIES,
+    Policy,
+    Trace,
+    furthest_next_use,
+    least_recently_used,
+    transfers,
+)
+from primepar.passes.offload.states import state_chunks
+
+__all__ = [
+    "POLICIES",
+    "ChunkLayout",
+    "ChunkSize",
+    "ChunkState",
+    "Policy",
+    "TensorState",
+    "Trace",
+    "best_chunk_size",
+    "chunk_sizes",
+    "chunk_state",
+    "furthest_next_use",
+    "least_limit",
+    "least_recently_used",
+    "moved_elements",
+    "offload",
+    "packed",
+    "state_chunks",
+    "transfers",
+]

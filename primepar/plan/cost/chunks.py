@@ -1,0 +1,131 @@
+"""The number of chunks for a transfer and the product next to it, chosen by their predicted time.
+
+A product of P chunks takes P launches, and passes the operand that is not cut P times through
+memory. So more chunks hide more of the transfer and cost more themselves. With x seconds for the
+product of a chunk, l seconds of latency and b seconds of bytes for the transfer of a chunk:
+
+    all-gather     ring of p parts in c chunks: chunk i is multiplied after chunk i - 1, and once
+                   it is here; chunk i + c is sent on when chunk i is here and multiplied next
+    reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1 are
+                   through: end(i) = max((i + 1) x + l, end(i - 1)) + b
+
+Without chunks the product does not hide the transfer: their seconds are added. What is computed
+after a product, before anything waits for its reduction, hides it too. Other transfers on the same
+links are not counted. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
+tiles by measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt
+
+from primepar.passes.chunk_transfers import ChunkCount, LaterWork, TransferPair
+from primepar.plan.cluster import BYTES, Cluster, Link
+
+MOST_CHUNKS = 64
+"""Of the part of one device."""
+
+
+def chunk_count(cluster: Cluster, dtype: str) -> ChunkCount:
+    """Return the choice of the number of chunks for a pair on a cluster, in a data type.
+
+    Raises `ClusterError` for a data type that the cluster has no rates of.
+    """
+    cluster.rate(dtype)
+    return lambda pair: best_count(pair, cluster, dtype)
+
+
+def best_count(pair: TransferPair, cluster: Cluster, dtype: str) -> int:
+    """Return the number of chunks with the least predicted time; the smallest of equal ones."""
+    return min(
+        counts(pair), key=lambda chunks: (pair_seconds(pair, chunks, cluster, dtype), chunks)
+    )
+
+
+def counts(pair: TransferPair) -> Iterator[int]:
+    """Yield the numbers of chunks that are compared: 0, no change, and the divisors of a part."""
+    yield 0
+    for chunks in range(1, min(MOST_CHUNKS, pair.most) + 1):
+        if pair.most % chunks == 0 and (chunks > 1 or pair.transfer == "all_gather"):
+            yield chunks
+
+
+def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) -> float:
+    """Return the predicted seconds of a transfer and its product in some chunks."""
+    link, item = _link(pair, cluster), BYTES[dtype]
+    members = len(pair.ranks)
+    if pair.transfer == "all_gather":
+        part = pair.reads[0] * item / members
+        if chunks < 1 or not cluster.overlap:
+            return _gathered(link, members, part) + _product(pair, 1, cluster, dtype)
+        seconds = _product(pair, members * chunks, cluster, dtype)
+        return _ring(members, chunks, seconds, link.latency, part / chunks / link.alone)
+    rounds = 2 if pair.transfer == "all_reduce" else 1
+    latency, bandwidth, _ = link.ring("all_reduce" if rounds == 2 else "all_gather")
+    sent = rounds * (members - 1) / members * pair.result * item
+    latencies = rounds * (members - 1) * latency
+    pieces = max(1, chunks if cluster.overlap else 1)
+    seconds = _product(pair, pieces, cluster, dtype)
+    end = _reduced(pieces, seconds, latencies, sent / pieces / bandwidth)
+    later = _later(pair.later, cluster, dtype)
+    return max(end, pieces * seconds + later) if cluster.overlap else end + later
+
+
+def _link(pair: TransferPair, cluster: Cluster) -> Link:
+    """Return the innermost level of links that joins all ranks of a pair."""
+    first, last = min(pair.ranks), max(pair.ranks)
+    return next(link for link in cluster.links if first // link.joins == last // link.joins)
+
+
+def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> float:
+    """Return the seconds of the product of one of some pieces."""
+    cut, other = pair.reads
+    result = pair.result
+    # Each dim is in two of the three blocks, so their product is the square of the operations.
+    operations = 2 * isqrt(cut * other * result) / pieces
+    passed = cut / pieces + (
+        other + result / pieces if pair.cut_result else other / pieces + result
+    )
+    memory = passed * BYTES[dtype] / cluster.memory_bandwidth
+    return cluster.launch + memory + operations / cluster.rate(dtype).achieved
+
+
+def _later(work: LaterWork, cluster: Cluster, dtype: str) -> float:
+    """Return the seconds of what is computed before anything waits for a reduction."""
+    memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth
+    return work.computes * cluster.launch + memory + work.operations / cluster.rate(dtype).achieved
+
+
+def _gathered(link: Link, members: int, part: float) -> float:
+    """Return the seconds of an all-gather; of two members it is a message each way."""
+    if members == 2:
+        return link.latency + part / link.alone
+    latency, bandwidth, _ = link.ring("all_gather")
+    return (members - 1) * (latency + part / bandwidth)
+
+
+def _ring(members: int, chunks: int, product: float, latency: float, message: float) -> float:
+    """Return the seconds of a ring of chunks and their products.
+
+    The own chunks are sent at once and arrive together. `arrived[i]` is when chunk i + chunks is
+    here: the link takes one after another, in the order in which they are sent.
+    """
+    arrived: list[float] = []
+    end = 0.0
+    for number in range(members * chunks):
+        start = end if number < chunks else max(end, arrived[number - chunks])
+        if number < chunks:
+            arrived.append(latency + chunks * message)
+        elif number < (members - 1) * chunks:
+            arrived.append(max(start + latency, arrived[-1]) + message)
+        end = start + product
+    return end
+
+
+def _reduced(chunks: int, product: float, latency: float, sent: float) -> float:
+    """Return the seconds of products, each followed by its reduction, which overlap."""
+    end = 0.0
+    for number in range(chunks):
+        end = max((number + 1) * product + latency, end) + sent
+    return end

@@ -1,0 +1,308 @@
+"""FLUX as programs: exact, proved for every size, equal to the formulas; broken ones refuted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from command import run
+from msgspec.structs import replace
+
+from primepar.partition import flux_gather, flux_scatter
+from primepar.partition.flux_gather import FluxGather
+from primepar.partition.flux_scatter import FluxScatter
+from primepar.reference.check import check_program
+from primepar.schedule import Program
+from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Wait
+from primepar.verify import verify_program
+from primepar.verify.every_size.flux import GATHER, SCATTER, RingOrder, prove_order
+
+METHODS = (FluxGather, FluxScatter)
+Flux = FluxGather | FluxScatter
+Nodes = list[Instruction]
+
+
+def sized(kind: type[Flux], devices: int, chunks: int, *counts: int) -> Flux:
+    """The method with sizes that fit: M, N and K are multiples of what divides them."""
+    m, n, k = counts
+    return kind(
+        devices=devices, chunks=chunks, M=devices * chunks * m, N=devices * n, K=devices * k
+    )
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_generated_sizes_are_exact_with_traffic_and_memory_of_the_formulas(
+    kind: type[Flux],
+) -> None:
+    random = Random(14)
+    for _ in range(120):
+        method = sized(kind, *(random.randint(1, most) for most in (7, 5, 3, 3, 3)))
+        report = check_program(method.program())
+        assert report.equal, report.message
+        assert set(report.sent) == {method.sent}
+        assert set(report.peak) == {method.held}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(("devices", "chunks"), [(1, 1), (1, 3), (2, 1), (3, 2), (4, 3), (8, 2)])
+def test_programs_are_proved_with_memory_and_traffic(
+    kind: type[Flux], devices: int, chunks: int
+) -> None:
+    report = verify_program(sized(kind, devices, chunks, 1, 2, 3).program())
+    names = [result.name for result in report.properties if result.verdict == "proved"]
+    assert names == ["coverage", "placement", "completion", "deadlock-freedom", "races", "memory",
+                     "traffic"]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [GATHER, SCATTER])
+def test_orders_are_proved_for_every_size(order: RingOrder) -> None:
+    results = list(prove_order(order, 30.0))
+    assert [(result.name, result.verdict) for result in results] == [
+        (name, "proved")
+        for name in ("coverage", "placement", "completion", "deadlock-freedom", "races")
+    ]
+
+
+WRONG_ORDERS: dict[str, tuple[RingOrder, str, str]] = {
+    "two steps at a time": (
+        RingOrder(
+            lambda r, k, p: (r + 2 * k) % p,
+            lambda r, k, p: (r + 2 * k + 2) % p,
+            lambda r, k, p: (r - 2 * k - 2) % p,
+            gathers=True,
+        ),
+        "coverage",
+        "expected 'once', got an order without it at p=2, ",
+    ),
+    "the ring the other way round for the sender alone": (
+        RingOrder(GATHER.tile, GATHER.source, lambda r, k, p: (r + k + 1) % p, gathers=True),
+        "deadlock-freedom",
+        "expected 'matched', got an order without it at p=3, ",
+    ),
+    "the products one step late": (
+        RingOrder(lambda r, k, p: (r + k - 1) % p, GATHER.source, GATHER.target, gathers=True),
+        "placement",
+        "expected 'own', got an order without it at p=2, ",
+    ),
+    "the own tile first, as in the all-gather": (
+        RingOrder(GATHER.tile, SCATTER.source, SCATTER.target, gathers=False),
+        "completion",
+        "expected 'own', got an order without it at p=2, ",
+    ),
+    "all to the next device": (
+        RingOrder(
+            SCATTER.tile,
+            lambda r, k, p: (r - 1) % p,
+            lambda r, k, p: (r + 1) % p,
+            gathers=False,
+        ),
+        "deadlock-freedom",
+        "expected 'channel', got an order without it at p=3, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ORDERS)
+def test_wrong_orders_are_refuted_on_the_fewest_devices(name: str) -> None:
+    order, named, text = WRONG_ORDERS[name]
+    results = {result.name: result for result in prove_order(order, 30.0)}
+    assert results[named].verdict == "refuted"
+    assert (results[named].counterexample or "").startswith(text)
+
+
+def test_the_other_way_round_the_ring_is_proved_too() -> None:
+    backwards = RingOrder(
+        lambda r, k, p: (r - k) % p,
+        lambda r, k, p: (r - k - 1) % p,
+        lambda r, k, p: (r + k + 1) % p,
+        gathers=True,
+    )
+    assert {result.verdict for result in prove_order(backwards, 30.0)} == {"proved"}
+
+
+def listed(order: RingOrder, rank: int, devices: int, chunks: int) -> Iterator[tuple[object, ...]]:
+    """What a rank does by the proof: its posts, waits and products, in order."""
+    for step in range(devices):
+        tiles = [("product", order.tile(rank, step, devices), chunk) for chunk in range(chunks)]
+        for chunk, tile in enumerate(tiles):
+            post = [
+                ("receive", order.source(rank, step, devices), step, chunk),
+                ("send", order.target(rank, step, devices), step, chunk),
+            ] * (step < devices - 1)
+            waits = [("wait", step - 1, chunk)] * 2 if step else []
+            yield from (*post, *waits, tile) if order.gathers else (tile, *waits, *post)
+
+
+def done(program: Program, rank: int, chunks: int) -> Iterator[tuple[object, ...]]:
+    """What the program of a rank does, in the same words."""
+    posted: dict[str, tuple[int, int]] = {}
+    count = 0
+    for node in program.programs[rank]:
+        if isinstance(node, IRecv | ISend):
+            posted[node.request] = place = divmod(count // 2, chunks)
+            count += 1
+            yield ("receive" if isinstance(node, IRecv) else "send", node.peer, *place)
+        elif isinstance(node, Wait):
+            yield ("wait", *posted[node.request])
+        elif isinstance(node, Compute) and node.phase is not None:
+            yield ("product", *divmod((node.sub_operator or {})["M"], chunks))
+
+
+@pytest.mark.parametrize(("kind", "order"), [(FluxGather, GATHER), (FluxScatter, SCATTER)])
+def test_the_programs_are_what_the_proof_is_about(kind: type[Flux], order: RingOrder) -> None:
+    for devices in range(1, 17):
+        for chunks in range(1, 9):
+            program = sized(kind, devices, chunks, 1, 1, 1).program()
+            for rank in range(devices):
+                expected = list(listed(order, rank, devices, chunks))
+                assert list(done(program, rank, chunks)) == expected
+
+
+def test_whose_chunk_is_where_by_hand() -> None:
+    assert [flux_gather.owner_at(2, step, 4) for step in range(4)] == [2, 3, 0, 1]
+    assert [flux_gather.target_at(2, step, 4) for step in range(3)] == [1, 0, 3]
+    assert [flux_scatter.owner_at(2, step, 4) for step in range(4)] == [3, 0, 1, 2]
+    assert [flux_scatter.source_at(2, step, 4) for step in range(3)] == [1, 0, 3]
+
+
+def places(nodes: Nodes, kind: type[Instruction], products: bool = True) -> list[int]:
+    """Positions of one kind of instruction; of computes the products, or the additions."""
+    return [
+        place
+        for place, node in enumerate(nodes)
+        if isinstance(node, kind)
+        and (not isinstance(node, Compute) or (node.phase is not None) == products)
+    ]
+
+
+def no_wait(nodes: Nodes) -> Nodes:
+    """Without the wait for the first chunk: its signal is ignored at the product, or the sum."""
+    received = next(node.request for node in nodes if isinstance(node, IRecv))
+    later = [node for node in nodes if node != Wait(received)]
+    return [*later, Wait(received)]
+
+
+def exchanged_products(nodes: Nodes) -> Nodes:
+    """Two products of different steps exchanged: every tile is still computed once."""
+    first, second = places(nodes, Compute)[1], places(nodes, Compute)[-1]
+    nodes = list(nodes)
+    nodes[first], nodes[second] = nodes[second], nodes[first]
+    return nodes
+
+
+def twice(nodes: Nodes) -> Nodes:
+    place = places(nodes, Compute)[1]
+    return [*nodes[: place + 1], *nodes[place:]]
+
+
+def early_free(nodes: Nodes) -> Nodes:
+    place = places(nodes, Free)[0]
+    free = nodes[place]
+    assert isinstance(free, Free)
+    used = next(at for at, node in enumerate(nodes) if free.block in _named(node))
+    rest = [*nodes[:place], *nodes[place + 1 :]]
+    return [*rest[: used + 1], free, *rest[used + 1 :]]
+
+
+def _named(node: Instruction) -> tuple[str, ...]:
+    reads = node.reads if isinstance(node, Compute) else ()
+    return (*reads, getattr(node, "block", ""), getattr(node, "accumulates", ""))
+
+
+def missing(kind: type[Instruction], products: bool = True) -> Callable[[Nodes], Nodes]:
+    def removed(nodes: Nodes) -> Nodes:
+        place = places(nodes, kind, products)[-1]
+        return [*nodes[:place], *nodes[place + 1 :]]
+
+    return removed
+
+
+def to_another(nodes: Nodes) -> Nodes:
+    """Two sends with their peers exchanged: everybody still gets as many messages."""
+    (first, *_, last) = places(nodes, ISend)
+    nodes = list(nodes)
+    one, two = nodes[first], nodes[last]
+    assert isinstance(one, ISend)
+    assert isinstance(two, ISend)
+    nodes[first], nodes[last] = replace(one, peer=two.peer), replace(two, peer=one.peer)
+    return nodes
+
+
+def added_twice(nodes: Nodes) -> Nodes:
+    place = places(nodes, Compute, products=False)[0]
+    return [*nodes[: place + 1], *nodes[place:]]
+
+
+MUTANTS: dict[str, tuple[Callable[[Nodes], Nodes], tuple[type[Flux], ...]]] = {
+    "no wait": (no_wait, METHODS),
+    "products of two steps exchanged": (exchanged_products, METHODS),
+    "a tile twice": (twice, METHODS),
+    "an early free": (early_free, METHODS),
+    "a product left out": (missing(Compute), METHODS),
+    "a send left out": (missing(ISend), METHODS),
+    "two targets exchanged": (to_another, METHODS),
+    "a sum left out": (missing(Compute, products=False), (FluxScatter,)),
+    "a sum twice": (added_twice, (FluxScatter,)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, (_, kinds) in MUTANTS.items() for kind in kinds]
+)
+def test_mutants_are_refuted(name: str, kind: type[Flux]) -> None:
+    given = sized(kind, 4, 2, 1, 1, 1).program()
+    for rank in (0, 3):
+        lists = [list(nodes) for nodes in given.programs]
+        lists[rank] = MUTANTS[name][0](lists[rank])
+        made = replace(given, programs=tuple(map(tuple, lists)), memory=None)
+        assert verify_program(made).verdict == "refuted"
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_unharmed_variants_are_proved(kind: type[Flux]) -> None:
+    """All waits for sends at the end, and other tags on both ends."""
+    given = sized(kind, 3, 2, 1, 1, 1).program()
+    lists = []
+    for nodes in given.programs:
+        tagged = [
+            replace(node, tag=7) if isinstance(node, ISend | IRecv) else node for node in nodes
+        ]
+        sends = [node for node in tagged if isinstance(node, Wait) and node.request[0] == ">"]
+        frees = [node for node in tagged if isinstance(node, Free) and kind is FluxScatter]
+        kept = [node for node in tagged if node not in sends and node not in frees]
+        outputs = [node for node in frees if not node.block.endswith("'")]
+        lists.append((*kept, *sends, *outputs))
+    made = replace(given, programs=tuple(lists), memory=None)
+    assert verify_program(made).verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "flux-gather:devices=3",
+            "flux-gather: expected M to be a multiple of devices * chunks = 6, got 64: write M=66",
+        ),
+        (
+            "flux-scatter:devices=3,M=66",
+            "flux-scatter: expected N to be a multiple of devices = 3, got 32: write N=33",
+        ),
+        (
+            "flux-gather:chunks=0",
+            "flux-gather: expected chunks to be an integer from 1 to 256, got '0': write chunks=2",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_one_line(target: str, message: str) -> None:
+    result = run("verify", target)
+    assert (result.code, result.err.strip()) == (2, f"primepar: error: {message}")
+
+
+def test_the_commands_know_both() -> None:
+    names = ("flux-gather", "flux-scatter")
+    for name in names:
+        assert run("verify", name).out.startswith(f"{name}: proved for every size\n")
+        assert run("check", name).code == 0
+    text = run("list").out
+    assert all(name in text for name in names)

@@ -1,0 +1,168 @@
+"""Stream-K: exact against dense, proved at every size, and wrong ones refuted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import perf_counter
+
+import pytest
+from command import run
+from stream_k_cases import WRONG_RULES, generated, right_programs, with_rank, wrong_programs
+
+import primepar
+from primepar.partition.stream_k import StreamK
+from primepar.partition.work_ranges import VARIANTS, WorkSplit
+from primepar.schedule.program import Compute, Program
+from primepar.verify.every_size.stream_k import holds, lemmas, prove
+
+SECONDS = 20.0
+WITH_FIX_UP = StreamK(workers=5, M=3, N=4, K=2, tile_m=1, tile_n=1, tile_k=1)
+
+
+def test_generated_sizes_are_exact_and_proved() -> None:
+    methods = generated(300)
+    assert len({method.text for method in methods}) > 280
+    wrong = []
+    for method in methods:
+        program = method.program()
+        report = primepar.verify(program)
+        if report.verdict != "proved" or not primepar.check(program).equal:
+            wrong.append(method.text)
+    assert wrong == []
+    partial = [method for method in methods if method.facts()["partial tiles"] != "0"]
+    assert len(partial) > 100
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_parts_are_what_the_formulas_state(variant: str) -> None:
+    for workers in range(1, 8):
+        for tiles in range(1, 18):
+            for iterations in (1, 2, 3, 5, 8):
+                split = WorkSplit(workers, tiles, iterations, variant)  # type: ignore[arg-type]
+                assert_formulas(split)
+
+
+def assert_formulas(split: WorkSplit) -> None:
+    rule, share, iterations = split.rule, split.share, split.iterations
+    first = 0 if split.shared_first else split.whole_tiles
+    counted: Counter[tuple[int, int]] = Counter()
+    for worker, parts in enumerate(split.parts):
+        shared = [part for part in parts if first <= part.tile < first + split.shared_tiles]
+        assert len(parts) - len(shared) <= split.waves
+        for part in parts:
+            counted.update((part.tile, i) for i in range(part.start, part.stop))
+        for part in shared:
+            tile = part.tile - first
+            line = range(tile * iterations + part.start, tile * iterations + part.stop)
+            assert all(rule.takes(worker, iteration, share) for iteration in line)
+            assert rule.owns(part.owner, tile, share, iterations)
+            others = [x for x in range(split.workers) if x != worker
+                      and any(p.tile == part.tile for p in split.parts[x])]  # fmt: skip
+            assert list(part.senders) == (others if part.owner == worker else [])
+        loads = sum(part.stop - part.start for part in parts)
+        assert loads <= split.longest
+    every = {(tile, i): 1 for tile in range(split.tiles) for i in range(iterations)}
+    assert counted == every
+    assert max(sum(part.stop - part.start for part in parts) for parts in split.parts) == (
+        split.longest
+    )
+    if split.variant == "two-tile" and split.tiles >= split.workers:
+        assert max(len(part.senders) for parts in split.parts for part in parts) <= 1
+
+
+def test_all_lemmas_are_proved_for_every_size() -> None:
+    end = perf_counter() + SECONDS
+    assert [lemma.name for lemma in lemmas() if not holds(lemma, end)] == []
+    report = primepar.verify("stream-k")
+    assert report.verdict == "proved"
+    assert report.scope == "every size"
+    every = {"coverage", "completion", "deadlock-freedom", "races", "workers of a tile"}
+    proved = {result.name for result in report.properties if "stream-k:" not in str(result.reason)}
+    assert proved == every
+
+
+@pytest.mark.parametrize("kind", WRONG_RULES)
+def test_a_wrong_rule_is_refuted_with_the_smallest_sizes(kind: str) -> None:
+    rule, message = WRONG_RULES[kind]
+    refuted = [result for result in prove(SECONDS, rule) if result.verdict == "refuted"]
+    assert f"{refuted[0].name}: {refuted[0].counterexample}" == message
+
+
+def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
+    kinds: Counter[str] = Counter()
+    for kind, property_, program in wrong_programs(WITH_FIX_UP.program()):
+        report = primepar.verify(program)
+        assert report[property_].verdict == "refuted", (kind, str(report))
+        assert not primepar.check(program).equal, kind
+        kinds[kind] += 1
+    assert kinds == {
+        "no flag": 3, "no wait": 3, "early read": 3, "early post": 3, "left out": 22,
+        "twice": 24, "added twice": 3, "never added": 3, "freed early": 3,
+    }  # fmt: skip
+
+
+def test_programs_in_another_right_order_are_proved() -> None:
+    kinds: Counter[str] = Counter()
+    for kind, program in right_programs(WITH_FIX_UP.program()):
+        assert primepar.verify(program).verdict == "proved", kind
+        assert primepar.check(program).equal
+        kinds[kind] += 1
+    assert set(kinds) == {"post late", "products swapped", "not freed"}
+
+
+def test_a_tile_on_two_workers_is_refuted() -> None:
+    program = StreamK(variant="data-parallel").program()
+    moved = with_a_tile_twice(program)
+    assert primepar.verify(moved)["coverage"].counterexample == (
+        "forward sub-operator (M=0, N=0, K=0): expected one rank to compute it once, got rank 0, "
+        "instruction 0 and rank 3, instruction 8: keep one of them"
+    )
+
+
+def with_a_tile_twice(program: Program) -> Program:
+    """The first tile of worker 0 is computed by the last worker too."""
+    first = [node for node in program.programs[0][:4] if isinstance(node, Compute)]
+    return with_rank(program, 3, [*program.programs[3], *first])
+
+
+def test_what_it_shows() -> None:
+    shown = run("show", "stream-k:variant=one-tile").out
+    assert shown.startswith(
+        "stream-k:workers=4,M=6,N=8,K=6,tile_m=2,tile_n=2,tile_k=2,variant=one-tile\n"
+        "  iterations  9 tiles of 4, at most 9 on a worker\n"
+        "  utilisation  1 = 100.0 %, by whole tiles 3/4 = 75.0 %\n"
+        "  partial tiles  3\n"
+        "  workers of a tile  at most 4\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            "tile_m=9",
+            "stream-k: expected tiles within the matrix, tile_m <= M=6, got 9: write tile_m=6",
+        ),
+        (
+            "N=3,tile_n=4",
+            "stream-k: expected tiles within the matrix, tile_n <= N=3, got 4: write tile_n=3",
+        ),
+        (
+            "workers=0",
+            "stream-k: expected workers to be an integer from 1 to 4096, got '0': write workers=4",
+        ),
+        (
+            "variant=three-tile",
+            "stream-k: expected variant to be one of basic, data-parallel, one-tile, two-tile, "
+            "got 'three-tile': write variant=basic",
+        ),
+        (
+            "M=4096,N=4096,K=4096",
+            "stream-k: expected at most 1000000 iterations in a program, got 8589934592: "
+            "give it larger tiles",
+        ),
+    ],
+)
+def test_wrong_sizes_are_refused_in_one_line(sizes: str, message: str) -> None:
+    done = run("check", f"stream-k:{sizes}")
+    assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {message}\n")
