@@ -14,7 +14,7 @@
 import primepar
 from primepar.api.tutorial_answers import errors_in_one_line, refuse
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import Pipeline, Position
+from primepar.partition.pipeline.dependencies import PipelineOrders, Position
 from primepar.partition.pipeline.formulas import bubble
 from primepar.partition.pipeline.program import pipeline_program
 from primepar.reference import emulate
@@ -65,7 +65,7 @@ def idle(program, work):
 
 for p, count in ((2, 1), (2, 3), (3, 2), (3, 6), (4, 8)):
     where = f"{p} stages, {count} micro-batches"
-    pipeline = Pipeline(p, count, 1, tuple(actions(i, p, count) for i in range(p)), "1f1b")
+    pipeline = PipelineOrders(p, count, 1, tuple(actions(i, p, count) for i in range(p)), "1f1b")
     for stage, stage_order in enumerate(pipeline.orders):
         if kept(stage_order) > p - stage:
             refuse(f"{where}: stage {stage} keeps {kept(stage_order)}, expected {p - stage}")
