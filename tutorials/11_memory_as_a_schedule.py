@@ -3,8 +3,8 @@
 #
 # A model's parameters, gradients and moments may not fit on the device. Host memory is larger, but
 # slow to reach. So during a training step somebody has to decide what is fetched, when, and what
-# has to go for it. That is a schedule too: not of devices, but of memory. Here is one. The model
-# has six pieces, and the device has room for three:
+# has to go for it. That is a schedule too: not of devices, but of memory. Here is one, for a
+# transformer on a device with room for a third of all that:
 
 # %% Set-up: imports, a program that follows a trace, and its picture
 from functools import cache
@@ -25,9 +25,11 @@ from primepar.passes.offload import (
     moved_elements,
     offload,
     packed,
+    state_chunks,
     transfers,
 )
 from primepar.passes.offload.policies import uses_of
+from primepar.pictures.residency import residency_svg
 from primepar.plan import preset_plan
 from primepar.schedule import Program
 from primepar.schedule.program import Compute, Evict, Fetch, Free
@@ -89,6 +91,22 @@ def residency(program):
         print(f"{block.partition('[')[0]}  {' '.join(row)}")
     print(f"    {fetches} fetches, and as many evictions")
 
+
+# %%
+model = GPTConfig(layers=2, hidden=16, heads=2, context=8, vocabulary=64)
+step_program = lower_step(preset_plan("data", model, 1, 2), 2, model.context, "update")
+limited = offload(step_program, 11_306, 1120)
+chunks = state_chunks(step_program, 1120)[0]
+(OUT / "11_chunks.svg").write_text(residency_svg(limited, 0, chunks), encoding="utf-8")
+
+# %% [markdown]
+# Time goes to the right, one instruction after another. A row is a chunk, some tensors that move
+# together, and its colour is the memory that it is in. Forward reads the parameters, backward reads
+# them in reverse and makes their gradients. At the right end are the updates, which need everything
+# once, the moments `m` and `v` as well.
+#
+# How does one make such a schedule, and how does one know that it is right? We begin with something
+# smaller: a model of six pieces, and a device with room for three.
 
 # %%
 pieces = [f"w{number}" for number in range(6)]
@@ -210,11 +228,9 @@ refutation(listed(furthest, nodes), "alignment")
 # The tensors of a model have many sizes, and a transfer has a price of its own, however little it
 # moves. So PatrickStar packs tensors, in the order of their creation, into **chunks** of one size,
 # and moves whole chunks. A tensor is never divided: what does not fit begins the next chunk. These
-# are the parameters of a small GPT:
+# are the parameters of the transformer above:
 
 # %%
-model = GPTConfig(layers=2, hidden=16, heads=2, context=8, vocabulary=64)
-step_program = lower_step(preset_plan("data", model, 1, 2), 2, model.context, "update")
 element_count = sizes_of(step_program)
 sizes = {
     block.partition("[")[0]: element_count(block)
