@@ -25,7 +25,7 @@ DRAWN = {"whole": 0, "chunks": 1}
 """Name of a picture -> chunks of the part of one device; 0 is the whole all-gather."""
 
 
-class StepRow(NamedTuple):
+class SimulatedStep(NamedTuple):
     """One simulated step: milliseconds, and the hidden share of the communication of rank 0."""
 
     method: str
@@ -36,7 +36,7 @@ class StepRow(NamedTuple):
     hidden: float
 
 
-def steps(model: str, cluster: str, batch: int) -> Iterator[StepRow]:
+def steps(model: str, cluster: str, batch: int) -> Iterator[SimulatedStep]:
     """Simulate a step of a published model under each method, in several numbers of chunks."""
     config, machine = find_model(model), load_cluster(cluster)
     dtype = next(iter(machine.rates))
@@ -45,7 +45,7 @@ def steps(model: str, cluster: str, batch: int) -> Iterator[StepRow]:
         for chunks in CHUNKS:
             run = simulate_step(plan, batch, config.context, machine, dtype, chunks=chunks)
             first = communication(run.events)[0]
-            yield StepRow(
+            yield SimulatedStep(
                 method,
                 "whole" if chunks is None else str(chunks),
                 1e3 * float(run.seconds),
@@ -55,7 +55,7 @@ def steps(model: str, cluster: str, batch: int) -> Iterator[StepRow]:
             )
 
 
-def step_lines(rows: list[StepRow]) -> Iterator[str]:
+def step_lines(rows: list[SimulatedStep]) -> Iterator[str]:
     """The rows as a table; `saved` is the time of whole transfers over this one."""
     yield "method       chunks  step, ms  computing, ms  communicating, ms  hidden  times faster"
     whole = {row.method: row.step for row in rows if row.chunks == "whole"}

@@ -217,7 +217,7 @@ def simulate(
     `cluster` is a name like `"h200-8"`, a TOML file, or a cluster. A sequence needs the `shape` of
     its operator; of a plan a training step is simulated. `dtype` is by default the first that the
     cluster has. `chunks` cuts the transfers of a plan's step, and the products next to them, into
-    so many; with "auto" the cost model chooses. What blocks hold is not looked at. Raises
+    this many; with "auto" the cost model chooses. What blocks hold is not looked at. Raises
     `ClusterError` for a cluster that is too small, and what `check` raises.
 
     Examples:

@@ -6,8 +6,8 @@ product of a chunk, l seconds of latency and b seconds of bytes for the transfer
 
     all-gather     ring of p parts in c chunks: chunk i is multiplied after chunk i - 1, and once
                    it is here; it is sent on at the same time, and what moves shares the link
-    reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1 are
-                   through: end(i) = max((i + 1) x + l, end(i - 1)) + b
+    reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1
+                   have arrived: end(i) = max((i + 1) x + l, end(i - 1)) + b
 
 Without chunks the product does not hide the transfer: their seconds are added. What is computed
 after a product, before anything waits for its reduction, hides it too. Other transfers on the same
