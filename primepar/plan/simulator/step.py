@@ -47,9 +47,10 @@ def simulate_step(
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     With `chunks` transfers and the products next to them are cut into this many; "auto" takes the
-    number with the least predicted time. With `program` that one is simulated, the step after further passes.
-    Several `copies` run it at the same time, each on the next devices of the cluster. Raises what
-    `lower_step` and `simulate` raise, and `ConfigError` for another number of chunks.
+    number with the least predicted time. With `program` that one is simulated, the step after
+    further passes. Several `copies` run it at the same time, each on the next devices of the
+    cluster. Raises what `lower_step` and `simulate` raise, and `ConfigError` for another number of
+    chunks.
     """
     if chunks is not None and chunks != "auto" and not 1 <= chunks <= MOST_CHUNKS:
         raise ConfigError(
