@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.models import GPTConfig
-from primepar.operators import lower_step
+from primepar.operators import StepOptions, lower_step
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
 from primepar.passes import PASSES
@@ -26,7 +26,8 @@ SMALL = GPTConfig(layers=1, hidden=8, heads=2, context=4, vocabulary=16)
 def resident(sequence: str) -> Program:
     """A step of a small model with everything on the devices."""
     passes = [name for name in PASSES if name != "overlap"]
-    return lower_step(uniform_plan(SMALL, parse_sequence(sequence)), 2, 4, "update", True, passes)
+    plan = uniform_plan(SMALL, parse_sequence(sequence))
+    return lower_step(plan, 2, 4, "update", StepOptions(clip=1.0), passes)
 
 
 @cache
@@ -47,8 +48,8 @@ def random_sizes(random: Random) -> PatrickStar:
     return PatrickStar(**sizes, device=least + random.choice((0, 0, 1, least // 2, 10 * least)))
 
 
-MISPLACED = {"placement", "alignment"}
-"""A block that is not there; in the first step of a phase that is alignment."""
+MISPLACED = {"placement", "alignment", "completion"}
+"""A block that is not there: alignment in the first step of a phase; a sum begins at zero."""
 
 
 class Spoilt(NamedTuple):
@@ -70,7 +71,7 @@ def spoilt(program: Program) -> Iterator[Spoilt]:
                 yield Spoilt(
                     "evicted block lost",
                     _with(program, rank, place, lost),
-                    MISPLACED | {"completion"},
+                    MISPLACED,
                 )
                 early = _early(nodes, place, node.block)
                 if early is not None:
