@@ -55,10 +55,10 @@ def test_every_action_has_a_box_with_a_tooltip(name: str) -> None:
 
 
 def test_numbers_that_do_not_fit_are_left_out() -> None:
-    svg = method_drawing(GPipe(stages=2, micro_batches=40)).svg
+    svg = method_drawing(GPipe(stages=2, micro_batches=30)).svg
     texts = re.findall(r"<text [^>]*>(\d+)</text>", svg)
     assert "7" in texts
-    assert "39" not in texts
+    assert "29" not in texts
 
 
 def test_the_table_of_the_page_is_what_the_command_prints() -> None:
