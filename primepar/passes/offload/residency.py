@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from primepar.passes.offload.moments import TraceMoment, Moments
+from primepar.passes.offload.moments import Moments, TraceMoment
 from primepar.passes.offload.policies import Policy
 from primepar.schedule.program import Evict, Fetch, Instruction
 
