@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from xml.etree import ElementTree
 
 from benchmarks.device_memory import PICTURED, lines, measure, step_program
@@ -20,7 +21,7 @@ def test_stays_say_where_each_chunk_is_from_which_instruction_to_which() -> None
     assert first[0] == Stay("W 0", 0, 1, on_device=False, moved=False)
     assert first[1].on_device
     assert first[1].moved
-    for before, after in zip(known, known[1:], strict=False):
+    for before, after in pairwise(known):
         if before.chunk == after.chunk:
             assert before.end <= after.first  # a chunk is in one memory at a time
             assert not after.moved or before.end == after.first
@@ -43,6 +44,6 @@ def test_the_table_has_the_same_loss_within_every_limit() -> None:
     assert rows[0].moved == 0 < rows[1].moved < rows[2].moved
     assert all(row.peak <= row.limit for row in rows[1:] if row.limit is not None)
     assert rows[0].simulated < rows[1].simulated < rows[2].simulated
-    assert [line.split()[0] for line in lines(rows, PICTURED)[2:]][0] == "none"
+    assert lines(rows, PICTURED)[2].split()[0] == "none"
     third = step_program(PICTURED, 2, Fraction(1, 3))
     assert rows[2].moved == 4 * moved_elements(third)[0]
