@@ -183,12 +183,13 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt', "dtype": "bfloat16",
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt',
+    "dtype": "bfloat16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
     "checkpoint_every": 2, "resume": True, "weights": "w", "save_weights": "é", "log": "l.jsonl",
-    "trace": "t.svg", "verify": False, "conform": True,
+    "trace": "t.svg", "device_memory": "2GB", "verify": False, "conform": True,
 }  # fmt: skip
 
 
@@ -236,8 +237,8 @@ WRONG_FILES = {
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
     "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, averaging, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
-    "[optimizer]",
+    "optimizer, averaging, evaluation, checkpoint, weights, output, executor, checks, got "
+    "[optimiser]: write [optimizer]",
     "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
     "all sections: write it below [training]",
     "[optimizer]\nlr = -1\n": "optimizer.lr: expected a positive number, got -1.0",
