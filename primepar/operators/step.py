@@ -62,7 +62,7 @@ def lower_step(
     A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
     until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
     them no block is freed early. With `chunks` transfers and the products next to them are cut into
-    so many.
+    that number.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
