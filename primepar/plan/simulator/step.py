@@ -45,10 +45,10 @@ def simulate_step(
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
-    With `chunks` transfers and the products next to them are cut into that number, "auto" into that of
-    the least predicted time. With `program` that one is simulated, the step after further passes.
-    Several `copies` run it at the same time, each on the next devices of the cluster. Raises what
-    `lower_step` and `simulate` raise.
+    With `chunks` transfers and the products next to them are cut into that number, with "auto" into
+    that of the least predicted time. With `program` that one is simulated, the step after further
+    passes. Several `copies` run it at the same time, each on the next devices of the cluster. Raises
+    what `lower_step` and `simulate` raise.
     """
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
