@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from primepar.operators.builder import IterationSpace, ProgramBuilder, View
+from primepar.operators.builder import Held, IterationSpace, ProgramBuilder, View
 from primepar.operators.optimizers import MOMENTS
 from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import gradient_groups
@@ -22,9 +22,13 @@ def lower_gradient_norm(step: StepContext) -> View:
     Gradients with the same layout are squared and summed together, each block on the lowest rank
     that holds it. The sums are all-reduced over all ranks.
     """
+    groups: dict[tuple[int, Held], list[View]] = {}
+    for number, names in enumerate(gradient_groups(step.plan)):
+        for view in (step.gradients[name] for name in names):
+            groups.setdefault((number, view.held), []).append(view)
     squares = [
-        _squares(step.builder, f"gradient.{number}", [step.gradients[name] for name in names])
-        for number, names in enumerate(gradient_groups(step.plan))
+        _squares(step.builder, f"gradient.{number}", views)
+        for number, views in enumerate(groups.values())
     ]
     everywhere = IterationSpace(Layout((1,), (((0,),),) * step.plan.ranks), {"S": 1})
     return step.builder.compute(

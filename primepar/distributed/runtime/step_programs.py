@@ -11,7 +11,7 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
 from primepar.operators import Optimizer, StepInputs, StepSettings, Until, lower_step
 from primepar.passes import PASSES
-from primepar.passes.offload import offload
+from primepar.passes.offload import offload, with_copies
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
@@ -131,7 +131,7 @@ class StepPrograms:
             return lower_step(self.plan, *key, clips, PASSES, self.chunks, self.optimizer)
         passes = [name for name in PASSES if name != "overlap"]
         whole = lower_step(self.plan, *key, clips, passes, self.chunks, self.optimizer)
-        return offload(whole, limit)
+        return offload(with_copies(whole), limit)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""

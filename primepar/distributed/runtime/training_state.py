@@ -137,10 +137,11 @@ class TrainingState:
         self.host: dict[str, torch.Tensor] = {}
         """The blocks in host memory: all of them, if the mesh has a limit of device memory."""
         for name, parts in self.places.items():
-            whole = initial_value(plan, name, seed)
+            whole = initial_value(plan, name, seed) if parts else None
             for part in parts:
                 for prefix in (f"{name}{kind}" for kind in self.kinds):
                     self._add(prefix + part.index, part.shape)
+                assert whole is not None
                 part.fill(self.block(name, part), whole.__getitem__)
 
     def _add(self, name: str, shape: tuple[int, ...]) -> None:

@@ -146,7 +146,7 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
 
     plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
-    mesh = Mesh(plan.sequence("head"), world.device, dtype, limit)
+    mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count
     return TrainingState(plan, mesh, settings.seed, settings.optimizer, replicas)
 

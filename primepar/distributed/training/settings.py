@@ -17,7 +17,8 @@ from primepar.distributed.training.memory_size import memory_bytes
 from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import PRESETS, Plan, RowCuts, load_plan
+from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan.presets import names_preset
 from primepar.plan.replicas import check_replicas
 from primepar.schedule import Sequence
 
@@ -307,7 +308,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def _sequence(self, processes: int) -> Sequence:
         """Return the given sequence, or the default on a square number of processes."""
-        if self.plan in PRESETS:
+        if self.plan is not None and names_preset(self.plan):
             raise ConfigError(
                 f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
                 f"of a preset: write its plan with primepar show {self.plan} --model config.json "

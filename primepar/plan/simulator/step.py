@@ -47,7 +47,7 @@ def simulate_step(
 
     With `chunks` transfers and the products next to them are cut into that number, with "auto" into
     that of the least predicted time. With `program` that one is simulated, the step after further
-    passes. Several `copies` run it at the same time, each on the next devices of the cluster. Raises
+    passes. Several `copies` run it at the same time, each on the next devices. Raises
     what `lower_step` and `simulate` raise.
     """
     if program is None:
