@@ -42,10 +42,10 @@ REFUSED = {
     "--set averaging.every=H",
     ("--set", "averaging.every=2", "--ranks", "2", "--plan", "K2"): "plan: expected replicas to "
     "average, all operators with the same first cut of the rows, like M2,K2, got K2 of the "
-    "sequence: begin every sequence with M2, or leave averaging.every out",
+    "sequence: begin every sequence with M2, or leave the period out",
     ("--set", "averaging.every=2"): "plan: expected replicas to average, all operators with the "
     "same first cut of the rows, like M2,K2, got P1x1 of the sequence: begin every sequence with "
-    "M2, or leave averaging.every out",
+    "M2, or leave the period out",
     ("--average-every", "2"): "--average-every: expected an option of primepar train, got no such "
     "one: write --set averaging.every=VALUE",
     ("--set", "averaging.every=2", "--ranks", "2", "--plan", "M2", "--batch", "1"): "--batch: "

@@ -81,7 +81,7 @@ WRONG = {
     ("M2,megatron", *MODEL, "--average-every", "0"): "--average-every: expected 1 or more, got 0",
     ("megatron", *MODEL, "--average-every", "2"): "plan: expected replicas to average, all "
     "operators with the same first cut of the rows, like M2,K2, got N4 of embedding: begin every "
-    "sequence with M2, or leave averaging.every out",
+    "sequence with M2, or leave the period out",
     ("P2x2", "--average-every", "2"): "--average-every: expected a plan, whose replicas are "
     "averaged, got P2x2: leave --average-every out",
     ("M2,megatron", *MODEL, "--average-every", "2", "-o", "t.svg"): "--output: expected none "

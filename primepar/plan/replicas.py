@@ -50,8 +50,8 @@ def replicas_of(plan: Plan) -> Replicas:
     """
     if plan.pipeline is not None:
         raise PlanError(
-            "plan: expected none with a pipeline to average replicas, as a replica's devices are on "
-            f"every stage, got {plan.pipeline.stages} stages: leave averaging.every out"
+            "plan: expected none with a pipeline to average replicas, as a replica has devices on "
+            f"every stage, got {plan.pipeline.stages} stages: leave the period out"
         )
     sequences = {name: plan.sequence(name) for name in plan.sequences}
     counts = {name: _slices(sequence) for name, sequence in sequences.items()}
@@ -70,7 +70,7 @@ def _refusal(sequence: str, name: str) -> PlanError:
     return PlanError(
         "plan: expected replicas to average, all operators with the same first cut of the rows, "
         f"like M2,K2, got {sequence or 'no cut'} of {name}: begin every sequence with M2, or leave "
-        "averaging.every out"
+        "the period out"
     )
 
 
