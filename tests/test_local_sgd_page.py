@@ -10,6 +10,7 @@ import pytest
 from command import run
 
 from benchmarks import local_sgd
+from primepar.cli import main
 from primepar.partition.local_sgd import LocalSGD
 from primepar.pictures.period_picture import GRADIENTS, MODELS, STEP, period_picture
 from primepar.schedule.events import Event
@@ -55,7 +56,7 @@ def test_the_page_has_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_command_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     def program() -> None:
-        local_sgd.main(local_sgd.app, "python -m benchmarks.local_sgd")
+        main(local_sgd.app, "python -m benchmarks.local_sgd")
 
     folder = tmp_path / "none"
     done = run("--output", str(folder), program=program, name="benchmarks")
