@@ -43,9 +43,17 @@ def facts(quantities: dict[str, str]) -> Iterator[str]:
 
 
 def method_rows() -> Iterator[str]:
-    """One line for each method with sizes: its page, its sizes and its summary."""
+    """What methods with sizes are, and a line for each: its page, its sizes and its summary."""
     if not METHODS:
         return
+    yield (
+        "A pipeline, a period between averages, the tiles of one GPU and chunks of memory are no "
+        "maps of slices. Each of these methods has sizes, and a program for any sizes that fit "
+        "together. Two tutorials are about them: "
+        "[time as three things](../tutorials/10_time_as_three_things.md) and "
+        "[memory as a schedule](../tutorials/11_memory_as_a_schedule.md)."
+    )
+    yield ""
     yield "| method | sizes | what it is |"
     yield "|---|---|---|"
     for name, kind in METHODS.items():

@@ -47,8 +47,8 @@ def random_sizes(random: Random) -> PatrickStar:
     return PatrickStar(**sizes, device=least + random.choice((0, 0, 1, least // 2, 10 * least)))
 
 
-MISPLACED = {"placement", "alignment"}
-"""A block that is not there; in the first step of a phase that is alignment."""
+MISPLACED = {"placement", "alignment", "completion"}
+"""A block that is not there: alignment in the first step of a phase; a sum begins at zero."""
 
 
 class Spoilt(NamedTuple):
@@ -70,7 +70,7 @@ def spoilt(program: Program) -> Iterator[Spoilt]:
                 yield Spoilt(
                     "evicted block lost",
                     _with(program, rank, place, lost),
-                    MISPLACED | {"completion"},
+                    MISPLACED,
                 )
                 early = _early(nodes, place, node.block)
                 if early is not None:

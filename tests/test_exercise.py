@@ -27,6 +27,8 @@ DIAGNOSES = {
     8: "traffic:0",
     9: "deadlock-freedom:3,2",
     10: "alignment",
+    11: "alignment:0,16",
+    12: "alignment:0,15",
 }
 ALL = exercises()
 
@@ -43,8 +45,8 @@ def target(exercise: Exercise, folder: Path) -> str:
     return f"{folder / exercise.path.name}" + ":Walk" * (exercise.path.suffix == ".py")
 
 
-def test_there_are_ten_with_a_symptom_each_and_they_cover_all_properties() -> None:
-    assert [exercise.number for exercise in ALL] == list(range(1, 11)) == list(DIAGNOSES)
+def test_there_are_twelve_with_a_symptom_each_and_they_cover_all_properties() -> None:
+    assert [exercise.number for exercise in ALL] == list(range(1, 13)) == list(DIAGNOSES)
     assert all(exercise.title and exercise.symptom for exercise in ALL)
     assert {path.name for path in FIXED.iterdir()} == {exercise.path.name for exercise in ALL}
     assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
@@ -90,6 +92,8 @@ CHANGED = {
     "shape": {"M": 2, "N": 2, "K": 2},
     "initial": None,
     "final": None,
+    "host_initial": ((), ()),
+    "host_final": ((), ()),
     "phases": {"more": Signature(("a[M]",), "b[M]")},
     "tensors": {"a": Tensor(((0, 2),))},
     "memory": Bound(device=99),
@@ -110,7 +114,7 @@ def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: 
     assert done == Done(1, f"exercise 2: other work\n  {expected}\n", "")
 
 
-@pytest.mark.parametrize("number", [1, 4, 5])
+@pytest.mark.parametrize("number", [1, 4, 5, 11, 12])
 def test_an_answer_that_does_nothing_fixes_nothing(number: int, tmp_path: Path) -> None:
     schedule = ALL[number - 1].schedule
     assert isinstance(schedule, Program)
@@ -168,8 +172,8 @@ def refused(*arguments: str) -> str:
 
 def test_wrong_input_ends_in_one_line() -> None:
     known = ", ".join(PROPERTIES)
-    assert refused("11") == (
-        "expected an exercise from 1 to 10, got 11: primepar exercise lists them"
+    assert refused("13") == (
+        "expected an exercise from 1 to 12, got 13: primepar exercise lists them"
     )
     assert refused("--diagnose", "races") == (
         "expected the number of an exercise, got none: write primepar exercise 1 "

@@ -111,7 +111,7 @@ def test_the_next_use_may_be_in_the_next_step() -> None:
 
 
 def test_too_many_chunks_at_one_moment() -> None:
-    with pytest.raises(ValueError, match="^expected room for 3 chunks, got 2$"):
+    with pytest.raises(ValueError, match=r"^expected room for 3 chunks, got 2$"):
         transfers([["a", "b", "c"]], 2, furthest_next_use)
 
 

@@ -226,4 +226,4 @@ ask("1F1B", pipeline)
 # ```
 #
 # The second command shows four devices in a square that hang. `primepar exercise 1` is an easier
-# one, and `primepar exercise` lists all ten broken schedules.
+# one, and `primepar exercise` lists all twelve broken schedules.

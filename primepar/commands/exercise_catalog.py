@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parent / "broken"
 PRIMITIVE = "Walk"
 """Class of the primitive in an exercise's Python file."""
-QUESTIONS = ("ranks", "grid", "shape", "initial", "final", "phases", "tensors", "memory", "traffic")
+QUESTIONS = (
+    "ranks", "grid", "shape", "initial", "final", "host_initial", "host_final", "phases", "tensors",
+    "memory", "traffic",
+)  # fmt: skip
 """Fields of a program that define what is asked of it; an answer leaves them as they are."""
 SIDES = (2, 3)
 """Lengths of sides on which an answer must cut as the exercise does."""

@@ -12,6 +12,7 @@ from typing import Literal
 from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
+from primepar.operators.optimizers import Optimizer
 from primepar.operators.pipeline_step import PipelineStep
 from primepar.operators.step_context import StepContext
 from primepar.operators.sweeps import backward_sweep, forward_sweep, lowerings, ways_of
@@ -32,15 +33,17 @@ def lower_step(
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
     chunks: Chunks = None,
+    optimizer: Optimizer = "adamw",
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
     Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
     targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
-    and the norm of the gradient. With `clip` AdamW gets the gradient clipped by its norm. A program
-    that ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss"
-    or "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block
-    is freed early. With `chunks` transfers and the products next to them are cut into so many.
+    and the norm of the gradient. With `clip` the gradient is clipped by its norm before the update.
+    A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
+    until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
+    them no block is freed early. With `chunks` transfers and the products next to them are cut into
+    so many.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -51,7 +54,8 @@ def lower_step(
         )
     plan.check_batch(batch, positions)
     builder = ProgramBuilder(plan.ranks)
-    step = StepContext(plan, builder, batch, positions, trains=until in ("gradients", "update"))
+    trains = until in ("gradients", "update")
+    step = StepContext(plan, builder, batch, positions, trains, optimizer)
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
     )

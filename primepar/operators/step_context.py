@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
+from primepar.operators.optimizers import Optimizer
 from primepar.plan.layouts import ParameterPlace, ends, padded_vocabulary, parameter_places
 from primepar.plan.operator_layouts import Ends
 from primepar.plan.plan import Plan
@@ -33,6 +34,7 @@ class StepContext:
     positions: int
     trains: bool = True
     """Whether a backward follows; if not, forward moves only copies of the parameters."""
+    optimizer: Optimizer = "adamw"
     repeats: bool = False
     splits: bool = False
     """Whether the products of weight gradients have a section of their own."""

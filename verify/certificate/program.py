@@ -25,7 +25,7 @@ from primepar.verify.program.races import races
 from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import PropertyResult, Report
 
-_PLACE = re.compile(r"rank (\d+), (?:instruction (\d+)|final )")
+_PLACE = re.compile(r"rank (\d+), (?:instruction (\d+)|(?:host_)?final )")
 
 
 def certificate(

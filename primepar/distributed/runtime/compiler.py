@@ -68,8 +68,11 @@ class Compiler:
         self.mesh, self.shapes, self._watch = mesh, shapes, watch
         self.instructions = program.programs[mesh.rank]
         given = initial_blocks(program)[mesh.rank]
-        joins = later_joins(self.instructions, mesh.rank, given, shapes)
-        self.places = MemoryPlaces(shapes, (mesh.pool, mesh.wide_pool), self.instructions, joins)
+        # Under a limit no block keeps the memory of another one: there are no shared buffers.
+        shares = mesh.limit is None
+        joins = later_joins(self.instructions, mesh.rank, given, shapes) if shares else {}
+        pools = mesh.pool, mesh.wide_pool
+        self.places = MemoryPlaces(shapes, pools, self.instructions, joins, shares=shares)
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)

@@ -69,7 +69,8 @@ class HostMemory:
 class LimitedBlocks(dict[str, torch.Tensor]):
     """Blocks on the device, with their elements counted at every change.
 
-    Memory that several blocks share counts once, and whole. Raises `MemoryLimitError` when the
+    Memory that several blocks share counts once, and whole. A copy that one instruction makes for
+    itself, `NAME#`, and the workspace of kernels do not count. Raises `MemoryLimitError` when the
     elements exceed `limit`.
     """
 
@@ -81,10 +82,10 @@ class LimitedBlocks(dict[str, torch.Tensor]):
 
     def __setitem__(self, name: str, block: torch.Tensor) -> None:
         old = self.get(name)
-        super().__setitem__(name, block)
-        self._count(block, 1)
         if old is not None:
-            self._count(old, -1)
+            self._count(name, old, -1)
+        super().__setitem__(name, block)
+        self._count(name, block, 1)
         self.peak = max(self.peak, self.elements)
         if self.elements > self.limit:
             raise MemoryLimitError(
@@ -98,7 +99,7 @@ class LimitedBlocks(dict[str, torch.Tensor]):
     def pop(self, name: str, *default: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Remove a block."""
         if name in self:
-            self._count(self[name], -1)
+            self._count(name, self[name], -1)
         return super().pop(name, *default)
 
     def update(self, blocks: Mapping[str, torch.Tensor] | Iterable[object] = ()) -> None:  # type: ignore[override]
@@ -106,7 +107,9 @@ class LimitedBlocks(dict[str, torch.Tensor]):
         for name, block in dict(blocks).items():  # type: ignore[call-overload]
             self[name] = block
 
-    def _count(self, block: torch.Tensor, times: int) -> None:
+    def _count(self, name: str, block: torch.Tensor, times: int) -> None:
+        if "#" in name:
+            return
         storage = block.untyped_storage()
         key, size = storage.data_ptr(), storage.nbytes() // block.element_size()
         before = self._sharing[key]

@@ -36,10 +36,12 @@ class MemoryPlaces:
         pools: tuple[BufferPool, BufferPool],
         instructions: tuple[Instruction, ...],
         joins: LaterJoins,
+        *,
+        shares: bool = True,
     ) -> None:
         self.shapes, self.pools, self.place = shapes, pools, 0
         self.here: dict[str, Buffer] = {}
-        self._joins = joins
+        self._joins, self._shares = joins, shares
         self._opened: dict[int, Buffer] = {}
         self._count = 0
         self._last_end = {
@@ -190,6 +192,8 @@ class MemoryPlaces:
         They are all parts that end before the program does; or all parts, if all leave with a
         buffer that the caller can own.
         """
+        if not self._shares:
+            return []
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
         if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
             return [part for part in parts if part not in leaving]

@@ -8,7 +8,7 @@ from primepar.passes.offload.chunks import (
     chunk_state,
     packed,
 )
-from primepar.passes.offload.insert import least_limit, moved_elements, offload
+from primepar.passes.offload.insert import least_limit, moved_elements, offload, with_copies
 from primepar.passes.offload.policies import (
     POLICIES,
     Policy,
@@ -17,7 +17,7 @@ from primepar.passes.offload.policies import (
     least_recently_used,
     transfers,
 )
-from primepar.passes.offload.states import state_chunks
+from primepar.passes.offload.states import largest_state, state_chunks
 
 __all__ = [
     "POLICIES",
@@ -31,6 +31,7 @@ __all__ = [
     "chunk_sizes",
     "chunk_state",
     "furthest_next_use",
+    "largest_state",
     "least_limit",
     "least_recently_used",
     "moved_elements",
@@ -38,4 +39,5 @@ __all__ = [
     "packed",
     "state_chunks",
     "transfers",
+    "with_copies",
 ]

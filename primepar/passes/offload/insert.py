@@ -19,7 +19,7 @@ tried too, and the order that moves fewer elements is taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -29,7 +29,8 @@ from primepar.passes.offload.moments import Moments
 from primepar.passes.offload.policies import POLICIES
 from primepar.passes.offload.residency import Residency
 from primepar.passes.offload.states import Chunks, largest_state, state_chunks
-from primepar.schedule.program import Evict, Fetch, Program
+from primepar.schedule.program import Cut, Evict, Fetch, Free, Instruction, Join, Program
+from primepar.schedule.program_uses import frees
 from primepar.schedule.signature import Bound
 
 
@@ -76,6 +77,23 @@ def least_limit(
 ) -> int:
     """Return the least limit that `offload` can keep, in elements. Raises what `offload` raises."""
     return max(moments.least() for moments in _ranks(program, capacity, chunks))
+
+
+def with_copies(program: Program) -> Program:
+    """Return the program with the parts of cuts and joins freed after them, not used in place.
+
+    So it counts the memory of an executor that copies them.
+    """
+    return replace(program, programs=tuple(tuple(_copying(nodes)) for nodes in program.programs))
+
+
+def _copying(nodes: Sequence[Instruction]) -> Iterator[Instruction]:
+    for node in nodes:
+        if isinstance(node, Cut | Join) and node.in_place:
+            yield replace(node, in_place=False)
+            yield from map(Free, frees(node))
+        else:
+            yield node
 
 
 def moved_elements(program: Program) -> list[int]:

@@ -2,7 +2,7 @@
 
 A state is a tensor that a program begins and ends with, under its own name or as `NAME.new`. Its
 gradient is `NAME.grad`. An updated block takes the place of the old one in its chunk. Gradients
-have chunks of their own in the layout of the parameters; so have both moments.
+and both moments have chunks of their own, in the layout of the parameters.
 """
 
 from __future__ import annotations
@@ -56,25 +56,17 @@ def _kept(block: str, ends: set[str]) -> bool:
 
 
 def _chunks(sizes: Mapping[str, int], capacity: int) -> Chunks:
-    kinds: dict[str, dict[str, int]] = {}
-    for name, size in sizes.items():
-        kinds.setdefault(_kind(name, sizes), {})[name] = size
+    """Pack the parameters in order; their moments and gradients have the same places."""
+    moments = {_renamed(name, moment): moment for name in sizes for moment in MOMENTS}
+    layout = packed({name: n for name, n in sizes.items() if name not in moments}, capacity)
     chunks: dict[str, str] = {}
-    for kind, members in kinds.items():
-        for name, number in packed(members, capacity).places.items():
-            chunks[name] = chunks[_renamed(name, NEW)] = f"{kind} {number}"
-            if kind == "parameter":
-                chunks[_renamed(name, GRADIENT)] = f"gradient {number}"
+    for name, number in layout.places.items():
+        chunks[_renamed(name, GRADIENT)] = f"gradient {number}"
+        for state in ("", *MOMENTS):
+            held = _renamed(name, state)
+            kind = state.removeprefix(".") or "parameter"
+            chunks[held] = chunks[_renamed(held, NEW)] = f"{kind} {number}"
     return chunks
-
-
-def _kind(block: str, known: Mapping[str, int]) -> str:
-    """Return the kind of a state: that of a moment, if there is a parameter of its name."""
-    tensor, _, index = block.rpartition("[")
-    for moment in MOMENTS:
-        if tensor.endswith(moment) and f"{tensor.removesuffix(moment)}[{index}" in known:
-            return moment.removeprefix(".")
-    return "parameter"
 
 
 def _renamed(block: str, suffix: str) -> str:

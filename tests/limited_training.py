@@ -1,0 +1,60 @@
+"""Training under a limit of device memory, next to the same run without one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+
+from primepar.distributed import Mesh
+from primepar.distributed.modules.gpt import uniform_plan
+from primepar.distributed.runtime.step_programs import StepPrograms, update
+from primepar.distributed.runtime.training_state import TrainingState
+from primepar.models import GPTConfig
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs
+from primepar.partition import parse_sequence
+
+MODEL = GPTConfig(layers=2, hidden=16, heads=2, context=4, vocabulary=32)
+BATCH, STEPS, STATES = 2, 6, 4
+"""Parameters, gradients and two moments."""
+
+
+class Ended(NamedTuple):
+    """Losses and norms of all steps, the parameters, and the elements of a rank's states."""
+
+    numbers: list[tuple[float, float]]
+    parameters: list[float]
+    states: int
+    measured: int
+    """Most elements on the device."""
+    limit: int | None
+
+
+def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended:
+    """Train in float32; the limit is a share of the states' size."""
+    plan = uniform_plan(MODEL, parse_sequence(sequence))
+    held = TrainingState(plan, Mesh(parse_sequence(sequence), device))
+    names = [name + part.index for name, parts in held.places.items() for part in parts]
+    states = STATES * sum(held.blocks[name].numel() for name in names)
+    limit = None if share is None else int(states * share)
+    mesh = Mesh(
+        parse_sequence(sequence), device, device_memory=None if limit is None else 4 * limit
+    )
+    state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, clip=1.0)
+    run, numbers = programs.program(BATCH, MODEL.context, "update"), []
+    for step in range(1, STEPS + 1):
+        generator = torch.Generator().manual_seed(step)
+        batch = torch.randint(0, MODEL.vocabulary, (2, BATCH, MODEL.context), generator=generator)
+        tokens, targets = batch.to(mesh.device)
+        numbers.append(update(run, state, tokens, targets, StepInputs(Draw(0, step), 0.01, step)))
+    ends = torch.cat([state.block(name, part).flatten().cpu()
+                      for name, parts in state.places.items() for part in parts])  # fmt: skip
+    return Ended(numbers, ends.tolist(), states, run.executor.measured, mesh.limit)
+
+
+def pairs(sequence: str, device: str = "cpu") -> Any:
+    """Without a limit, and with limits of a half and a third of the states."""
+    shares = (None, Fraction(1, 2), Fraction(1, 3))
+    return [trained(sequence, share, device) for share in shares]

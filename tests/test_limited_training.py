@@ -1,0 +1,101 @@
+"""A limit of device memory changes no number: states of three times the limit train as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from command import run
+from distributed_ranks import on_ranks
+from limited_training import Ended, pairs
+
+from primepar.distributed.runtime.host_memory import LimitedBlocks
+from primepar.distributed.training.log import StepRow, read_log
+from primepar.errors import MemoryLimitError
+
+SMALL = [
+    "--batch", "2", "--steps", "4", "--set", "model.layers=1", "--set", "model.hidden=16",
+    "--set", "model.heads=2", "--set", "model.context=8", "--set", "evaluation.every=2",
+]  # fmt: skip
+
+
+def same_within_the_limit(runs: list[Ended]) -> None:
+    free, *limited = runs
+    assert free.limit is None
+    assert len(set(free.numbers)) == len(free.numbers)
+    for known in limited:
+        assert known.limit is not None
+        assert 0 < known.measured <= known.limit < known.states
+        assert known.numbers == free.numbers  # bit for bit
+        assert known.parameters == free.parameters
+    assert limited[-1].limit == free.states // 3
+
+
+def test_one_rank_with_a_third_of_its_states_on_the_device() -> None:
+    same_within_the_limit(pairs(""))
+
+
+@pytest.mark.parametrize("sequence", ["M2", "K2"])
+def test_two_ranks_with_a_third_of_their_states_on_the_device(sequence: str) -> None:
+    for runs in on_ranks(2, pairs, sequence):
+        same_within_the_limit(runs)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_with_a_third_of_its_states_on_the_device() -> None:
+    """States are in pinned host memory, and copies run on a stream of their own."""
+    same_within_the_limit(pairs("", "cuda"))
+
+
+def test_blocks_are_counted_and_memory_that_is_shared_counts_once() -> None:
+    whole = torch.zeros(6)
+    blocks = LimitedBlocks({"a": torch.zeros(2)}, 10, rank=3)
+    blocks["b"], blocks["c"] = whole[:2], whole[2:]
+    assert (blocks.elements, blocks.peak) == (8, 8)
+    del blocks["b"]
+    assert blocks.elements == 8
+    blocks["c"] = torch.zeros(1)
+    assert (blocks.elements, blocks.peak) == (3, 8)
+    with pytest.raises(MemoryLimitError) as caught:
+        blocks["d"] = torch.zeros(8)
+    assert str(caught.value) == (
+        "rank 3: expected at most 10 elements on the device, got 11 with d: "
+        "allow more device memory"
+    )
+
+
+def losses(path: Path, *arguments: str) -> list[float]:
+    done = run("train", *SMALL, "--set", f"output.log={path}", *arguments)
+    assert (done.code, done.err) == (0, "")
+    return [row.loss for row in read_log(path) if isinstance(row, StepRow)]
+
+
+def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    free = losses(tmp_path / "free.jsonl")
+    limit = ["--set", "executor.device_memory=72KiB"]
+    assert losses(tmp_path / "limited.jsonl", *limit, "--conform") == free
+    saved = ["--checkpoint", str(tmp_path / "saved"), *limit]
+    assert losses(tmp_path / "begun.jsonl", *saved, "--steps", "2") == free[:2]
+    assert losses(tmp_path / "rest.jsonl", *saved, "--resume") == free[2:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["executor.device_memory=1KiB"],
+         "device memory: expected at least 16384 elements, which one instruction needs together "
+         "with what cannot move, got 256: take 16384 or more, or smaller chunks"),
+        (["executor.device_memory=64 kilo"],
+         "executor.device_memory: expected bytes above 0, as a number or like 512MiB, 64KiB or "
+         "2GB, got '64 kilo': write 512MiB"),
+        (["executor.device_memory=1MiB", "training.dtype=bfloat16"],
+         "executor.device_memory: expected none with training.dtype bfloat16, whose sums have "
+         "wider elements, got 1MiB: take float32"),
+    ],
+)  # fmt: skip
+def test_limits_that_are_refused(arguments: list[str], message: str) -> None:
+    changes = [word for argument in arguments for word in ("--set", argument)]
+    done = run("train", *SMALL, *changes)
+    assert (done.code, done.err) == (2, f"primepar: error: {message}\n")
