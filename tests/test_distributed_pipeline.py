@@ -84,7 +84,8 @@ def test_every_gradient_is_that_of_the_dense_transformer(four: Runs, number: int
             assert place is not None
             name = place.tensor.removesuffix(".grad")
             if block.partition("[")[0].endswith(".grad"):
-                whole = gradients[name].reshape((1,) * (got.ndim - gradients[name].ndim) + gradients[name].shape)  # fmt: skip
+                whole = gradients[name]
+                whole = whole.reshape((1,) * (got.ndim - whole.ndim) + whole.shape)
                 right = whole[tuple(slice(*line) for line in place.box)]
                 got = got[tuple(slice(size) for size in right.shape)]  # without the padding
                 np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)

@@ -85,8 +85,8 @@ class PipelineLayout(
         """Raise `PlanError` unless every chunk has a layer."""
         chunks = len(self.stage_chunks)
         if chunks > layers:
-            each = chunks // self.stages
-            what = f"{self.stages} stages" + f" of {each} chunks" * (each > 1)
+            per_stage = chunks // self.stages
+            what = f"{self.stages} stages" + f" of {per_stage} chunks" * (per_stage > 1)
             raise PlanError(
                 f"expected at least {chunks} layers for {what}, got a model of {layers} "
                 f"layer{'s' * (layers != 1)}: take fewer stages"
