@@ -63,8 +63,9 @@ class PartitionedModel(nn.Module):
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Return this rank's block of the logits, `[R, C]`, in the head's output layout.
 
-        It is empty on the stages of a pipeline that do not have the head. The result has no gradient. The argument is the full batch, the same on every rank. Raises
-        `ShapeError`, or `PlanError` for a batch that the plan cannot cut.
+        It is empty on the stages of a pipeline that do not have the head. The result has no
+        gradient. The argument is the full batch, the same on every rank. Raises `ShapeError`, or
+        `PlanError` for a batch that the plan cannot cut.
         """
         run = self._program(tokens_BT, "logits")
         blocks = run(self._blocks(), tokens_BT)
