@@ -1,14 +1,15 @@
-"""`python -m benchmarks`: times of the proofs and of the planner, measured on this machine."""
+"""`python -m benchmarks`: times of the proofs and of the planner here, and costs of pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isqrt
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
+from benchmarks.pipelines import measure_pipelines, pipeline_lines
 from benchmarks.programs import cases
 from benchmarks.proofs import (
     PrimitiveRow,
@@ -25,15 +26,18 @@ from primepar.commands.progress import progress
 from primepar.commands.verify import EXIT_CODES, LONGEST
 from primepar.errors import ConfigError
 from primepar.files import write_text
+from primepar.partition.pipeline.actions import ScheduleName
 
 RANKS = "4,16,64,256,1024"
 TIMEOUT = 60.0
 DEVICES = "4,8,16,32,64,256,1024"
 MOST_PLANNED = 1024
+STAGES = "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"
+MOST_STAGES = 64
 
 
 app = typer.Typer(
-    help="Measure the proofs or the planner on this machine.",
+    help="Measure the proofs, the planner or pipelines on this machine.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -100,6 +104,37 @@ def bench_plan(
         lines = ["", *redundancy_lines(programs)] if programs else []
         typer.echo("\n".join([*plan_lines(plans), *lines]))
     raise typer.Exit(EXIT_CODES["proved" if all(row.proved for row in programs) else "unknown"])
+
+
+@app.command("pipelines", epilog="Example: python -m benchmarks pipelines --stages 2,4,8")
+def bench_pipelines(
+    stages: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of stages, from 1 to 64.")
+    ] = STAGES,
+    json: JsonOption = False,
+) -> None:
+    """Count bubble and stashes of every pipeline schedule on emulated devices.
+
+    The formula is printed in brackets. Ends with 1 if one gives another number.
+    """
+    counts = _stages(stages)
+    with progress(len(counts) * len(get_args(ScheduleName))) as tick:
+        rows = measure_pipelines(counts, tick)
+    typer.echo(json_text(rows) if json else "\n".join(pipeline_lines(rows)), nl=not json)
+    raise typer.Exit(0 if all(row.equal for row in rows) else 1)
+
+
+def _stages(text: str) -> list[int]:
+    counts = []
+    for part in (part.strip() for part in text.split(",")):
+        is_number = part.isascii() and part.isdigit() and len(part) < 10
+        if not is_number or not 1 <= int(part) <= MOST_STAGES:
+            raise ConfigError(
+                f"--stages: expected numbers from 1 to {MOST_STAGES}, got {part!r}: "
+                "write --stages 2,4,8"
+            )
+        counts.append(int(part))
+    return counts
 
 
 def _devices(text: str) -> list[int]:

@@ -87,15 +87,13 @@ def _stashes(events: Iterable[Event]) -> int:
     return most
 
 
-def measure_pipelines(
-    stages: Iterable[int], times: ActionTimes, tick: Callable[[str], object]
-) -> list[PipelineRow]:
+def measure_pipelines(stages: Iterable[int], tick: Callable[[str], object]) -> list[PipelineRow]:
     """Measure every schedule with twice as many micro-batches as stages."""
     rows = []
     for count in stages:
         for name in get_args(ScheduleName):
             tick(f"{name}, {count} stages")
-            rows.append(measure_pipeline(PipelineOrders.of(name, count, 2 * count), times))
+            rows.append(measure_pipeline(PipelineOrders.of(name, count, 2 * count)))
     return rows
 
 

@@ -101,6 +101,7 @@ def _instructions(rank: int) -> list[Instruction]:
         ISend(after, "p2", 0, "other", request="out"),
         IRecv(before, "h", 0, "other", request="in"),
         *_posted(),
+        *_scaled(rank),
         Alloc("z"),
         Evict("p3"),
         Fetch("p3"),
@@ -123,6 +124,20 @@ def _posted() -> list[Instruction]:
         AllToAll(GROUP, blocks=GIVEN, into=("x0", "x1", "x2", "x3"), request="all"),
         Barrier(GROUP, request="barrier"),
         *(Wait(request) for request in ("barrier", "all", "scatter", "sum")),
+    ]
+
+
+def _scaled(rank: int) -> list[Instruction]:
+    """Sums and reductions with scales, at once and posted, over all ranks and over one."""
+    return [
+        Compute(("p2", "p0"), "e", scale="1/4"),
+        Compute(("p2", "a"), "e", scale="1/2"),
+        *(Compute(("p0",), name) for name in ("f", "i", "j")),
+        AllReduce(GROUP, block="f", scale="1/4", request="mean"),
+        Reduce(GROUP, block="i", root=3, scale="3"),
+        AllReduce((rank,), block="j", scale="1/2"),
+        ReduceScatter(GROUP, blocks=GIVEN, block="l", scale="1/2"),
+        Wait("mean"),
     ]
 
 
@@ -149,6 +164,10 @@ def expected_blocks() -> list[dict[str, NDArray[np.float64]]]:
         end["m"] = np.max([given["p1"] for given in start], axis=0)
         end["c"], end["w"], end["u"] = start[3]["p2"], 2 * end["a"], end["s"]
         end["v"] = np.sum([given["p0"] for given in start], axis=0) if rank == 1 else blocks["p0"]
+        sums = np.sum([given["p0"] for given in start], axis=0)
+        end["e"] = (blocks["p2"] + blocks["p0"]) / 4 + (blocks["p2"] + end["a"]) / 2
+        end["f"], end["i"] = sums / 4, 3 * sums if rank == 3 else blocks["p0"]
+        end["j"], end["l"] = blocks["p0"] / 2, end["s"] / 2
         ends.append(end)
     return ends
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from primepar import operators
-from primepar.operators import Until
+from primepar.operators import Optimizer, Until
 from primepar.passes import PASSES, Chunks
 from primepar.plan import Plan
 from primepar.schedule import Program
@@ -38,8 +38,9 @@ def _lowered(
     clip: bool,
     passes: tuple[str, ...],
     chunks: Chunks,
+    optimizer: Optimizer,
 ) -> Program:
-    return lower_uncached(asked.plan, batch, positions, until, clip, passes, chunks)
+    return lower_uncached(asked.plan, batch, positions, until, clip, passes, chunks, optimizer)
 
 
 def lower_step(
@@ -50,6 +51,7 @@ def lower_step(
     clip: bool = False,
     passes: Iterable[str] = tuple(PASSES),
     chunks: Chunks = None,
+    optimizer: Optimizer = "adamw",
 ) -> Program:
     """The program of `primepar.operators.lower_step`, kept for the tests that ask for it again."""
-    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), chunks)
+    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), chunks, optimizer)

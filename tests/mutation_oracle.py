@@ -19,6 +19,7 @@ from mutation import Json
 from mutation_fields import PROGRAM_WAYS, changes_of
 from mutation_maps import MAP_WAYS
 from phased import everything
+from scaled_programs import scaled_program
 from step_cases import passed
 
 from primepar.errors import PrimeParError
@@ -201,8 +202,11 @@ def tasks(most: int, most_maps: int) -> list[Task]:
 
 
 def agree_on(seed: int) -> Generated:
-    """Have both decide a generated program; each seventh one with sends that return at once."""
-    program, buffered = mutant(seed), seed % 7 == 0
+    """Have both decide a generated program; each seventh one with sends that return at once.
+
+    Three of ten have scales.
+    """
+    program, buffered = (scaled_program if seed % 10 < 3 else mutant)(seed), seed % 7 == 0
     report, seen = verify_program(program, buffered=buffered), explore(program, buffered=buffered)
     failed = tuple(sorted(seen.failed))
     return Generated(seed, report.verdict, failed, disagreement(report, seen))

@@ -11,8 +11,8 @@ from partitioned_cases import DRAW
 
 from primepar.operators import StepInputs, StepSettings
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.step import LOWERINGS
 from primepar.operators.step_context import StepContext
+from primepar.operators.sweeps import LOWERINGS
 from primepar.passes import free_early
 from primepar.plan import Plan, ends
 from primepar.reference import emulate

@@ -1,4 +1,4 @@
-"""Steps with AdamW on emulated devices, with parameters and moments, compared with one device."""
+"""Steps with AdamW and SGD on emulated devices, with all state, compared with one device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.kernels import KERNELS
 from primepar.reference.oracle.layers import Array
-from primepar.reference.oracle.optimizers import AdamW, linear_weights
+from primepar.reference.oracle.optimizers import SGD, AdamW, linear_weights
 from primepar.reference.oracle.transformer import Transformer
 
 STEPS, RATE, CLIP = 3, 1e-3, 0.5
@@ -27,6 +27,8 @@ EACH = [
 """Every preset plan and every family."""
 UNSEEN = {"loss.largest"}
 """Kernels whose result may be any number that is near."""
+ELSEWHERE = {"sgd.update", "regression.residual", "regression.gradient", "workers.average"}
+"""Kernels that are in no step with AdamW."""
 
 
 class OneDevice:
@@ -80,6 +82,28 @@ def test_under_a_preset_adamw_gives_the_parameters_of_one_device(
 
 
 @pytest.mark.parametrize("clip", [None, CLIP])
+@pytest.mark.parametrize(("name", "ranks", "family"), EACH[::4])
+def test_sgd_gives_the_parameters_of_one_device_and_keeps_no_moments(
+    name: str, ranks: int, family: str, clip: float | None
+) -> None:
+    plan = preset_plan(name, SMALL[family], ranks)
+    one, sgd = Transformer(plan.model, drawn_parameters(plan.model)), SGD(RATE)
+    emulated = EmulatedModel(plan.model, plan, drawn_parameters(plan.model), "sgd")
+    for number in range(STEPS):
+        draw, batch = Draw(seed=3, step=number), drawn_batch(plan.model, 8, 4)
+        step = emulated.update(*batch, RATE, draw, clip)
+        loss, gradients = one.loss_and_gradients(*batch, draw)
+        norm = float(np.sqrt(sum(np.sum(gradient**2) for gradient in gradients.values())))
+        factor = 1.0 if clip is None else min(1.0, clip / norm)
+        one.parameters = sgd.step(
+            one.parameters, {name: gradient * factor for name, gradient in gradients.items()}
+        )
+        assert step.loss == pytest.approx(loss, rel=1e-10)
+        assert farthest(emulated.parameters, one.parameters) < 1e-10
+    assert emulated.moments == {}
+
+
+@pytest.mark.parametrize("clip", [None, CLIP])
 def test_several_blocks_of_a_weight_on_a_device_are_updated_too(clip: float | None) -> None:
     assert_trains_alike(plan_apart(SMALL["opt"], 4), clip)
 
@@ -103,7 +127,7 @@ def updated() -> dict[str, Array]:
     return {**model.parameters, **model.moments, **numbers}
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS.keys() - UNSEEN))
+@pytest.mark.parametrize("name", sorted(KERNELS.keys() - UNSEEN - ELSEWHERE))
 def test_a_wrong_kernel_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, kernel, calls = updated(), KERNELS[name], []
 

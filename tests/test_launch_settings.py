@@ -37,6 +37,19 @@ REFUSED = {
     ("--set", "optimizer.lr=0"): "optimizer.lr: expected a positive number, got 0.0",
     ("--set", "optimizer.clip=0"): "optimizer.clip: expected a positive number, got 0.0",
     ("--set", "optimizer.clip=inf"): "optimizer.clip: expected a positive number, got inf",
+    ("--set", "averaging.every=0"): "averaging.every: expected 1 or more, got 0",
+    ("--set", "averaging.after=3"): "averaging.after: expected a period of averages, got none: add "
+    "--set averaging.every=H",
+    ("--set", "averaging.every=2", "--ranks", "2", "--plan", "K2"): "plan: expected replicas to "
+    "average, all operators with the same first cut of the rows, like M2,K2, got K2 of the "
+    "sequence: begin every sequence with M2, or leave averaging.every out",
+    ("--set", "averaging.every=2"): "plan: expected replicas to average, all operators with the "
+    "same first cut of the rows, like M2,K2, got P1x1 of the sequence: begin every sequence with "
+    "M2, or leave averaging.every out",
+    ("--average-every", "2"): "--average-every: expected an option of primepar train, got no such "
+    "one: write --set averaging.every=VALUE",
+    ("--set", "averaging.every=2", "--ranks", "2", "--plan", "M2", "--batch", "1"): "--batch: "
+    "expected a multiple of the 2 replicas of the plan, got 1: take 2",
     ("--set", "model.layers=0"): "layers: expected 1 or more, got 0",
     ("--set", "model.heads=5"): "heads: expected a divisor of hidden=192, got 5",
     ("--ranks", "0"): "--ranks: expected 1 or more, got 0",
@@ -172,7 +185,8 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 SAMPLES: dict[str, Any] = {
     "plan": "K4", "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt', "dtype": "bfloat16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
-    "lr": 0.25, "warmup": 0, "clip": 1.5, "evaluate_every": 0, "checkpoint": "ckpt",
+    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
+    "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
     "checkpoint_every": 2, "resume": True, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "verify": False, "conform": True,
 }  # fmt: skip
@@ -222,7 +236,7 @@ WRONG_FILES = {
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
     "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
+    "optimizer, averaging, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
     "[optimizer]",
     "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
     "all sections: write it below [training]",
@@ -248,7 +262,7 @@ WRONG_WORDS = {
     ("--set", "optimizer.lr"): "--set optimizer.lr: expected section.key=value, got no =: write it "
     "like optimizer.lr=0.01",
     ("--set", "optimizer.rate=1"): "--set optimizer.rate=1: expected a key like optimizer.lr, got "
-    "'optimizer.rate': write one of optimizer.lr, optimizer.warmup, optimizer.clip",
+    "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, optimizer.clip",
     ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
     "'modle.layers': write model.layers=1",
     ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 from command import run
-from pipeline_cases import SCHEDULES, generated, harmless_programs, small, wrong_programs
+from pipeline_mutants import SCHEDULES, generated, harmless_programs, small, wrong_programs
 
 from benchmarks.pipelines import measure_pipeline
 from primepar.errors import MethodError

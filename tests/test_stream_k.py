@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from time import perf_counter
 
@@ -88,17 +89,29 @@ def test_a_wrong_rule_is_refuted_with_the_smallest_sizes(kind: str) -> None:
     assert f"{refuted[0].name}: {refuted[0].counterexample}" == message
 
 
-def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
+def refuted(method: StreamK) -> Counter[str]:
+    """The kinds of wrong programs of a method; all of them are refuted by both readers."""
     kinds: Counter[str] = Counter()
-    for kind, property_, program in wrong_programs(WITH_FIX_UP.program()):
+    for kind, property_, program in wrong_programs(method.program()):
         report = primepar.verify(program)
         assert report[property_].verdict == "refuted", (kind, str(report))
         assert not primepar.check(program).equal, kind
         kinds[kind] += 1
-    assert kinds == {
+    return kinds
+
+
+def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
+    assert refuted(WITH_FIX_UP) == {
         "no flag": 3, "no wait": 3, "early read": 3, "early post": 3, "left out": 22,
         "twice": 24, "added twice": 3, "never added": 3, "freed early": 3,
     }  # fmt: skip
+
+
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="takes two minutes")
+def test_wrong_programs_of_generated_sizes_are_refuted() -> None:
+    kinds = sum((refuted(method) for method in generated(60, seed=7)), Counter())
+    assert kinds.total() > 3500
+    assert min(kinds.values()) > 70
 
 
 def test_programs_in_another_right_order_are_proved() -> None:

@@ -13,7 +13,7 @@ from primepar.partition import METHODS, PRIMITIVES, parse_method, parse_sequence
 from primepar.partition.registry import labelled
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import is_plan, load_plan
-from primepar.plan.presets import PRESETS
+from primepar.plan.presets import PRESETS, names_preset
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.program_method import ProgramMethod
@@ -40,7 +40,7 @@ def resolve(text: str) -> Target:
         return load_plan(path) if is_plan(path) else load_program(path)
     if ".py" in text:
         return load_primitive(text)
-    if text.rpartition(",")[2].partition(":")[0] in PRESETS:
+    if names_preset(text):
         raise TargetError(
             f"{text}: expected a model and a number of devices for a preset plan, got neither: "
             f"write {text} --model config.json --devices 4, to show it or to verify it"

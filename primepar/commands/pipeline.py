@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption
 from primepar.commands.plan_options import (
     BatchOption,
     ClusterOption,
     DevicesOption,
     DtypeOption,
     ModelArgument,
+    OutputOption,
     Question,
     SpaceOption,
+    print_result,
 )
 from primepar.commands.progress import Tick, progress
 from primepar.errors import PlanError
@@ -48,31 +49,36 @@ def pipeline(
     batch: BatchOption = 8,
     dtype: DtypeOption = None,
     space: SpaceOption = "paper",
+    output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
     """List all splits of the devices into pipeline stages, replicas and devices of a replica.
 
-    The fastest comes first. Every stage has the fastest plan of its own. No plan is written.
+    The fastest comes first. Every stage has the fastest plan of its own. With -o the first is
+    written as a plan, its pipeline being 1F1B.
     """
     question = Question(model, cluster, devices, batch, dtype, space)
     with progress() as tick:
-        rows = pipelines(question, tick)
-    typer.echo(json_text(rows) if json else pipeline_words(rows), nl=False)
+        rows = pipelines(question, tick, output)
+    print_result(rows, pipeline_words(rows), output, json)
 
 
-def pipelines(question: Question, tick: Tick) -> list[SplitRow]:
-    """All splits, the best first.
+def pipelines(question: Question, tick: Tick, output: Path | None = None) -> list[SplitRow]:
+    """All splits, the best first; its plan is written into `output` if that is given.
 
     Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
     """
+    from primepar.plan.pipeline.split_plan import split_plan
     from primepar.plan.pipeline.splits import Splits
+    from primepar.plan.plan_file import save_plan
 
     model, cluster = question.read
     dtype = question.dtype or next(iter(cluster.rates))
     splits = Splits(
         model, cluster, question.devices, question.batch, dtype, question.space, tick=tick
     )
-    rows = [_row(split, cluster) for split in splits.ranked()]
+    ranked = splits.ranked()
+    rows = [_row(split, cluster) for split in ranked]
     if not rows[0].fits:
         least = ceil(min(row.memory for row in rows))
         raise PlanError(
@@ -80,6 +86,8 @@ def pipelines(question: Question, tick: Tick) -> list[SplitRow]:
             f"{cluster.name}, got none: the smallest of their fastest plans takes {least:,} bytes, "
             f"{least - cluster.memory:,.0f} too many: take more --devices or a smaller --batch"
         )
+    if output is not None:
+        save_plan(split_plan(ranked[0], model), output)
     return rows
 
 

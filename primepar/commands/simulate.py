@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from primepar.api.drawings import in_readable_unit
 from primepar.api.resolve_target import Target
+from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
@@ -26,6 +27,7 @@ from primepar.commands.options import (
     operator_of,
 )
 from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
+from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
 from primepar.errors import ConfigError, ShapeError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
@@ -33,6 +35,7 @@ from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS
+from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.run import simulate as simulated
 from primepar.plan.simulator.step import AskedChunks, simulate_step
@@ -62,6 +65,14 @@ def simulate(
     devices: DevicesOption = None,
     batch: BatchOption = None,
     positions: PositionsOption = None,
+    average_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="H",
+            help="Replicas of a plan step by themselves, averaged after every H-th step.",
+            show_default=False,
+        ),
+    ] = None,
     chunks: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +107,17 @@ def simulate(
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
     step = None
+    if average_every is not None:
+        refuse_with_period(target, resolved, {"--side": side, "--shape": shape, "--output": output})
+        assert isinstance(resolved, Plan)
+        step = making.step(resolved)
+        averaged = simulate_period(
+            resolved, step.batch, step.positions, machine, kind, average_every, _chunks(chunks)
+        )
+        summary = period_summary(target, machine, kind, averaged, step)
+        text = "\n".join(period_lines(target, machine, kind, averaged, step)) + "\n"
+        typer.echo(json_text(summary) if json else text, nl=False)
+        return
     if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--shape": shape})
         step = making.step(resolved)
@@ -190,7 +212,7 @@ def _lines(
     devices = f"{len(run.peak)} device{'s' * (len(run.peak) != 1)}"
     what = f", {step}" if step else ""
     yield f"{target} on {devices} of {cluster.name}, {dtype}{what}"
-    yield f"  time       {_amount(run.seconds, 's')}"
+    yield f"  time       {amount(run.seconds, 's')}"
     if step is not None:
         tokens = step.batch * step.positions / run.seconds
         yield f"  tokens     {tokens:.4g} per second"
@@ -198,23 +220,23 @@ def _lines(
     if total:
         rate = cluster.rate(dtype).achieved * len(run.peak)
         share = total / run.seconds / rate
-        yield (f"  operations {_amount(total, '')}, {_amount(total / run.seconds, '')} per second, "
+        yield (f"  operations {amount(total, '')}, {amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
-    yield f"  computing  {_range(run.computing, 's')} per device"
+    yield f"  computing  {amounts(run.computing, 's')} per device"
     moving = communication(run.events)
     if any(rank.total for rank in moving):
         shares = [rank.share for rank in moving]
         low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
-        yield (f"  transfers  {_range([float(rank.total) for rank in moving], 's')} per device, "
+        yield (f"  transfers  {amounts([float(rank.total) for rank in moving], 's')} per device, "
                f"{low if low == high else f'{low} to {high}'} hidden by computing")  # fmt: skip
-    yield f"  sent       {_range([float(count) for count in run.sent], 'B')} per device"
-    yield f"  peak       {_range(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
+    yield f"  sent       {amounts([float(count) for count in run.sent], 'B')} per device"
+    yield f"  peak       {amounts(run.peak, 'B')} per device, {_fit(max(run.peak), cluster.memory)}"
     for level, link in enumerate(cluster.links):
         ways = [way for way in run.traffic if way.level == level]
         if ways:
             bytes_ = sum(way.bytes for way in ways if way.out)
             most = max(ways, key=lambda way: way.busy)
-            yield (f"  links      {_amount(float(bytes_), 'B')} within {link.joins} devices, the "
+            yield (f"  links      {amount(float(bytes_), 'B')} within {link.joins} devices, the "
                    f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
 
 
@@ -224,21 +246,5 @@ def _share(part: float, whole: float) -> str:
 
 def _fit(peak: int, memory: float) -> str:
     if peak <= memory:
-        return f"of {_amount(memory, 'B')}"
-    return f"{_amount(peak - memory, 'B')} more than its {_amount(memory, 'B')}"
-
-
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"),
-             (1e-6, "u"), (1e-9, "n"))  # fmt: skip
-
-
-def _amount(value: float, unit: str) -> str:
-    """`12.3 ms`, in decimal prefixes; seconds have none above 1."""
-    prefixes = _PREFIXES[5:] if unit == "s" else _PREFIXES
-    factor, prefix = next((pair for pair in prefixes if value >= pair[0]), (1, ""))
-    return f"{value / factor:.4g} {prefix}{unit}".rstrip()
-
-
-def _range(values: Sequence[float], unit: str) -> str:
-    low, high = _amount(min(values), unit), _amount(max(values), unit)
-    return low if low == high else f"{low} to {high}"
+        return f"of {amount(memory, 'B')}"
+    return f"{amount(peak - memory, 'B')} more than its {amount(memory, 'B')}"

@@ -22,10 +22,11 @@ WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Draw:
-    """The masks of one training step."""
+    """The masks of one training step; replicas that step by themselves draw their own."""
 
     seed: int
     step: int
+    replica: int = 0
 
     def kept(self, probability: float, operator: str, elements: Any) -> Any:
         """Whether dropout with that probability keeps each element of an operator's output.
@@ -40,7 +41,7 @@ class Draw:
     def _key(self, operator: str, start: int) -> int:
         key: int = _mixed(start)
         words = (self.seed & WORD, self.seed >> 32 & WORD, self.step, crc32(operator.encode()))
-        for word in words:
+        for word in (*words, self.replica) if self.replica else words:
             key = _mixed(key ^ word & WORD)
         return key
 

@@ -6,9 +6,12 @@ the kernel that computes it; a reader of programs has one function per kernel.
 """
 
 from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site_of
+from primepar.operators.optimizers import MOMENTS, Optimizer
 from primepar.operators.step import Until, lower_step, parameter_views
 
 __all__ = [
+    "MOMENTS",
+    "Optimizer",
     "Site",
     "StepInputs",
     "StepSettings",

@@ -7,8 +7,9 @@ tensor in different ways. A view with other cuts has its own name; `of` refers t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -92,11 +93,17 @@ def phase_name(name: str, kernel: str) -> str:
 
 @dataclass
 class ProgramBuilder:
-    """The instructions so far, and the tables of the program."""
+    """The instructions so far, and the tables of the program.
+
+    Instructions are appended to `programs`; within a `section` to the lists of that section.
+    """
 
     ranks: int
     programs: list[list[Instruction]] = field(init=False)
+    sections: dict[str, list[list[Instruction]]] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensor -> its dims, as in signatures."""
     phases: dict[str, Signature] = field(default_factory=dict)
     grid: dict[str, dict[str, int]] = field(default_factory=dict)
     initial: list[list[str]] = field(init=False)
@@ -106,6 +113,14 @@ class ProgramBuilder:
         self.programs = [[] for _ in range(self.ranks)]
         self.initial = [[] for _ in range(self.ranks)]
         self.final = [[] for _ in range(self.ranks)]
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Append instructions to the lists of a section; its name may be used again."""
+        outside = self.programs
+        self.programs = self.sections.setdefault(name, [[] for _ in range(self.ranks)])
+        yield
+        self.programs = outside
 
     def program(self) -> Program:
         """Return the finished program."""
@@ -131,7 +146,7 @@ class ProgramBuilder:
     ) -> View:
         """Declare a new tensor."""
         assert name not in self.tensors
-        self.tensors[name] = Tensor(cuts, wide=wide)
+        self.tensors[name], self.dims[name] = Tensor(cuts, wide=wide), dims
         return View(name, cuts, tuple(map(tuple, held)), dims)
 
     def other(self, view: View, name: str, cuts: Cuts, held: Iterable[Iterable[Index]]) -> View:
@@ -139,6 +154,7 @@ class ProgramBuilder:
         assert name not in self.tensors
         known = self.tensors[view.name]
         self.tensors[name] = Tensor(cuts, known.of or view.name, known.wide)
+        self.dims[name] = view.dims
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
 
     def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:

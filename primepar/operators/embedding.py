@@ -57,14 +57,17 @@ class EmbeddingLowering:
         dy = moved(builder, dy, Way(self.layout, rows.layout), rows.cuts, "embedding/drows")
         reads, writes = [self.tokens, dy], f"{name}.grad[V,K]"
         if head is None:
-            step.add_gradient(name, "token.gradient", self.whole, reads, "V,K")
+            with step.weight_gradients():
+                step.add_gradient(name, "token.gradient", self.whole, reads, "V,K")
             return ()
-        table = builder.compute(name, "token.gradient", self.whole, reads, "embedding/dtable[V,K]",
-                                wide=True)  # fmt: skip
-        builder.all_reduce(table, step.places[name].summed)
-        step.gradients[name] = builder.compute(
-            name, "sum.fan-in", self.whole, [table, head], writes, wide=True
-        )
+        with step.weight_gradients():
+            table = builder.compute(name, "token.gradient", self.whole, reads,
+                                    "embedding/dtable[V,K]", wide=True)  # fmt: skip
+        with step.after():
+            builder.all_reduce(table, step.places[name].summed)
+            step.gradients[name] = builder.compute(
+                name, "sum.fan-in", self.whole, [table, head], writes, wide=True
+            )
         return ()
 
     @property

@@ -19,7 +19,7 @@ from primepar.schedule.program import Compute
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings that all steps of a run share; AdamW with the values of GPT-3.
+    """Settings that all steps of a run share; AdamW has the values of GPT-3, SGD needs none.
 
     `clip` is the largest norm of the gradient, None for no clipping. `decay` applies only to the
     weights of linear operators.

@@ -19,11 +19,11 @@ class LossLowering:
     """Mean cross-entropy; ranks that share a row all-reduce its largest logit, sum and target."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
-        self.builder = step.builder
+        self.step, self.builder = step, step.builder
         self.layout = step.ends(operator.name).input
         self.space = step.space(self.layout, step.vocabulary)
         self.takes = self.space.cuts
-        self.mean = str(Fraction(1, step.rows))
+        self.mean = str(Fraction(1, step.all_rows))
         self.targets = self.builder.given("targets", self.space, "M")
 
     def forward(self, *inputs: View) -> View:
@@ -36,7 +36,8 @@ class LossLowering:
         self.builder.all_reduce(sums, sharing)
         self.reads = [x, largest, sums]
         loss = self._wide("forward", [sums], "loss[0]", scale=self.mean)
-        self.builder.all_reduce(loss, self.layout.peers_along(0))
+        with self.step.after():
+            self.builder.all_reduce(loss, self.layout.peers_along(0))
         return loss
 
     def backward(self, dy: View) -> tuple[View, ...]:

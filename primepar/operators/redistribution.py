@@ -137,11 +137,12 @@ def take_in(
     names: Mapping[str, str],
     label: str,
     turned: Collection[str] = (),
+    apart: Collection[str] = (),
 ) -> None:
     """Inline a program of one operator; `names` maps its tensors to those of the step.
 
     `label` becomes the prefix of its requests and phases. Blocks of the `turned` tensors get their
-    two indices exchanged.
+    two indices exchanged. Blocks of tensors `apart` become scratch blocks of the step's.
     """
     known: dict[str, str] = {}
 
@@ -151,6 +152,7 @@ def take_in(
             assert parsed is not None
             index = parsed.index[::-1] if parsed.tensor in turned else parsed.index
             new_name = block_name(names[parsed.tensor], index)
+            new_name = scratch_name(new_name) if parsed.tensor in apart else new_name
             known[name] = scratch_name(new_name) if parsed.scratch else new_name
         return known[name]
 

@@ -23,12 +23,18 @@ def _fields(kind: type[Instruction]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return one, several
 
 
-def renamed(node: Instruction, block: Callable[[str], str], label: str) -> Instruction:
-    """Return the instruction with renamed blocks, and the label before its request and phase."""
+def blocks_renamed(node: Instruction, block: Callable[[str], str]) -> dict[str, Any]:
+    """Return the fields of an instruction that name blocks, with their new values."""
     one, several = _fields(type(node))
     changes: dict[str, Any] = {field: block(getattr(node, field)) for field in one}
     for field in several:
         changes[field] = tuple(map(block, getattr(node, field)))
+    return changes
+
+
+def renamed(node: Instruction, block: Callable[[str], str], label: str) -> Instruction:
+    """Return the instruction with renamed blocks, and the label before its request and phase."""
+    changes = blocks_renamed(node, block)
     posted, phase = getattr(node, "request", None), getattr(node, "phase", None)
     if posted is not None:
         changes["request"] = f"{label} {posted}"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
+from primepar.operators.optimizers import Optimizer
 from primepar.plan.layouts import ParameterPlace, ends, padded_vocabulary, parameter_places
 from primepar.plan.operator_layouts import Ends
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
+
+BEFORE, AFTER = "before", "after"
+"""Sections that run once in a step."""
 
 
 @dataclass
 class StepContext:
     """One training step: its parameters and the gradients so far, in their resident layouts.
 
-    A gradient is the full sum on every rank that holds its block.
+    A gradient is the full sum on every rank that holds its block. With `repeats` the context is one
+    micro-batch of `batch` sequences. Its instructions run once for each, except for those that
+    `before` and `after` put before the first and after the last micro-batch. Then every
+    micro-batch leaves the parameters in their layouts, and adds to the gradients.
     """
 
     plan: Plan
@@ -26,13 +34,22 @@ class StepContext:
     positions: int
     trains: bool = True
     """Whether a backward follows; if not, forward moves only copies of the parameters."""
+    optimizer: Optimizer = "adamw"
+    repeats: bool = False
+    splits: bool = False
+    """Whether the products of weight gradients have a section of their own."""
     parameters: dict[str, View] = field(default_factory=dict)
     gradients: dict[str, View] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """Tokens of the step."""
+        """Tokens of the step, or of the micro-batch."""
         return self.batch * self.positions
+
+    @property
+    def all_rows(self) -> int:
+        """Tokens of all micro-batches."""
+        return self.rows * (self.plan.micro_batches if self.repeats else 1)
 
     @cached_property
     def vocabulary(self) -> int:
@@ -43,6 +60,18 @@ class StepContext:
     def places(self) -> dict[str, ParameterPlace]:
         """The resident layouts of the parameters."""
         return parameter_places(self.plan)
+
+    def before(self) -> AbstractContextManager[None]:
+        """Append what runs once, before the first micro-batch."""
+        return self.builder.section(BEFORE) if self.repeats else nullcontext()
+
+    def after(self) -> AbstractContextManager[None]:
+        """Append what runs once, after the last micro-batch."""
+        return self.builder.section(AFTER) if self.repeats else nullcontext()
+
+    def weight_gradients(self) -> AbstractContextManager[None]:
+        """Append products of weight gradients, which no later backward needs."""
+        return self.builder.section("W") if self.splits else nullcontext()
 
     def ends(self, name: str) -> Ends:
         """Return the layouts of an operator's input and output."""
@@ -68,13 +97,15 @@ class StepContext:
     ) -> None:
         """Lower every rank's part of a parameter's gradient, all-reduced over its replicas.
 
-        `dims` are those of the parameter; a number is a fixed slice of `fixed` elements.
+        `dims` are those of the parameter; a number is a fixed slice of `fixed` elements. The sum
+        over micro-batches is all-reduced once.
         """
         writes = f"{name}.grad[{dims}]"
         gradient = self.builder.compute(
             name, kernel, space, reads, writes, fixed=fixed, wide=True
         )  # fmt: skip
-        self.builder.all_reduce(gradient, self.places[name].summed)
+        with self.after():
+            self.builder.all_reduce(gradient, self.places[name].summed)
         self.gradients[name] = gradient
 
 

@@ -1,10 +1,11 @@
-"""The end of a step: the norm of the gradient, clipping, and AdamW for every parameter."""
+"""The end of a step: the norm of the gradient, clipping, and the update of every parameter."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from primepar.operators.builder import IterationSpace, ProgramBuilder, View
+from primepar.operators.builder import Held, IterationSpace, ProgramBuilder, View
+from primepar.operators.optimizers import MOMENTS
 from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import gradient_groups
 from primepar.schedule.layout import Layout
@@ -21,9 +22,13 @@ def lower_gradient_norm(step: StepContext) -> View:
     Gradients with the same layout are squared and summed together, each block on the lowest rank
     that holds it. The sums are all-reduced over all ranks.
     """
+    groups: dict[tuple[int, Held], list[View]] = {}
+    for number, names in enumerate(gradient_groups(step.plan)):
+        for view in (step.gradients[name] for name in names):
+            groups.setdefault((number, view.held), []).append(view)
     squares = [
-        _squares(step.builder, f"gradient.{number}", [step.gradients[name] for name in names])
-        for number, names in enumerate(gradient_groups(step.plan))
+        _squares(step.builder, f"gradient.{number}", views)
+        for number, views in enumerate(groups.values())
     ]
     everywhere = IterationSpace(Layout((1,), (((0,),),) * step.plan.ranks), {"S": 1})
     return step.builder.compute(
@@ -52,9 +57,9 @@ def _squares(builder: ProgramBuilder, name: str, views: list[View]) -> View:
 
 
 def lower_update(step: StepContext, name: str, norm: View | None) -> None:
-    """Lower AdamW of one parameter; the new parameter is an output in the layout of the old one.
+    """Lower the update of one parameter; the new one is an output in the layout of the old one.
 
-    The first and the second moment, `<name>.m` and `<name>.v`, old and new, have that layout too.
+    AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
     The update is element-wise, so any blocks work. With a `norm`, the gradient is clipped by it.
     """
     builder, view = step.builder, step.parameters[name]
@@ -72,7 +77,7 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
         return made
 
     moments = []
-    for suffix, kernel in (("m", "first.update"), ("v", "second.update")):
+    for suffix, kernel in MOMENTS[step.optimizer].items():
         moment = builder.given(f"{name}.{suffix}", space, *dims)
         moments.append(new(moment.name, kernel, [moment, gradient, *clip]))
-    new(name, "adamw.update", [parameter, *moments])
+    new(name, f"{step.optimizer}.update", [parameter, *(moments or [gradient, *clip])])

@@ -8,6 +8,7 @@ from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.flux_gather import FluxGather
 from primepar.partition.flux_scatter import FluxScatter
+from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.pipeline.gpipe import GPipe
 from primepar.partition.pipeline.interleaved import InterleavedOneForwardOneBackward
@@ -53,6 +54,7 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "flux-gather": FluxGather,
     "flux-scatter": FluxScatter,
     "stream-k": StreamK,
+    "local-sgd": LocalSGD,
     "patrickstar": PatrickStar,
 }
 """Methods that are no map of slices, by name."""

@@ -219,12 +219,16 @@ class ReductionRewrite:
         site, chunking = self.site, self.chunking
         operands = chunking.pieces(self.node)[:-1]
         nodes: list[Instruction] = [Cut(block, parts, in_place=True) for block, parts in operands]
+        ends: list[Instruction] = []
         for chunk in chunking.slices(self.node):
             product_of_chunk = chunking.product(self.node, chunk)
-            nodes += [product_of_chunk, *self._reduced(product_of_chunk.accumulates)]
+            calls, new_ends = self._reduced(product_of_chunk.accumulates)
+            # The chunk before is through before the next is made: two of them are there at a time.
+            nodes += [product_of_chunk, *calls, *ends]
+            ends = new_ends
         nodes += [Join(parts, block, in_place=True) for block, parts in operands]
         removed = [site.call, *site.frees, *([] if site.cut is None else [site.cut])]
-        return {**{place: [] for place in removed}, site.product: nodes}
+        return {**{place: [] for place in removed}, site.product: [*nodes, *ends]}
 
     def before(self) -> Edits:
         """Return the join of the reduced chunks, in front of their next use."""
@@ -239,20 +243,22 @@ class ReductionRewrite:
         assert position is not None
         return position
 
-    def _reduced(self, chunk: str) -> list[Instruction]:
-        """Return the reduction of one chunk of the result."""
+    def _reduced(self, chunk: str) -> tuple[list[Instruction], list[Instruction]]:
+        """Return how the reduction of one chunk of the result begins, and how it ends.
+
+        An all-reduce needs no other memory, and is posted by the pass `overlap`.
+        """
         site = self.site
         call: Any = self.line.nodes[site.call]
         if site.cut is None:
-            return [replace(call, block=chunk)]
+            return [replace(call, block=chunk)], []
         number = self.chunking.inside(site.result, self._position).index(_index(chunk))
         blocks = tuple(self.chunking.parts(part, self._position)[number] for part in site.parts)
         kept = blocks[site.parts.index(site.kept)]
-        return [
-            Cut(chunk, blocks, in_place=True),
-            replace(call, blocks=blocks, block=kept),
-            *(Free(block) for block in blocks if block != kept),
-        ]
+        request = f"reduce_scatter {kept}"
+        post = replace(call, blocks=blocks, block=kept, request=request)
+        frees = [Free(block) for block in blocks if block != kept]
+        return [Cut(chunk, blocks, in_place=True), post], [Wait(request), *frees]
 
 
 def _index(block: str) -> tuple[int, ...]:

@@ -31,7 +31,8 @@ def tile_rows_svg(splits: Sequence[WorkSplit]) -> str:
     most = max(split.workers for split in splits)
     if most > MOST_WORKERS:
         raise MethodError(
-            f"stream-k: expected at most {MOST_WORKERS} workers in a picture, got {most}"
+            f"stream-k: expected at most {MOST_WORKERS} workers in a picture, got {most}: "
+            f"write workers={MOST_WORKERS}"
         )
     unit = (WIDTH - LEFT - 12) / max(split.longest for split in splits)
     body: list[str] = []

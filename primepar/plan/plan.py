@@ -11,10 +11,12 @@ from msgspec import Meta, Struct
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
+from primepar.partition.by_dimension import Replicated
 from primepar.plan.checks import check_sequences, operator_named
 from primepar.plan.operator_layouts import sequence_of
+from primepar.plan.pipeline_layout import PipelineLayout
 from primepar.plan.row_cuts import RowCuts, row_cuts
-from primepar.schedule.sequence import Sequence
+from primepar.schedule.sequence import Element, Sequence
 
 MOST_RANKS = 4096
 """Largest mesh that is planned device by device."""
@@ -24,7 +26,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     """A sequence for every operator of `model` on `ranks` devices.
 
     `batch` is the number of sequences of a training step, each of the model's context; None leaves
-    it open. Raises `PlanError` where the sequences or the batch do not fit the model or the mesh.
+    it open. With a `pipeline` every sequence is for the devices of one stage. Raises `PlanError`
+    where the sequences, the pipeline or the batch do not fit the model or the mesh.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -32,14 +35,40 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     model: ModelConfig
     ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
     batch: Annotated[int, Meta(ge=1)] | None = None
+    pipeline: PipelineLayout | None = None
     sequences: dict[str, str]
 
     def __post_init__(self) -> None:
-        check_sequences(self.model, self.ranks, self.sequences)
+        if self.pipeline is not None:
+            try:
+                self.pipeline.stage_ranks(self.ranks)
+                self.pipeline.check(self.model.layers)
+            except PlanError as error:
+                raise PlanError(f"$.pipeline: {error}") from None
+        check_sequences(self.model, self.stage_ranks, self.sequences)
         if self.batch is not None:
             refusal = self.row_cuts.refusal(self.batch, self.model.context)
             if refusal is not None:
                 raise PlanError(f"$.batch: {refusal}")
+
+    @property
+    def stage_ranks(self) -> int:
+        """Devices of one stage: all devices where the plan has no pipeline."""
+        return self.ranks if self.pipeline is None else self.ranks // self.pipeline.stages
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts that a step's batch is cut into over time."""
+        return 1 if self.pipeline is None else self.pipeline.micro_batches
+
+    @property
+    def mesh(self) -> Sequence:
+        """A sequence over all devices: with a pipeline, the head's on every stage."""
+        sequence = self.sequence("head")
+        if self.stage_ranks == self.ranks:
+            return sequence
+        stages = Element(Replicated(), (self.ranks // self.stage_ranks,))
+        return Sequence((stages, *sequence.elements))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -61,7 +90,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     @cached_property
     def row_cuts(self) -> RowCuts:
         """How the operators cut the rows, and so which batches fit."""
-        return row_cuts(self.operators, self.sequences)
+        return row_cuts(self.operators, self.sequences, self.micro_batches)
 
     def check_batch(self, batch: int, positions: int) -> None:
         """Raise `PlanError` unless `batch` is the planned one and its rows can be cut.

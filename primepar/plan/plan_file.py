@@ -87,7 +87,10 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 def plan_json(plan: Plan) -> str:
     """JSON text of a plan, keys in fixed order, one operator per line for readable diffs."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
+    document = msgspec.to_builtins(plan)
+    if plan.pipeline is None:
+        del document["pipeline"]
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def schema() -> dict[str, object]:

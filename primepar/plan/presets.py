@@ -18,6 +18,7 @@ from math import isqrt
 from primepar.errors import PlanError, nearest
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
+from primepar.plan.pipeline_layout import take_pipeline
 from primepar.plan.plan import MOST_RANKS, Plan
 
 
@@ -142,18 +143,31 @@ def preset_plan(
     """The plan of a method for a model on `ranks` devices.
 
     `M2,megatron` runs two copies of the method, each on its half of the devices and of the batch.
-    `tesseract:2` has depth 2; by default the depth is the largest up to q. Raises `PlanError` for
-    a method, a mesh or a model that do not fit.
+    `tesseract:2` has depth 2; by default the depth is the largest up to q. `1f1b:2x4,M2,megatron`
+    has that on each of 2 stages of a pipeline, with 4 micro-batches. Raises `PlanError` for a
+    method, a mesh or a model that do not fit.
     """
-    copies, method, depth = _parse(name, ranks)
-    lengths = _lengths(method, name, copies, ranks, depth)
+    pipeline, within = take_pipeline(name)
+    if not 1 <= ranks <= MOST_RANKS:
+        raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")
+    try:
+        stage_ranks = ranks if pipeline is None else pipeline.stage_ranks(ranks)
+    except PlanError as error:
+        raise PlanError(f"{name} on {ranks} devices: {error}") from None
+    copies, method, depth = _parse(within, stage_ranks)
+    lengths = _lengths(method, within, copies, stage_ranks, depth)
     roles = PRESETS[method].roles(*lengths)
     data = f"M{copies}," if copies > 1 else ""
     sequences = {operator.name: data + roles.of(operator) for operator in operators(model)}
     try:
-        return Plan(model=model, ranks=ranks, batch=batch, sequences=sequences)
+        return Plan(model=model, ranks=ranks, batch=batch, pipeline=pipeline, sequences=sequences)
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
+
+
+def names_preset(text: str) -> bool:
+    """Whether a text is a preset, or one for copies or in a pipeline."""
+    return text.rpartition(",")[2].partition(":")[0] in PRESETS
 
 
 def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
@@ -164,8 +178,6 @@ def _parse(name: str, ranks: int) -> tuple[int, str, int | None]:
             f"expected a preset plan ({', '.join(PRESETS)}), or M<d>, before one as in "
             f"M2,megatron, got {name!r}{nearest(name, PRESETS)}"
         )
-    if not 1 <= ranks <= MOST_RANKS:
-        raise PlanError(f"{name}: expected 1 to {MOST_RANKS} devices, got {ranks}")
     copies = int(match[1] or 1)
     if copies < 1 or ranks % copies:
         raise PlanError(

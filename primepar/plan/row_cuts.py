@@ -23,11 +23,12 @@ class RowCuts:
     """Slices of the rows: `every` is the least common multiple, `attention` has them by name.
 
     A step fits where `every` divides its tokens, and the slices of each attention divide the number
-    of sequences or are a multiple of it.
+    of sequences or are a multiple of it. With `micro_batches` that must hold for each of them.
     """
 
     every: int
     attention: Mapping[str, int]
+    micro_batches: int = 1
 
     def refusal(self, batch: int, positions: int) -> str | None:
         """Why `batch` sequences of `positions` tokens do not fit; None where they do."""
@@ -43,6 +44,15 @@ class RowCuts:
     def _wrong(self, batch: int, positions: int) -> str | None:
         if batch < 1:
             return f"expected 1 sequence or more, got {batch}"
+        each, rest = divmod(batch, self.micro_batches)
+        if rest:
+            return f"expected a multiple of the {self.micro_batches} micro-batches, got {batch}"
+        wrong = self._wrong_rows(each, positions)
+        if wrong and self.micro_batches > 1:
+            return f"micro-batch of {each}: {wrong}"
+        return wrong
+
+    def _wrong_rows(self, batch: int, positions: int) -> str | None:
         for name, slices in self.attention.items():
             if batch % slices and slices % batch:
                 return (
@@ -58,7 +68,9 @@ class RowCuts:
         return None
 
 
-def row_cuts(operators: Iterable[Operator], sequences: Mapping[str, str]) -> RowCuts:
+def row_cuts(
+    operators: Iterable[Operator], sequences: Mapping[str, str], micro_batches: int = 1
+) -> RowCuts:
     """How operators cut the rows; `sequences` are by the names of the operators."""
     cuts, attention = [1], {}
     for operator in operators:
@@ -71,4 +83,4 @@ def row_cuts(operators: Iterable[Operator], sequences: Mapping[str, str]) -> Row
         ]
         if operator.kind == "attention":
             attention[operator.name] = layouts.output.grid[0]
-    return RowCuts(lcm(*cuts), attention)
+    return RowCuts(lcm(*cuts), attention, micro_batches)

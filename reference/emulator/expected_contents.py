@@ -165,15 +165,14 @@ class Contents:
             return f"{expected} it without {missing[0]}"
         if strange:
             return f"{expected} also {strange[0]}"
-        return f"expected {self.coefficients(due, block.terms)} in {name}"
+        return self._wrong_coefficient(due, block.terms, name)
 
-    def coefficients(self, due: Terms, terms: Terms) -> str:
-        """Return the first term with another coefficient, as text: `x 1/64 times, got it once`."""
-        wrong = {self._term(term): term for term in terms if terms[term] != due[term]}
-        text, term = min(wrong.items())
-        required, got = due[term], terms[term]
-        ratio = Fraction(required) / Fraction(got)
-        return f"{text} {often(required)}, got it {often(got)}, which lacks scale {ratio},"
+    def _wrong_coefficient(self, due: Terms, terms: Terms, name: str) -> str:
+        """Return the error of right terms of which one has another coefficient."""
+        wrong = {self._term(term): (due[term], terms[term]) for term in due}
+        text = min(text for text, (required, got) in wrong.items() if required != got)
+        required, got = map(often, wrong[text])
+        return f"expected {text} {required} in {name}, got it {got}"
 
     def name(self, home: Place) -> str:
         """Return a name of the block at a place."""

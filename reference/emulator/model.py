@@ -16,7 +16,7 @@ import numpy as np
 
 from primepar.models import ModelConfig, initial_parameter
 from primepar.models.dropout import Draw
-from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.operators import MOMENTS, Optimizer, StepInputs, StepSettings, Until, lower_step
 from primepar.plan.plan import Plan
 from primepar.reference.emulator.emulation import Emulation
 from primepar.reference.emulator.executor import emulate
@@ -53,16 +53,23 @@ class EmulatedModel:
     plan cannot cut, and `WrongDataError` if replicas differ.
     """
 
-    def __init__(self, config: ModelConfig, plan: Plan, parameters: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        plan: Plan,
+        parameters: Mapping[str, Array],
+        optimizer: Optimizer = "adamw",
+    ) -> None:
         plan.check_model(config)
         check_parameters(config, parameters)
         self.config, self.plan, self.parameters = config, plan, parameters
+        self.optimizer: Optimizer = optimizer
         self.moments: dict[str, Array] = {
             f"{name}.{moment}": np.zeros_like(array)
             for name, array in parameters.items()
-            for moment in ("m", "v")
+            for moment in MOMENTS[optimizer]
         }
-        """AdamW's two moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
+        """AdamW's moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
         self.updates = 0
         self._known: dict[tuple[int, int, Until, bool], Meaning] = {}
 
@@ -92,7 +99,7 @@ class EmulatedModel:
         draw: Draw | None = None,
         clip: float | None = None,
     ) -> ModelStep:
-        """Update parameters and moments by AdamW; returns the mean cross-entropy in nats.
+        """Update parameters and moments by the optimizer; returns the mean cross-entropy in nats.
 
         With `clip`, a gradient of a larger norm is scaled down to that norm.
         """
@@ -117,7 +124,7 @@ class EmulatedModel:
         batch, positions = tokens_BT.shape
         key = batch, positions, until, clip is not None
         if key not in self._known:
-            self._known[key] = Meaning(lower_step(self.plan, *key))
+            self._known[key] = Meaning(lower_step(self.plan, *key, optimizer=self.optimizer))
         meaning = self._known[key]
         rows = {"tokens": tokens_BT.reshape(-1), "targets": targets_BT.reshape(-1)}
         memories = spread_tensors(meaning, {**self.parameters, **self.moments, **rows})

@@ -40,12 +40,13 @@ def combine(
     counts: dict[Term, Scale] = {}
     for term, times in chain.from_iterable(block.terms.items() for block in blocks):
         counts[term] = counts.get(term, 0) + times if reduction == "sum" else times
-    # A maximum or minimum of equal blocks is that block.
-    alike = reduction != "sum" and all(block.terms == blocks[0].terms for block in blocks)
+    # A maximum or minimum of equal blocks is that block, and so is their mean.
+    keeps = reduction != "sum" or len(blocks) * scale == 1
+    alike = keeps and all(block.terms == blocks[0].terms for block in blocks)
     if len(blocks) > 1 and not alike:
         for home in homes:
             _check_reduction(contents, home, blocks, reduction)
-            _check_terms(contents, home, blocks, counts)
+            _check_terms(contents, home, blocks, {t: n * scale for t, n in counts.items()})
     array = reduce(_UFUNCS[reduction], (block.array for block in blocks))
     return arithmetic.scaled(Block(np.array(array), counts), scale)
 

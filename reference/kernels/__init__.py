@@ -20,6 +20,7 @@ from primepar.reference.kernels.extents import Kernel
 from primepar.reference.kernels.linear import LINEAR
 from primepar.reference.kernels.loss import LOSS
 from primepar.reference.kernels.norm import NORM
+from primepar.reference.kernels.regression import REGRESSION
 from primepar.reference.kernels.update import UPDATE
 
 KERNELS: Mapping[str, Kernel] = {
@@ -30,6 +31,7 @@ KERNELS: Mapping[str, Kernel] = {
     **EMBEDDING,
     **LOSS,
     **UPDATE,
+    **REGRESSION,
 }
 """`Signature.kernel` -> the function that computes it."""
 

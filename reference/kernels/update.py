@@ -1,6 +1,6 @@
-"""The kernels at the end of a step: the norm of the gradient, clipping, and AdamW.
+"""The kernels at the end of a step: the norm of the gradient, clipping, AdamW and SGD.
 
-AdamW is element-wise, so any blocks work.
+Both optimizers are element-wise, so any blocks work.
 """
 
 from __future__ import annotations
@@ -49,11 +49,18 @@ def adamw(site: Site, inputs: StepInputs, parameter: Array, first: Array, second
     return parameter * (1 - inputs.rate * decay) - step_size * first / deviation
 
 
+def sgd(
+    site: Site, inputs: StepInputs, parameter: Array, gradient: Array, norm_1: Array | None = None
+) -> Array:
+    """Return the new parameter of plain SGD; the gradient is clipped if its norm is given."""
+    return parameter - inputs.rate * _clipped(site, gradient, norm_1)
+
+
 def _clipped(site: Site, gradient: Array, norm_1: Array | None) -> Array:
     """Return the gradient, scaled down to the allowed norm if its norm is larger."""
-    clip = site.step.clip
-    if norm_1 is None or clip is None:
+    if norm_1 is None or site.step.clip is None:
         return gradient
+    clip = site.step.clip
     return gradient * (clip / np.maximum(norm_1, clip))
 
 
@@ -69,4 +76,5 @@ UPDATE: dict[str, Kernel] = {
     "first.update": first,
     "second.update": second,
     "adamw.update": adamw,
+    "sgd.update": sgd,
 }

@@ -11,6 +11,7 @@ from functools import partial
 
 from primepar.verify.every_size import stream_k
 from primepar.verify.every_size.flux import prove_gather, prove_scatter
+from primepar.verify.every_size.local_sgd import prove_local_sgd
 from primepar.verify.every_size.pipelines import prove_pipeline
 from primepar.verify.report import PropertyResult
 
@@ -21,6 +22,7 @@ EVERY_SIZE: Mapping[str, EveryProof] = {
     "1f1b": partial(prove_pipeline, "1f1b"),
     "flux-gather": prove_gather,
     "flux-scatter": prove_scatter,
+    "local-sgd": prove_local_sgd,
     "stream-k": stream_k.prove,
 }
 

@@ -178,6 +178,13 @@ def _waiting(line: Line) -> Iterator[Lemma]:
         [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t)), *line.part(x, j, u)],
         u >= t,
     )
+    yield Lemma(
+        "deadlock-freedom",
+        "times of events rise",
+        "x owns t, y takes an iteration of t, x != y: 0 < y < g",
+        [*owned, x >= 0, i < line.total],
+        z3.And(y > 0, y < line.workers),
+    )
 
 
 def _races(line: Line) -> Iterator[Lemma]:

@@ -76,32 +76,35 @@ class Miscount:
         text = content_text(self.expected, got)
         return f"expected the {reduction} of its products, got {text}: reduce it by {reduction}"
 
-    def _common(self, counts: Mapping[Summand, Scale]) -> tuple[Summand, Scale, Scale] | None:
-        """A product, with the wrong and the right coefficient of all products of the sum.
+    def _common(self, counts: Mapping[Summand, Scale]) -> tuple[list[Summand], Scale, Scale] | None:
+        """All products of the sum, with the wrong and the right coefficient that they have.
 
-        None if they differ in more than one coefficient, or if a count of one product is wrong.
+        None if they differ in more than one coefficient, or if a summand is missing or strange.
         """
-        products = [part for part in self.required if part.source not in (BEFORE, OWN, LOOSE)]
+        sources = (BEFORE, OWN, LOOSE)
+        products = sorted(part for part in self.required if part.source not in sources)
         pairs = {(counts.get(part, 0), self.required[part]) for part in products}
         if counts.keys() != self.required.keys() or len(pairs) != 1:
             return None
         ((got, required),) = pairs
-        whole = isinstance(required, int) and Fraction(got).denominator == 1
-        is_wrong = got != required and got <= MOST_COUNTED and not (whole and len(products) == 1)
-        return (min(products), got, required) if is_wrong else None
+        return (products, got, required) if required != got <= MOST_COUNTED else None
 
-    def _coefficient(self, part: Summand, got: Scale, required: Scale, held: str) -> str:
+    def _coefficient(self, products: list[Summand], got: Scale, required: Scale, held: str) -> str:
         """The sentence where each product is in the sum, all with one wrong coefficient."""
         writer = next(
             (
                 f": see {place(written.operation)}"
                 for written in self.run.written
-                if written.block == held and parts_of(written.content.parts).get(part, 0) == got
+                if written.block == held
+                and parts_of(written.content.parts).get(products[0], 0) == got
             ),
             "",
         )
+        several = len(products) > 1
+        name = part_text(self.expected, products[0])
+        what, it = (f"each {products[0].source[0]} product", "each") if several else (name, "it")
         return (
-            f"expected each {part.source[0]} product {_often(required)}, got each {_often(got)}: "
+            f"expected {what} {_often(required)}, got {it} {_often(got)}: "
             f"{likely_cause(Fraction(got), Fraction(required))}{writer}"
         )
 
@@ -133,6 +136,8 @@ def likely_cause(got: Fraction, required: Fraction) -> str:
         return f"scale {required} is applied twice, so leave one out"
     if got == 1:
         return f"no scale is applied, so write scale {required} once"
+    if required == 1 and got.numerator == 1:
+        return f"scale {got} is applied to what needs none, so leave it out"
     if ratio.denominator == 1 and required == 1:
         return f"it is added {_often(ratio)}, so add it once or write scale {1 / ratio}"
     if got.numerator == required.numerator == 1:

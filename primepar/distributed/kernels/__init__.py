@@ -14,6 +14,7 @@ from primepar.distributed.kernels import (
     linear,
     loss,
     norm,
+    regression,
     update,
 )
 from primepar.distributed.kernels.common import Kernel
@@ -57,6 +58,10 @@ KERNELS: dict[str, Kernel] = {
     "first.update": update.first_moment,
     "second.update": update.second_moment,
     "adamw.update": update.adamw,
+    "sgd.update": update.sgd,
+    "regression.residual": regression.residual,
+    "regression.gradient": regression.gradient,
+    "workers.average": regression.part,
 }
 """`Signature.kernel` -> the function that computes the phase."""
 

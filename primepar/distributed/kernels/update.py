@@ -1,6 +1,7 @@
-"""The norm of the gradient, and AdamW element by element.
+"""The norm of the gradient, and AdamW or SGD element by element.
 
-Loshchilov and Hutter, ICLR 2019, algorithm 2, in the order of operations of torch.optim.AdamW.
+AdamW is algorithm 2 of Loshchilov and Hutter, ICLR 2019, in the order of operations of
+torch.optim.AdamW.
 """
 
 from __future__ import annotations
@@ -57,6 +58,17 @@ def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) ->
         return widened(gradient)
     assert site.step.clip is not None
     return gradient * (site.step.clip / norm_1).clamp_(max=1)
+
+
+def sgd(
+    site: Site,
+    inputs: StepInputs,
+    w: torch.Tensor,
+    gradient: torch.Tensor,
+    norm_1: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the new parameter of plain SGD; see `first_moment` for the gradient's norm."""
+    return widened(w).sub(_clipped(site, gradient, norm_1), alpha=inputs.rate).to(w.dtype)
 
 
 def adamw(

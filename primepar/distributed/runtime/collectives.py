@@ -71,7 +71,8 @@ def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
             op = OPERATIONS[reduction]
             return lambda blocks: started(dist.all_reduce(blocks[block], op, group, True))
         case Broadcast(block=block, root=root):
-            return lambda blocks: started(dist.broadcast(blocks[block], root, group, True))
+            process = mesh.first + root
+            return lambda blocks: started(dist.broadcast(blocks[block], process, group, True))
         case Reduce():
             return _reduce(mesh, node, group)
         case AllGather():
@@ -98,8 +99,8 @@ def _alone(mesh: Mesh, collective: Collective) -> Start:
 
 def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
     """Reduce to the root. Other members send a clone: torch may overwrite what they send."""
-    name, root, op = reduce.block, reduce.root, OPERATIONS[reduce.reduction]
-    if mesh.rank == root:
+    name, root, op = reduce.block, mesh.first + reduce.root, OPERATIONS[reduce.reduction]
+    if mesh.rank == reduce.root:
         return lambda blocks: started(dist.reduce(blocks[name], root, op, group, True))
     return lambda blocks: started(dist.reduce(blocks[name].clone(), root, op, group, True))
 

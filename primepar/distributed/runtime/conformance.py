@@ -101,9 +101,10 @@ class _Watched(dict[str, torch.Tensor]):
 
 
 class Seen:
-    """What was observed since the last instruction."""
+    """What was observed since the last instruction; ranks count from the process `first`."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self.first = first
         self.calls: list[ObservedCall] = []
         self.read: set[str] = set()
         self.made: set[str] = set()
@@ -120,8 +121,8 @@ class Seen:
 class Watch:
     """Runs one rank's closures, and compares each with its instruction in the `proved` program."""
 
-    def __init__(self, proved: Program, rank: int, shapes: Shapes) -> None:
-        self.rank, self.shapes, self.seen = rank, shapes, Seen()
+    def __init__(self, proved: Program, rank: int, shapes: Shapes, first: int = 0) -> None:
+        self.rank, self.shapes, self.seen = rank, shapes, Seen(first)
         self._proved = proved.programs[rank]
         self._posted: dict[str, list[ObservedCall]] = {}
         self.peak = 0
@@ -331,7 +332,7 @@ def _noting(method: Callable[..., Any], op: str, place: int, seen: Seen) -> Call
         peers = (
             (arguments[1],)
             if op in ("send", "recv")
-            else tuple(sorted(dist.get_process_group_ranks(group)))
+            else tuple(sorted(n - seen.first for n in dist.get_process_group_ranks(group)))
         )
         call = ObservedCall(op, peers, 0 if tensor is None else tensor.numel())
         seen.calls.append(call)

@@ -63,7 +63,9 @@ class Executor:
         mesh.ensure_groups(groups_of(program))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
-        self.watch = None if proved is None else Watch(proved, mesh.rank, Shapes(proved))
+        self.watch = (
+            None if proved is None else Watch(proved, mesh.rank, Shapes(proved), mesh.first)
+        )
         compiler = Compiler(mesh, program, self.shapes, settings, self.watch)
         self._steps = list(compiler.steps())
         self._runs = [step.run for step in self._steps]

@@ -46,8 +46,10 @@ class Mesh:
     """The processes that run `sequence`, one rank each, over an initialised torch.distributed.
 
     A sequence of one device needs no torch.distributed. Every process constructs its mesh, and all
-    objects on it, in the same order. With `device_memory` programs raise `MemoryLimitError` if
-    their blocks take more bytes on the device. Raises `MeshError` if the world has another size.
+    objects on it, in the same order. Several `replicas` of a mesh share the world: each has the
+    next processes, with ranks of its own from 0, and its messages stay inside. With `device_memory`
+    programs raise `MemoryLimitError` if their blocks take more bytes on the device. Raises
+    `MeshError` if the world has another size.
     """
 
     def __init__(
@@ -56,16 +58,21 @@ class Mesh:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         device_memory: int | None = None,
+        replicas: int = 1,
     ) -> None:
-        world = dist.get_world_size() if dist.is_initialized() else 1
-        if world != sequence.ranks:
+        world, needed = dist.get_world_size() if dist.is_initialized() else 1, sequence.ranks
+        needed *= replicas
+        if world != needed:
             raise MeshError(
-                f"sequence {str(sequence)!r}: expected {sequence.ranks} processes, got {world}: "
-                f"start it with mpirun -n {sequence.ranks}"
+                f"sequence {str(sequence)!r}: expected {needed} processes, got {world}: "
+                f"start it with mpirun -n {needed}"
             )
-        self.sequence, self.ranks = sequence, sequence.ranks
+        self.sequence, self.ranks, self.replicas = sequence, sequence.ranks, replicas
         self.device, self.dtype = torch.device(device), dtype
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        self.replica, self.rank = divmod(rank, self.ranks)
+        self.first = self.replica * self.ranks
+        """The process that has rank 0 of this replica."""
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
         self.movement = Movement(sequence)
         self.limit = None if device_memory is None else device_memory // dtype.itemsize
@@ -102,9 +109,12 @@ class Mesh:
 
     def _new_group(self, communicator: str, members: Ranks) -> dist.ProcessGroup:
         world = dist.group.WORLD
-        if communicator == "world" and len(members) == self.ranks and world is not None:
+        everyone = len(members) == self.ranks * self.replicas
+        if communicator == "world" and everyone and world is not None:
             return world
-        group: dist.ProcessGroup = dist.new_group(members)
+        firsts = [replica * self.ranks for replica in range(self.replicas)]
+        groups = [dist.new_group([first + rank for rank in members]) for first in firsts]
+        group: dist.ProcessGroup = groups[self.replica]
         return group
 
     def group(self, ranks: Ranks, communicator: str = "world") -> dist.ProcessGroup:
@@ -122,7 +132,7 @@ class Mesh:
             self.synchronize()
 
     def broadcast(self, content: bytes | None) -> bytes:
-        """Return the content of rank 0 on every rank; the others pass None."""
+        """Return the content of the first process on all others of the world, which pass None."""
         size = torch.tensor([len(content or b"")], device=self.device)
         dist.broadcast(size, 0)
         room = torch.empty(int(size), dtype=torch.uint8)

@@ -130,7 +130,8 @@ def _together(mesh: Mesh, messages: Sequence[Message]) -> Start:
 
     def operation(blocks: Blocks, message: Message, group: dist.ProcessGroup) -> Any:
         call = dist.isend if isinstance(message, Send | ISend) else dist.irecv
-        return dist.P2POp(call, blocks[message.block], message.peer, group, message.tag)
+        peer = mesh.first + message.peer
+        return dist.P2POp(call, blocks[message.block], peer, group, message.tag)
 
     def batches(blocks: Blocks) -> Waitable:
         works: list[Waitable | None] = []

@@ -91,7 +91,7 @@ class Recorder:
     def _append(self, node: Instruction, start: float, **fields: Any) -> None:
         self.events.append(
             Event(
-                rank=self.mesh.rank,
+                rank=self.mesh.first + self.mesh.rank,
                 track="compute" if isinstance(node, Compute) else "communication",
                 op=str(node.__struct_config__.tag),
                 start=start,

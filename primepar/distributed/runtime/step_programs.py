@@ -9,7 +9,7 @@ from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
-from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.operators import Optimizer, StepInputs, StepSettings, Until, lower_step
 from primepar.passes import PASSES
 from primepar.passes.offload import offload, with_copies
 from primepar.plan import Plan
@@ -93,9 +93,11 @@ class StepPrograms:
         clip: float | None = None,
         conform: bool = False,
         chunks: int | None = None,
+        optimizer: Optimizer = "adamw",
     ) -> None:
         self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
         self.chunks = chunks
+        self.optimizer: Optimizer = optimizer
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -109,7 +111,7 @@ class StepPrograms:
     def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
         if self.mesh.ranks == 1:
             return self._lower(key)
-        if self.mesh.rank == 0:
+        if self.mesh.first + self.mesh.rank == 0:
             try:
                 program = self._lower(key)
             except PrimeParError:
@@ -126,9 +128,9 @@ class StepPrograms:
         """Lower a step; with a limit, transfers are not posted early: they keep their blocks."""
         clips, limit = self.clip is not None and key[2] == "update", self.mesh.limit
         if limit is None:
-            return lower_step(self.plan, *key, clips, chunks=self.chunks)
+            return lower_step(self.plan, *key, clips, PASSES, self.chunks, self.optimizer)
         passes = [name for name in PASSES if name != "overlap"]
-        whole = lower_step(self.plan, *key, clips, passes, self.chunks)
+        whole = lower_step(self.plan, *key, clips, passes, self.chunks, self.optimizer)
         return offload(with_copies(whole), limit)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:

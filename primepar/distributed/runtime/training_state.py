@@ -1,7 +1,7 @@
-"""State of a rank between steps: its blocks of the parameters and of AdamW's moments, by name.
+"""State of a rank between steps: its blocks of the parameters and of their moments, by name.
 
 A block has the name that it has in the program of a step, `blocks.0.qkv.weight[0,1]`. Its moments
-are `blocks.0.qkv.weight.m[0,1]` and `blocks.0.qkv.weight.v[0,1]`.
+under AdamW are `blocks.0.qkv.weight.m[0,1]` and `blocks.0.qkv.weight.v[0,1]`; SGD has none.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ import torch
 
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.models import initial_parameter
-from primepar.operators import parameter_views
+from primepar.operators import MOMENTS, Optimizer, parameter_views
 from primepar.plan import Plan
 from primepar.schedule.layout import Slices
 from primepar.schedule.meaning import Box
-
-MOMENTS = ("m", "v")
-"""AdamW's moments of a parameter, `<name>.m` and `<name>.v`."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,14 @@ Places = dict[str, tuple[ParameterBlock, ...]]
 """Parameter name -> its blocks on a rank."""
 
 
-def places(plan: Plan, rank: int) -> Places:
-    """Return the blocks of every parameter that a rank holds."""
+def places(plan: Plan, rank: int, first: int = 0) -> Places:
+    """Return the blocks of every parameter that a rank holds.
+
+    It `writes` those that no lower rank has; only ranks from `first` on count.
+    """
     shapes, blocks = plan.model.parameter_shapes, {}
     for name, view in parameter_views(plan).items():
-        lower = {index for held in view.held[:rank] for index in held}
+        lower = {index for held in view.held[first:rank] for index in held}
         blocks[name] = tuple(
             _part(view.cuts, index, shapes[name], index not in lower)
             for index in sorted(view.held[rank])
@@ -112,18 +112,36 @@ class TrainingState:
     number of devices than the plan.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, seed: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Mesh,
+        seed: int = 0,
+        optimizer: Optimizer = "adamw",
+        replicas: int = 1,
+    ) -> None:
         plan.check_ranks(mesh.ranks)
-        self.plan, self.mesh, self.seed = plan, mesh, seed
+        self.plan, self.mesh, self.seed, self.replicas = plan, mesh, seed, replicas
+        self.kinds = ("", *(f".{moment}" for moment in MOMENTS[optimizer]))
+        """The suffixes of a parameter's names: of itself, and of its moments."""
         self.places = places(plan, mesh.rank)
+        size = mesh.ranks // replicas
+        self.replica = mesh.rank // size
+        """The replica that this rank is in; between averages replicas have states of their own."""
+        alone = replicas == 1
+        self.places_in_replica = (
+            self.places if alone else places(plan, mesh.rank, self.replica * size)
+        )
+        """The same blocks; this rank `writes` one if no lower rank of its replica has it."""
         self.blocks: dict[str, torch.Tensor] = {}
         self.host: dict[str, torch.Tensor] = {}
         """The blocks in host memory: all of them, if the mesh has a limit of device memory."""
         for name, parts in self.places.items():
-            whole = initial_value(plan, name, seed)
+            whole = initial_value(plan, name, seed) if parts else None
             for part in parts:
-                for prefix in (name, *(f"{name}.{moment}" for moment in MOMENTS)):
+                for prefix in (f"{name}{kind}" for kind in self.kinds):
                     self._add(prefix + part.index, part.shape)
+                assert whole is not None
                 part.fill(self.block(name, part), whole.__getitem__)
 
     def _add(self, name: str, shape: tuple[int, ...]) -> None:

@@ -3,6 +3,10 @@
 Names and shapes are those of the model, `model.<parameter>`, `exp_avg.<parameter>` and
 `exp_avg_sq.<parameter>`, and do not depend on the mesh. So a file saved under one sequence loads
 under another, and any reader of safetensors can open it. All ranks must share one file system.
+
+Under local SGD the replicas differ between averages, and their moments always do. Then the file
+has the tensors of every replica, `replica1.model.<parameter>`, and loads for as many replicas. A
+file without replicas loads for any number of them, which then begin alike.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ from primepar.files import publish, reason, reserve
 from primepar.models import GPTConfig, ModelConfig
 
 FORMAT = "primepar-checkpoint"
-KINDS = {"model": "", "exp_avg": ".m", "exp_avg_sq": ".v"}
-"""Prefix of a tensor in the file -> suffix of its name in a program."""
+KINDS = {"": "model", ".m": "exp_avg", ".v": "exp_avg_sq"}
+"""Suffix of a tensor in a program, empty for a parameter -> its prefix in the file."""
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -68,16 +72,20 @@ class Sketch:
     size: int
 
     @classmethod
-    def of(cls, config: ModelConfig, step: int, dtype: torch.dtype) -> Sketch:
+    def of(cls, state: TrainingState, step: int) -> Sketch:
         """Place the tensors of a run one after another."""
+        config, dtype = state.plan.model, state.mesh.dtype
         saved = {"format": FORMAT, "version": "1", "step": str(step), "model": _words(config)}
+        if state.replicas > 1:
+            saved["replicas"] = str(state.replicas)
         entries: dict[str, Any] = {"__metadata__": saved}
         begins, offset = {}, 0
-        for kind in KINDS:
-            for name, shape in config.parameter_shapes.items():
-                begins[f"{kind}.{name}"], end = offset, offset + prod(shape) * dtype.itemsize
+        for replica in range(state.replicas):
+            for suffix, (name, shape) in product(state.kinds, config.parameter_shapes.items()):
+                key = _key(name, suffix, replica if state.replicas > 1 else None)
+                begins[key], end = offset, offset + prod(shape) * dtype.itemsize
                 entry = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": (offset, end)}
-                entries[f"{kind}.{name}"], offset = entry, end
+                entries[key], offset = entry, end
         text = json.dumps(entries).encode()
         text += b" " * (-len(text) % 8)
         head = len(text).to_bytes(8, "little") + text
@@ -94,7 +102,7 @@ def save(folder: str, step: int, state: TrainingState, world: World) -> Path:
     """
     path = Path(folder, f"step-{step:08d}.safetensors")
     part = path.with_suffix(".part")
-    sketch = Sketch.of(state.plan.model, step, state.mesh.dtype)
+    sketch = Sketch.of(state, step)
     try:
         _save(path, part, sketch, state, world)
     except BaseException:
@@ -124,14 +132,22 @@ def _open(part: Path, sketch: Sketch) -> None:
 
 def _fill(part: Path, sketch: Sketch, state: TrainingState) -> None:
     """Write the blocks that this rank is responsible for."""
+    replica = state.replica if state.replicas > 1 else None
     for name, shape in state.plan.model.parameter_shapes.items():
-        blocks = written(state.places[name])
-        for parameter_block, (kind, ending) in product(blocks, KINDS.items()):
-            block = state.block(name + ending, parameter_block)[parameter_block.unpadded].cpu()
+        blocks = written(state.places_in_replica[name])
+        for parameter_block, suffix in product(blocks, state.kinds):
+            held = state.block(f"{name}{suffix}", parameter_block)
+            block = held[parameter_block.unpadded].cpu()
             bits = block.view(_BITS[block.element_size()]).numpy()
-            whole = np.memmap(part, bits.dtype, "r+", sketch.begins[f"{kind}.{name}"], shape)
+            begin = sketch.begins[_key(name, suffix, replica)]
+            whole = np.memmap(part, bits.dtype, "r+", begin, shape)
             whole[parameter_block.whole] = bits
             whole.flush()
+
+
+def _key(name: str, suffix: str, replica: int | None) -> str:
+    """Return the name of a tensor in the file: `model.<name>`, or `replica1.exp_avg.<name>`."""
+    return f"{'' if replica is None else f'replica{replica}.'}{KINDS[suffix]}.{name}"
 
 
 def _name(part: Path, path: Path) -> None:
@@ -159,11 +175,14 @@ def load(path: Path, state: TrainingState) -> int:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            step = _checked(path, file.metadata() or {}, state.plan.model)
+            saved = file.metadata() or {}
+            step = _checked(path, saved, state)
+            replica = state.replica if "replicas" in saved else None
+            _check_moments(path, set(file.keys()), state, replica)
             for name, parts in state.places.items():
-                for part, (kind, ending) in product(parts, KINDS.items()):
-                    read = file.get_slice(f"{kind}.{name}").__getitem__
-                    part.fill(state.block(name + ending, part), read)
+                for part, suffix in product(parts, state.kinds):
+                    read = file.get_slice(_key(name, suffix, replica)).__getitem__
+                    part.fill(state.block(f"{name}{suffix}", part), read)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path}: expected a whole checkpoint, got {' '.join(str(error).split())}: delete it "
@@ -172,7 +191,8 @@ def load(path: Path, state: TrainingState) -> int:
     return step
 
 
-def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
+def _checked(path: Path, saved: dict[str, str], state: TrainingState) -> int:
+    config = state.plan.model
     if saved.get("format") != FORMAT or saved.get("version") != "1":
         raise CheckpointError(
             f"{path}: expected {FORMAT} version 1, got {saved.get('format', 'no format')} version "
@@ -183,7 +203,26 @@ def _checked(path: Path, saved: dict[str, str], config: ModelConfig) -> int:
             f"{path}: expected a checkpoint of the model {_as_settings(_words(config))}, got one "
             f"of {_as_settings(saved['model'])}: give the settings of that run"
         )
+    replicas = int(saved.get("replicas", "1"))
+    if replicas not in (1, state.replicas):
+        raise CheckpointError(
+            f"{path}: expected a checkpoint of {state.replicas} replica"
+            f"{'s' * (state.replicas > 1)}, got one of {replicas}: resume with averaging.every and "
+            f"a plan of {replicas} replicas"
+        )
     return int(saved["step"])
+
+
+def _check_moments(path: Path, keys: set[str], state: TrainingState, replica: int | None) -> None:
+    """Raise `CheckpointError` if the file is of a run with another optimizer."""
+    first = next(iter(state.places))
+    for suffix in KINDS:
+        if (_key(first, suffix, replica) in keys) != (suffix in state.kinds):
+            saved, asked = ("sgd", "adamw") if suffix in state.kinds else ("adamw", "sgd")
+            raise CheckpointError(
+                f"{path}: expected a checkpoint of optimizer.name={asked}, got one of {saved}: "
+                f"add --set optimizer.name={saved}"
+            )
 
 
 def _as_settings(words: str) -> str:

@@ -23,6 +23,7 @@ from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
+from primepar.plan.replicas import replicas_of
 from primepar.schedule import Sequence
 from primepar.schedule.events import Event
 
@@ -145,8 +146,9 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
 
     plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
-    mesh = Mesh(plan.sequence("head"), world.device, dtype, limit)
-    return TrainingState(plan, mesh, settings.seed)
+    mesh = Mesh(plan.mesh, world.device, dtype, limit)
+    replicas = 1 if settings.average_every is None else replicas_of(plan).count
+    return TrainingState(plan, mesh, settings.seed, settings.optimizer, replicas)
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:

@@ -17,11 +17,14 @@ from primepar.distributed.training.memory_size import memory_bytes
 from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
 from primepar.partition import parse_sequence
-from primepar.plan import PRESETS, Plan, RowCuts, load_plan
+from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan.presets import names_preset
+from primepar.plan.replicas import check_replicas
 from primepar.schedule import Sequence
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+OptimizerChoice = Literal["adamw", "sgd"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
@@ -36,6 +39,8 @@ _AT_LEAST: dict[str, float] = {
     "batch": 1,
     "vocabulary": 256,
     "warmup": 0,
+    "average_every": 1,
+    "average_after": 0,
     "evaluate_every": 0,
     "checkpoint_every": 0,
 }
@@ -90,12 +95,23 @@ class Settings(Struct, frozen=True, kw_only=True):
         int | None,
         _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
     ] = None
-    lr: Annotated[float, _at("optimizer.lr", "learning rate of AdamW after the warm-up")] = 1e-3
+    optimizer: Annotated[
+        OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
+    ] = "adamw"
+    lr: Annotated[float, _at("optimizer.lr", "learning rate after the warm-up")] = 1e-3
     warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up")] = 20
     clip: Annotated[
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    average_every: Annotated[
+        int | None,
+        _at("averaging.every", "local steps of each replica between two averages",
+            "gradients are averaged in every step"),
+    ] = None  # fmt: skip
+    average_after: Annotated[
+        int, _at("averaging.after", "synchronous steps before the first local one")
+    ] = 0
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
@@ -148,6 +164,11 @@ class Settings(Struct, frozen=True, kw_only=True):
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
+        if self.average_after and self.average_every is None:
+            raise ConfigError(
+                "averaging.after: expected a period of averages, got none: add --set "
+                "averaging.every=H"
+            )
         self._check_trace()
         self._check_device_memory()
         if self.plan_file is not None:
@@ -169,6 +190,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
 
     def _check_device_memory(self) -> None:
+        if self.device_bytes is not None and self.average_every is not None:
+            raise ConfigError(
+                f"{shown('device_memory')}: expected none together with averaging.every, whose "
+                f"averages are of blocks on the device, got {self.device_memory}: leave one of the "
+                "two out"
+            )
         if self.device_bytes is not None and self.dtype == "bfloat16":
             raise ConfigError(
                 f"{shown('device_memory')}: expected none with training.dtype bfloat16, whose sums "
@@ -209,11 +236,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     def layout(self, processes: int) -> Plan | Sequence:
         """Return the plan for exactly `processes` devices, or `mesh` without a plan file.
 
-        Raises `PlanError` if the plan is for another mesh or does not cut the batch, `ConfigError`
-        if its model cannot read bytes, or if plan and settings both have a batch.
+        Raises `PlanError` if the plan is for another mesh, does not cut the batch, or has no
+        replicas that could be averaged. Raises `ConfigError` if its model cannot read bytes, or if
+        plan and settings both have a batch.
         """
-        if self.plan_file is None:
-            return self.mesh(processes)
+        layout = self.mesh(processes) if self.plan_file is None else self._plan(processes)
+        if self.average_every is not None:
+            check_replicas(layout, self.sizes(layout)[0])
+        return layout
+
+    def _plan(self, processes: int) -> Plan:
+        assert self.plan_file is not None
         plan = load_plan(self.plan_file)
         plan.check_ranks(processes)
         if plan.batch is None:
@@ -275,7 +308,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def _sequence(self, processes: int) -> Sequence:
         """Return the given sequence, or the default on a square number of processes."""
-        if self.plan in PRESETS:
+        if self.plan is not None and names_preset(self.plan):
             raise ConfigError(
                 f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
                 f"of a preset: write its plan with primepar show {self.plan} --model config.json "

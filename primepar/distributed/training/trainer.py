@@ -6,10 +6,10 @@ After each step the ranks exchange their stop requests, so that all stop after t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from math import isfinite, prod
 
 import msgspec
@@ -17,6 +17,8 @@ import torch
 from torch import distributed as dist
 
 from primepar import __version__
+from primepar.distributed.runtime.executor import Executor
+from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training import checkpoint
@@ -24,17 +26,20 @@ from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
 from primepar.distributed.training.progress import Reporter
+from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import ConfigError, ProgramError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
+from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event
 from primepar.schedule.program import Program
 
+Bytes = tuple[tuple[float, ...], tuple[float, ...]]
+"""Of every rank, for linear operators and for the rest."""
 Prove = Callable[[Program, str], str]
 """Proves a program, given its name, and returns the result as text; raises if it is not proved."""
-PARTS: dict[Until, str] = {"update": "training step", "loss": "evaluation"}
 EVALUATION_BATCHES = 8
 TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
@@ -56,26 +61,48 @@ class Trainer:
     log: Log
     reporter: Reporter
     done: int = 0
+    _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
+    """What the ranks send in a step: (local, averaging) -> bytes."""
     programs: StepPrograms = field(init=False)
+    replicas: ReplicaSteps | None = field(init=False, default=None)
+    """The local steps of local SGD."""
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.programs = StepPrograms(
-            self.state.plan, self.state.mesh, settings.clip, settings.conform, settings.chunks
+            self.state.plan,
+            self.state.mesh,
+            settings.clip,
+            settings.conform,
+            settings.chunks,
+            settings.optimizer,
         )  # fmt: skip
+        if settings.average_every is not None:
+            self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
 
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run and prove them on rank 0. Raises the errors of `prove`."""
         name = str(self.settings.plan_file or self.settings.mesh(self.world.size))
-        lowered = [self.programs.lowered(*self._sizes, until) for until in PARTS]
-        if prove is not None and self.world.rank == 0:
-            for part, program in zip(PARTS.values(), lowered, strict=True):
+        for part, program in list(self._lowered()):
+            if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
+
+    def _lowered(self) -> Iterator[tuple[str, Program]]:
+        """Yield the programs of the run, with names; a collective call."""
+        local = self.replicas is not None
+        if self.settings.average_after or not local:
+            part = "synchronous step" if local else "training step"
+            yield part, self.programs.lowered(*self._sizes, "update")
+        if self.replicas is not None:
+            yield from self.replicas.proved()
+        yield "evaluation", self.programs.lowered(*self._sizes, "loss")
 
     def check_alike(self) -> None:
         """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
         settings = self.settings
-        program_of = (__version__, self.state.plan, self._sizes, settings.clip, settings.chunks)
+        periods = settings.average_every, settings.average_after
+        chosen = settings.clip, settings.chunks, settings.optimizer, *periods
+        program_of = __version__, self.state.plan, self._sizes, chosen
         digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", digest)
         first = self.world.store.get("started/0").decode()
@@ -94,16 +121,23 @@ class Trainer:
         traced = min(self.done + TRACED_STEP, settings.steps) if settings.trace else None
         while self.done < settings.steps and not signal:
             if self.done + 1 == traced:
-                self.state.mesh.start_trace()
+                for mesh in self._meshes:
+                    mesh.start_trace()
             signal = self.step(stopping)
             if self.done == traced:
-                events = self.state.mesh.stop_trace()
+                events = [event for mesh in self._meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
                 self.evaluate()
             if settings.checkpoint and _due(self.done, settings.checkpoint_every, last):
                 self.save()
+        if self.replicas is not None:
+            self.state.blocks.update(self.replicas.means())
         return signal, events
+
+    @property
+    def _meshes(self) -> list[Mesh]:
+        return [self.state.mesh] + ([] if self.replicas is None else [self.replicas.mesh])
 
     def step(self, stopping: Stopping) -> int:
         """Do one training step on every rank; returns the signal that any rank received, or 0."""
@@ -111,12 +145,16 @@ class Trainer:
         step, seed = self.done + 1, self.settings.seed
         rate, sizes = learning_rate(self.settings, step), self._sizes
         batch = self._on_device(self.text.batch(step, seed, *sizes))
-        inputs = StepInputs(Draw(seed, step), rate, step)
-        loss, norm = update(self._program("update"), self.state, *batch, inputs)
+        local = self._local(step)
+        if local is not None:
+            loss, norm = local.step(step, *batch, rate)
+        else:
+            inputs = StepInputs(Draw(seed, step), rate, step)
+            loss, norm = update(self._program("update"), self.state, *batch, inputs)
         signal = self._asked(stopping.signal)
         self._check_finite(loss, norm)
         self.done = step
-        linear, other = self._sent
+        linear, other = self._sent(step)
         row = StepRow(
             step=step,
             loss=loss,
@@ -129,6 +167,10 @@ class Trainer:
         self.log.write(row)
         self.reporter.step(row)
         return signal
+
+    def _local(self, step: int) -> ReplicaSteps | None:
+        """The replicas, if they do this step by themselves."""
+        return self.replicas if self.replicas and self.replicas.is_local(step) else None
 
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise `ConfigError`, on one rank, if the loss or the norm is not finite.
@@ -163,16 +205,26 @@ class Trainer:
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    @cached_property
-    def _sent(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes that each rank sends in a step, for linear operators and for the rest.
 
         A collective call.
         """
-        local = {"linear": 0.0, "other": 0.0}
-        for kind, elements, itemsize in self._program("update").executor.sent:
-            local[kind] += float(elements * itemsize)
-        sent = torch.tensor(list(local.values()), dtype=torch.float64, device=self.world.device)
+        local = self._local(step)
+        kind = local is not None, local is not None and local.averages(step)
+        if kind not in self._bytes:
+            executors = (
+                [self._program("update").executor] if local is None else local.executors(step)
+            )
+            self._bytes[kind] = self._everyone(executors)
+        return self._bytes[kind]
+
+    def _everyone(self, executors: Iterable[Executor]) -> Bytes:
+        """Gather what every rank sends by some programs, for linear operators and for the rest."""
+        counted = {"linear": 0.0, "other": 0.0}
+        for kind, elements, itemsize in chain(*(executor.sent for executor in executors)):
+            counted[kind] += float(elements * itemsize)
+        sent = torch.tensor(list(counted.values()), dtype=torch.float64, device=self.world.device)
         everyone = [sent] * self.world.size
         if self.world.size > 1:
             everyone = [torch.empty_like(sent) for _ in everyone]
@@ -181,8 +233,13 @@ class Trainer:
         return linear, other
 
     def evaluate(self) -> float:
-        """Return the mean loss over fixed windows of the held-out text."""
+        """Return the mean loss over fixed windows of the held-out text.
+
+        Replicas are averaged for it; between averages their own parameters stay as they are.
+        """
         run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
+        if self.replicas is not None:
+            blocks = {**blocks, **self.replicas.means()}
         batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
         losses = [
             run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[

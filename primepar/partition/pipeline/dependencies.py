@@ -42,7 +42,7 @@ class Position(NamedTuple):
     place: int
 
 
-class StageMessage(NamedTuple):
+class ChunkMessage(NamedTuple):
     """A block that leaves its stage after one action, and that another action needs."""
 
     block: str
@@ -104,7 +104,7 @@ class PipelineOrders:
             yield "F", layer - 1, micro_batch
 
     @cached_property
-    def messages(self) -> tuple[StageMessage, ...]:
+    def messages(self) -> tuple[ChunkMessage, ...]:
         """All messages, those of each stage in the order of its sends."""
         sent = []
         for key, position in self.positions.items():
@@ -113,7 +113,7 @@ class PipelineOrders:
             block = block_name(tensor, (micro_batch, 0))
             sources = map(self.positions.__getitem__, self.needed(key))
             sent += [
-                StageMessage(block, source, position)
+                ChunkMessage(block, source, position)
                 for source in sources
                 if source.stage != position.stage
             ]

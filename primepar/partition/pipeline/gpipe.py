@@ -1,6 +1,6 @@
 """GPipe: all forwards of a step, then all backwards.
 
-Source: GPipe, Huang et al., NeurIPS 2019, arXiv 1811.06965, section 2.2 and figure 2c.
+Source: Huang et al., NeurIPS 2019, arXiv 1811.06965, section 2.2 and figure 2c.
 
 The layers of a model are cut into p stages, and the batch into M micro-batches. A stage runs the
 forwards of all micro-batches in order, then their backwards in reverse order. Weights change once,
@@ -9,9 +9,12 @@ its input and W that of the weights; B and W are one action, after which B's res
 
     stage s:  F(0) F(1) ... F(M - 1)  B(M - 1) W(M - 1) ... B(0) W(0)
 
-A time for every action proves that no stage waits without end, for all p and M (ours):
+A start for every action proves that no stage waits without end, for all p and M (ours). Where F, B
+and W take one unit each, it is the earliest one:
 
-    T(F, s, k) = s + k,    T(B, s, k) = M + 2 p + 2 (M - 1 - k) + p - s
+    start of F(s, k) = s + k
+    start of B(s, k) = M + p - 1 + 2 (M - 1 - k) + 2 (p - 1 - s)
+    start of W(s, k) = start of B(s, k) + 1
 
 Sent per stage:   2 M activations of a micro-batch, forward and back, less those of the first and
                   the last stage. The bubble is (p - 1) (f + b + w) for times f, b and w.

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import PipelineOrders, Position, StageMessage
+from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders, Position
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.signature import Signature, Tensor
@@ -96,9 +96,9 @@ class _Stage:
     def __init__(self, pipeline: PipelineOrders, stage: int) -> None:
         self.pipeline, self.number = pipeline, stage
         self.order = pipeline.orders[stage]
-        self.sends: dict[int, list[StageMessage]] = defaultdict(list)
-        self.needs: dict[int, list[StageMessage]] = defaultdict(list)
-        arriving: dict[int, list[StageMessage]] = defaultdict(list)
+        self.sends: dict[int, list[ChunkMessage]] = defaultdict(list)
+        self.needs: dict[int, list[ChunkMessage]] = defaultdict(list)
+        arriving: dict[int, list[ChunkMessage]] = defaultdict(list)
         for message in pipeline.messages:
             if message.source.stage == stage:
                 self.sends[message.source.place].append(message)
@@ -108,9 +108,9 @@ class _Stage:
         self.posts = self._posts(arriving)
         self.ends = self._ends()
 
-    def _posts(self, arriving: dict[int, list[StageMessage]]) -> dict[int, list[StageMessage]]:
+    def _posts(self, arriving: dict[int, list[ChunkMessage]]) -> dict[int, list[ChunkMessage]]:
         """Place -> receives that are posted before its action, in the order of their sends."""
-        posts: dict[int, list[StageMessage]] = defaultdict(list)
+        posts: dict[int, list[ChunkMessage]] = defaultdict(list)
         for messages in arriving.values():
             latest = len(self.order)
             places = []
@@ -121,12 +121,12 @@ class _Stage:
                 posts[place].append(message)
         return posts
 
-    def _ends(self) -> dict[int, list[StageMessage]]:
+    def _ends(self) -> dict[int, list[ChunkMessage]]:
         """Place -> sends whose receiver has used the message when its action starts.
 
         The place after the last action has those of which the stage never learns this.
         """
-        ends: dict[int, list[StageMessage]] = defaultdict(list)
+        ends: dict[int, list[ChunkMessage]] = defaultdict(list)
         positions = [Position(self.number, place) for place in range(len(self.order))]
         clocks = [self.pipeline.known[position] for position in positions]
         for messages in self.sends.values():

@@ -11,7 +11,7 @@ product of a chunk, l seconds of latency and b seconds of bytes for the transfer
 
 Without chunks the product does not hide the transfer: their seconds are added. What is computed
 after a product, before anything waits for its reduction, hides it too. Other transfers on the same
-links are not counted. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
+links are not counted, nor is memory: the pass `overlap` may wait earlier to keep within the peak. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
 tiles by measurement.
 """
 

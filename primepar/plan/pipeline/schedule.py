@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from primepar.partition.pipeline.formulas import UNIT, peak_stashes
+from primepar.partition.pipeline.formulas import bubble as bubble_of
+
 
 def bubble(stages: int, microbatches: int) -> float:
     """Idle time of a stage over its work, where all stages take equal time."""
-    return (stages - 1) / microbatches
+    return bubble_of("1f1b", stages, microbatches) / (microbatches * sum(UNIT))
 
 
 def in_flight(stage: int, stages: int, microbatches: int) -> int:
     """Maximum number of microbatches whose stash a stage keeps."""
-    return min(stages - stage, microbatches)
+    return peak_stashes("1f1b", stage, stages, microbatches)
 
 
 def step_seconds(stages: Sequence[float], microbatches: int) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal
 
+from msgspec.structs import replace
+
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.cost.chunks import chunk_count
@@ -13,7 +15,18 @@ from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.simulator.run import Simulation, simulate
-from primepar.schedule.program import Program
+from primepar.schedule.program import (
+    Broadcast,
+    Collective,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+)
 
 AskedChunks = int | Literal["auto"] | None
 """A number of chunks, the choice of the cost model, or whole transfers."""
@@ -28,12 +41,14 @@ def simulate_step(
     fractions: bool = False,
     chunks: AskedChunks = None,
     program: Program | None = None,
+    copies: int = 1,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
     the least predicted time. With `program` that one is simulated, the step after further passes.
-    Raises what `lower_step` and `simulate` raise.
+    Several `copies` run it at the same time, each on the next devices of the cluster. Raises what
+    `lower_step` and `simulate` raise.
     """
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
@@ -44,7 +59,37 @@ def simulate_step(
         from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
-    return simulate(program, cluster, dtype, operations, fractions, passing)
+    together = beside_one_another(program, copies)
+    return simulate(together, cluster, dtype, operations, fractions, passing)
+
+
+def beside_one_another(program: Program, copies: int) -> Program:
+    """Return a program in which `copies` of one run, each on the next ranks.
+
+    Blocks keep their names, so it has a meaning only where the data of blocks is not looked at.
+    """
+    programs = tuple(
+        tuple(_shifted(node, copy * program.ranks) for node in nodes)
+        for copy in range(copies)
+        for nodes in program.programs
+    )
+    names = ("initial", "final", "traffic")
+    lists = {name: value * copies for name in names if (value := getattr(program, name))}
+    return replace(program, ranks=copies * program.ranks, programs=programs, **lists)
+
+
+def _shifted(node: Instruction, first: int) -> Instruction:
+    """Return an instruction with ranks counted from `first` on."""
+    match node:
+        case Send() | Recv() | ISend() | IRecv():
+            return replace(node, peer=node.peer + first)
+        case Group(body=body):
+            return replace(node, body=tuple(_shifted(message, first) for message in body))
+        case _ if isinstance(node, Collective):
+            root = {"root": node.root + first} if isinstance(node, Reduce | Broadcast) else {}
+            return replace(node, group=tuple(rank + first for rank in node.group), **root)
+        case _:
+            return node
 
 
 def attention_operations(plan: Plan, batch: int, positions: int) -> dict[str, Fraction]:

@@ -1,0 +1,125 @@
+"""Local SGD in training: steps of every replica by itself, and averages of their parameters.
+
+Stich, arXiv 1805.09767. The first `averaging.after` steps are synchronous (post-local SGD, Lin et
+al., arXiv 1808.07217). Then every replica of the plan, `primepar.plan.replicas`, steps on its share
+of the batch. After every `averaging.every`-th of these steps all parameters become their means.
+AdamW's moments are not averaged: every replica keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+import torch
+from torch import distributed as dist
+
+from primepar.distributed.runtime.executor import Executor
+from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.step_programs import Blocks, StepPrograms, update
+from primepar.distributed.runtime.training_state import TrainingState
+from primepar.distributed.training.settings import Settings
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs, StepSettings
+from primepar.operators.averaging import lower_average, replica_block
+from primepar.partition.local_sgd import next_count
+from primepar.plan.replicas import Replicas
+from primepar.schedule.program import Program
+
+
+class ReplicaSteps:
+    """The local steps of this rank's replica, on the blocks of the whole plan's state.
+
+    A collective call of the whole world, as are its methods.
+    """
+
+    def __init__(self, settings: Settings, replicas: Replicas, state: TrainingState) -> None:
+        assert settings.average_every is not None
+        self.period = settings.average_every
+        self.settings, self.replicas, self.state = settings, replicas, state
+        whole = state.mesh
+        sequence = replicas.plan.sequence("head")
+        self.mesh = Mesh(sequence, whole.device, whole.dtype, replicas=replicas.count)
+        self.programs = StepPrograms(
+            replicas.plan,
+            self.mesh,
+            settings.clip,
+            settings.conform,
+            settings.chunks,
+            settings.optimizer,
+        )
+        batch, self.positions = settings.sizes(replicas.whole)
+        self.batch = replicas.share(batch)
+
+    def proved(self) -> Iterator[tuple[str, Program]]:
+        """Yield the programs of a local step and of an average, with names."""
+        yield "local step", self.programs.lowered(self.batch, self.positions, "update")
+        yield "average", self.average_program
+
+    def is_local(self, step: int) -> bool:
+        """Return whether replicas do a step by themselves; the first step is 1."""
+        return step > self.settings.average_after
+
+    def averages(self, step: int) -> bool:
+        """Return whether the parameters are averaged after a step."""
+        before = step - 1 - self.settings.average_after
+        return before >= 0 and bool(next_count(before % self.period, self.period) == 0)
+
+    def step(
+        self, step: int, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, rate: float
+    ) -> tuple[float, float]:
+        """Do a local step, and average if one is due; returns loss and gradient norm.
+
+        The batch is the whole one. Both numbers are the means over the replicas.
+        """
+        first = self.mesh.replica * self.batch
+        share = slice(first, first + self.batch)
+        draw = Draw(self.settings.seed, step, self.mesh.replica)
+        run = self.programs.program(self.batch, self.positions, "update")
+        inputs = StepInputs(draw, rate, step)
+        numbers = update(run, self.state, tokens_BT[share], targets_BT[share], inputs)
+        if self.averages(step):
+            self.state.blocks.update(self.means())
+        return self._over_replicas(*numbers)
+
+    def means(self) -> Blocks:
+        """Return this rank's blocks of the parameters' means over the replicas."""
+        names = {
+            replica_block(name, part.index, self.mesh.replica): name + part.index
+            for name, parts in self.state.places.items()
+            for part in parts
+        }
+        blocks = {block: self.state.blocks[name][None] for block, name in names.items()}
+        made = self._average(blocks)
+        return {name: made[name].to(self.state.mesh.dtype) for name in names.values()}
+
+    def executors(self, step: int) -> Iterator[Executor]:
+        """Yield what runs in a local step."""
+        yield self.programs.program(self.batch, self.positions, "update").executor
+        if self.averages(step):
+            yield self._average
+
+    def _over_replicas(self, *numbers: float) -> tuple[float, float]:
+        """Return the means of the replicas' numbers, which the ranks of a replica share."""
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.mesh.device)
+        dist.all_reduce(total)
+        loss, norm = (total / dist.get_world_size()).tolist()
+        return loss, norm
+
+    @cached_property
+    def average_program(self) -> Program:
+        """The program of an average; the first process lowers it for all."""
+        whole = self.state.mesh
+        if whole.rank == 0:
+            program = lower_average(self.replicas)
+            whole.broadcast(msgspec.json.encode(program))
+            return program
+        return msgspec.json.decode(whole.broadcast(None), type=Program)
+
+    @cached_property
+    def _average(self) -> Executor:
+        settings = StepSettings(self.replicas.whole.model, self.batch, self.positions)
+        program = self.average_program
+        proved = program if self.settings.conform else None
+        return Executor(self.state.mesh, program, settings, proved=proved)

@@ -1,0 +1,55 @@
+"""The program that averages the parameters of replicas: the communication of local SGD.
+
+Between averages every replica has parameters of its own, `<name>.replicas[k,...]` on replica k.
+The program makes the mean of them, under the parameter's own name, on every rank that has a block
+of it: ranks at the same place in their replicas all-reduce their blocks, times 1/replicas.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from primepar.operators.builder import IterationSpace, ProgramBuilder, View
+from primepar.operators.step import parameter_views
+from primepar.passes import apply
+from primepar.plan.replicas import Replicas
+from primepar.schedule.layout import Layout
+from primepar.schedule.program import Program
+
+REPLICA, DIMS = "W", ("X", "Y", "Z")
+"""The dim that numbers replicas, and those of parameters."""
+
+
+def lower_average(replicas: Replicas) -> Program:
+    """Return the program that replaces every parameter by the mean over the replicas.
+
+    Each rank starts with its blocks of its replica's parameters and ends with those of the means,
+    in the same layout. The means are of sums' precision, float32 at least.
+    """
+    plan = replicas.whole
+    builder, size = ProgramBuilder(plan.ranks), plan.ranks // replicas.count
+    groups = tuple(tuple(range(place, plan.ranks, size)) for place in range(size))
+    for name, view in parameter_views(plan).items():
+        mean = _mean(builder, name, view, replicas.count)
+        builder.all_reduce(mean, groups)
+        builder.end_with(mean)
+    return apply(builder.program())
+
+
+def replica_block(name: str, index: str, replica: int) -> str:
+    """Return the name of a replica's block of a parameter; `index` is the block's own, `[0,1]`."""
+    return f"{name}.replicas[{replica},{index.removeprefix('[')}"
+
+
+def _mean(builder: ProgramBuilder, name: str, view: View, count: int) -> View:
+    """Lower every rank's part of the mean of one parameter: its own block, times 1/count."""
+    dims, size = DIMS[: len(view.cuts)], builder.ranks // count
+    grid = tuple(len(line) - 1 for line in view.cuts)
+    held = tuple(
+        tuple((rank // size, *index) for index in indices) for rank, indices in enumerate(view.held)
+    )
+    sizes = dict(zip(dims, (line[-1] for line in view.cuts), strict=True))
+    space = IterationSpace(Layout((count, *grid), held), {REPLICA: count, **sizes})
+    blocks = builder.given(f"{name}.replicas", space, REPLICA, *dims)
+    writes, scale = f"{name}[{','.join(dims)}]", str(Fraction(1, count))
+    return builder.compute(name, "workers.average", space, [blocks], writes, wide=True, scale=scale)

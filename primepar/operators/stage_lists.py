@@ -1,0 +1,158 @@
+"""The lists of all ranks of a pipeline, from what each chunk of the model does in a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from primepar.models.graph import Operator
+from primepar.operators.builder import ProgramBuilder, View
+from primepar.operators.micro_batches import MicroBatches
+from primepar.operators.stage_messages import StageMessage, StageOrders
+from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
+from primepar.schedule.program import IRecv, ISend, Wait
+
+Post = ISend | IRecv
+TABLE = "embedding.token"
+"""The parameter that the first and the last chunk share where the head is tied."""
+
+
+@dataclass
+class ModelChunk:
+    """One chunk of the model: its context for a micro-batch, and what it gives to its neighbours.
+
+    `output` goes to the next chunk; `gradient`, that of its input, to the one before.
+    """
+
+    step: StepContext
+    operators: tuple[Operator, ...]
+    stage: int
+    parts: dict[str, OperatorLowering]
+    output: View | None = None
+    gradient: View | None = None
+
+    @property
+    def builder(self) -> ProgramBuilder:
+        """The builder of a micro-batch, with a section for each kind of action."""
+        return self.step.builder
+
+
+@dataclass(frozen=True)
+class StageLists:
+    """Appends the lists of all stages to a builder of all ranks.
+
+    `tied`: the first chunk sends the token table to the last one.
+    """
+
+    builder: ProgramBuilder
+    micro_batches: MicroBatches
+    chunks: Sequence[ModelChunk]
+    tied: bool
+
+    def append(self, orders: StageOrders) -> None:
+        """Append every stage's list: its actions in order, and the sums after them."""
+        messages = list(orders.messages())
+        for stage, order in enumerate(orders.orders):
+            self._begin(stage)
+            for position, action in enumerate(order):
+                self._exchange(stage, position, messages)
+                self._section(self.chunks[action.chunk], action.kind, action.micro_batch)
+                for message in messages:
+                    if message.made_by == action:
+                        self._post(message, ISend)
+            self._exchange(stage, len(order), messages)
+            self._finish(stage)
+
+    def _begin(self, stage: int) -> None:
+        """Append what runs before the first micro-batch."""
+        first, last = self.chunks[0], self.chunks[-1]
+        if self._sends_table:
+            table = first.step.parameters[TABLE]
+            if stage == first.stage:
+                self._post_view(table, stage, last.stage, ISend)
+            elif stage == last.stage:
+                self._post_view(table, stage, first.stage, IRecv)
+                self._wait_view(table, stage, first.stage, IRecv)
+        for chunk in self._of(stage):
+            self._section(chunk, BEFORE)
+
+    def _finish(self, stage: int) -> None:
+        """Append what runs after the last micro-batch, the last chunk first."""
+        first, last = self.chunks[0], self.chunks[-1]
+        if self._sends_table and stage == first.stage:
+            self._wait_view(first.step.parameters[TABLE], stage, last.stage, ISend)
+        sums = last.step.gradients.get(TABLE) if self._sends_table else None
+        for chunk in self._of(stage)[::-1]:
+            if chunk is first and sums is not None:
+                self._post_view(sums, stage, last.stage, IRecv)
+                self._wait_view(sums, stage, last.stage, IRecv)
+            self._section(chunk, AFTER)
+            if chunk is last and sums is not None:
+                self._post_view(sums, stage, first.stage, ISend)
+                self._wait_view(sums, stage, first.stage, ISend)
+
+    @property
+    def _sends_table(self) -> bool:
+        return self.tied and self.chunks[0].stage != self.chunks[-1].stage
+
+    def _of(self, stage: int) -> list[ModelChunk]:
+        return [chunk for chunk in self.chunks if chunk.stage == stage]
+
+    def _section(self, chunk: ModelChunk, name: str, micro_batch: int = 0) -> None:
+        """Append the instructions of a chunk's section for one micro-batch."""
+        first = chunk.stage * chunk.builder.ranks
+        for rank, nodes in enumerate(chunk.builder.sections.get(name, ()), first):
+            self.builder.programs[rank] += [
+                self.micro_batches.instruction(node, micro_batch, first) for node in nodes
+            ]
+
+    def _exchange(self, stage: int, position: int, messages: list[StageMessage]) -> None:
+        """Append posts of receives before an action, and then the waits."""
+        for message in sorted(messages, key=lambda message: message.made):
+            if (message.receiver, message.posted) == (stage, position):
+                self._post(message, IRecv)
+        for message in messages:
+            if (message.sender, message.sent) == (stage, position):
+                self._wait(message, ISend)
+            if (message.receiver, message.awaited) == (stage, position):
+                self._wait(message, IRecv)
+
+    def _post(self, message: StageMessage, kind: type[Post]) -> None:
+        self._post_view(*self._ends(message, kind), kind, message.made_by.micro_batch)
+
+    def _wait(self, message: StageMessage, kind: type[Post]) -> None:
+        self._wait_view(*self._ends(message, kind), kind, message.made_by.micro_batch)
+
+    def _ends(self, message: StageMessage, kind: type[Post]) -> tuple[View, int, int]:
+        """Return the tensor of a message, the stage of this end, and that of the other."""
+        chunk = self.chunks[message.made_by.chunk]
+        view = chunk.output if message.made_by.kind == "F" else chunk.gradient
+        assert view is not None
+        ends = message.sender, message.receiver
+        return (view, *(ends if kind is ISend else ends[::-1]))
+
+    def _post_view(
+        self, view: View, stage: int, peer: int, kind: type[Post], number: int = 0
+    ) -> None:
+        """Post the blocks of a view on all ranks of a stage, for the same ranks of another."""
+        for rank, local, block in self._blocks(view, stage, number):
+            to = peer * len(view.held) + local
+            node = kind(to, block, request=_request(kind, to, block))
+            self.builder.programs[rank].append(node)
+
+    def _wait_view(
+        self, view: View, stage: int, peer: int, kind: type[Post], number: int = 0
+    ) -> None:
+        for rank, local, block in self._blocks(view, stage, number):
+            request = _request(kind, peer * len(view.held) + local, block)
+            self.builder.programs[rank].append(Wait(request))
+
+    def _blocks(self, view: View, stage: int, number: int) -> Iterator[tuple[int, int, str]]:
+        """Yield (rank, rank in the stage, block) of a micro-batch's blocks of a view."""
+        for local in range(len(view.held)):
+            for block in view.blocks(local):
+                yield stage * len(view.held) + local, local, self.micro_batches.block(block, number)
+
+
+def _request(kind: type[Post], peer: int, block: str) -> str:
+    return f"{'>' if kind is ISend else '<'}{peer} {block}"

@@ -1,0 +1,138 @@
+"""How a plan lays out its model over the stages of a pipeline, and its batch over time.
+
+A model is cut into chunks of consecutive layers, a stage has one or more of them, and a step passes
+its micro-batches through the chunks in the order of a published schedule. Micro-batch k of n has
+the k-th part of the step's sequences. Stages are outermost: rank = stage x ranks per stage + local.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Annotated, get_args
+
+import msgspec
+from msgspec import Meta, Struct
+
+from primepar.errors import MethodError, PlanError
+from primepar.models.graph import Operator
+from primepar.partition.pipeline.actions import Order, ScheduleName, actions, chunks_of, stage_of
+from primepar.plan.pipeline.schedule import layers_by_stage
+
+MOST_MICRO_BATCHES = 4096
+"""Of a step; a number beyond is a mistake."""
+
+
+class PipelineLayout(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, dict=True
+):
+    """Stages, micro-batches and schedule; `chunks` of the model per stage, the fewest by default.
+
+    Raises `PlanError` for sizes that the schedule is not defined for.
+    """
+
+    schedule: ScheduleName
+    stages: Annotated[int, Meta(ge=1)]
+    micro_batches: Annotated[int, Meta(ge=1, le=MOST_MICRO_BATCHES)]
+    chunks: Annotated[int, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            assert self.orders
+        except MethodError as error:
+            raise PlanError(str(error)) from None
+
+    @cached_property
+    def orders(self) -> tuple[Order, ...]:
+        """The actions of every stage, in order."""
+        return actions(self.schedule, self.stages, self.micro_batches, self.chunks)
+
+    @cached_property
+    def stage_chunks(self) -> tuple[tuple[int, int], ...]:
+        """For each chunk of the model its stage, and its number among the chunks of that stage."""
+        count = self.stages * chunks_of(self.schedule, self.chunks)
+        return tuple(
+            stage_of(self.schedule, self.stages, self.chunks, chunk) for chunk in range(count)
+        )
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether some weight gradient comes later than directly after the input gradient."""
+        return any(
+            before != after._replace(kind="B")
+            for order in self.orders
+            for before, after in pairwise(order)
+            if after.kind == "W"
+        )
+
+    def stage_ranks(self, ranks: int) -> int:
+        """Devices of one stage. Raises `PlanError` unless the stages divide the devices."""
+        if ranks % self.stages:
+            more = -(-ranks // self.stages) * self.stages
+            raise PlanError(
+                f"expected a multiple of the {self.stages} stages as number of devices, got "
+                f"{ranks}: take {more} devices, or other stages"
+            )
+        return ranks // self.stages
+
+    def check(self, layers: int) -> None:
+        """Raise `PlanError` unless every chunk has a layer."""
+        chunks = len(self.stage_chunks)
+        if chunks > layers:
+            each = chunks // self.stages
+            what = f"{self.stages} stages" + f" of {each} chunks" * (each > 1)
+            raise PlanError(
+                f"expected at least {chunks} layers for {what}, got a model of {layers} "
+                f"layer{'s' * (layers != 1)}: take fewer stages"
+            )
+
+    def chunk_operators(
+        self, operators: tuple[Operator, ...], layers: int
+    ) -> tuple[tuple[Operator, ...], ...]:
+        """The operators of every chunk of the model, in the order of execution.
+
+        The embedding is in the first chunk; the last norm, the head and the loss are in the last.
+        """
+        counts = layers_by_stage(layers, len(self.stage_chunks))
+        ends = list(accumulate(counts))
+        chunks: list[list[Operator]] = [[] for _ in counts]
+        number = 0
+        for operator in operators:
+            layer = layer_of(operator.name)
+            if layer is not None:
+                number = next(chunk for chunk, end in enumerate(ends) if layer < end)
+            chunks[number].append(operator)
+        return tuple(map(tuple, chunks))
+
+
+_PREFIX = re.compile(rf"({'|'.join(get_args(ScheduleName))})(?::(\d+)x(\d+)(?:x(\d+))?)?,(.*)")
+
+
+def take_pipeline(name: str) -> tuple[PipelineLayout | None, str]:
+    """The pipeline that a preset's name begins with, and the rest: `1f1b:2x4,M2,megatron`.
+
+    After the schedule come stages, micro-batches, and chunks of a stage where not the fewest. None
+    for a name without a pipeline. Raises `PlanError` for sizes that are missing or do not fit.
+    """
+    match = _PREFIX.fullmatch(name)
+    if match is None:
+        return None, name
+    schedule, stages, micro_batches, chunks, rest = match.groups()
+    if stages is None:
+        raise PlanError(
+            f"expected stages and micro-batches of the pipeline, got {name!r}: write "
+            f"{schedule}:2x4,{rest} for 2 stages and 4 micro-batches"
+        )
+    sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
+    document = {field: int(size) for field, size in sizes.items() if size is not None}
+    try:
+        return msgspec.convert({"schedule": schedule, **document}, PipelineLayout), rest
+    except (msgspec.ValidationError, PlanError) as error:
+        raise PlanError(f"{name}: {error}") from None
+
+
+def layer_of(name: str) -> int | None:
+    """The layer of an operator; None for one outside of the layers."""
+    first, *rest = name.split(".")
+    return int(rest[0]) if first == "blocks" else None

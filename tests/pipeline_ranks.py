@@ -1,0 +1,69 @@
+"""What the ranks of the tests of pipelines do, in one world."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import training_cases
+from distributed_steps import BATCH, POSITIONS, Ended, initial, run_step
+from lowered_steps import lower_step
+from partitioned_cases import DRAW
+
+from primepar.distributed import Executor, Mesh
+from primepar.operators import StepInputs, StepSettings
+from primepar.plan import Plan, save_plan
+
+
+class Watched(NamedTuple):
+    """What a rank did in a step that was compared with its program."""
+
+    peak: int
+    """Elements of the memory of all blocks, each piece once, at most at once."""
+    sent: Fraction
+    instructions: int
+
+
+class Answers(NamedTuple):
+    """What one rank has after all runs."""
+
+    steps: list[Ended]
+    watched: Watched
+    trained: Any
+    resumed: Any
+
+
+def watched_step(plan: Plan) -> Watched:
+    """One step with the check of every instruction."""
+    program = lower_step(plan, BATCH, POSITIONS, "gradients")
+    mesh = Mesh(plan.mesh, dtype=torch.float64)
+    settings = StepSettings(plan.model, BATCH, POSITIONS)
+    execute = Executor(mesh, program, settings, proved=program)
+    execute(initial(plan.model, program, mesh.rank), StepInputs(DRAW))
+    watch = execute.watch
+    assert watch is not None
+    sent = sum((elements for _, elements, _ in execute.sent), Fraction(0))
+    return Watched(watch.peak, sent, watch.instructions)
+
+
+def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
+    """Steps of all plans; then training of one, and the same from its first checkpoint on."""
+    file, saved = folder / "plan.json", folder / "saved"
+    if dist.get_rank() == 0:
+        save_plan(trained, file)
+    dist.barrier()
+    common: dict[str, Any] = {"plan": str(file), "steps": 3}
+    answer = training_cases.train(
+        folder / "trained", checkpoint=str(saved), checkpoint_every=2, conform=True, **common
+    )
+    if dist.get_rank() == 0:
+        training_cases.keep(saved, folder / "half", 2)
+    dist.barrier()
+    resumed = training_cases.train(
+        folder / "resumed", checkpoint=str(folder / "half"), resume=True, **common
+    )
+    steps = [run_step(plan, "gradients", True) for plan in plans]
+    return Answers(steps, watched_step(plans[0]), answer, resumed)

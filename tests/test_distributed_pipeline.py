@@ -1,0 +1,134 @@
+"""Pipelines on four real processes: every gradient, every loss, and the memory of the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pipeline_ranks
+import pytest
+import training_cases
+from distributed_ranks import on_ranks
+from distributed_steps import BATCH, POSITIONS
+from lowered_steps import lower_step
+from partitioned_cases import dense_step
+from pipelined_plans import pipelined
+from safetensors.numpy import load_file
+
+from primepar.models import ModelConfig
+from primepar.plan import Plan, preset_plan, save_plan
+from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator.run import simulate
+from primepar.reference.check import memories
+from primepar.reference.emulator.executor import emulate
+from primepar.schedule.meaning import Meaning
+
+RANKS = 4
+CASES = [
+    ("1f1b", "megatron", "gpt2", "2x4"), ("gpipe", "data", "llama", "2x2"),
+    ("zb-h1", "megatron-sp", "bloom", "2x2"), ("zbv", "data", "gpt2", "2x4"),
+    ("interleaved-1f1b", "M2,data", "llama", "2x2"),
+]  # fmt: skip
+"""Schedule, plan of a stage, family, stages and micro-batches."""
+SMALL = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
+MODEL = ModelConfig.of(
+    "gpt2", **SMALL, embedding_dropout=0.1, dropout=0.2, attention_dropout=0.1
+)  # fmt: skip
+
+
+def plan_of(schedule: str, within: str, family: str, sizes: str) -> Plan:
+    plan = pipelined(schedule, within, RANKS, family, sizes)
+    return preset_plan(f"{schedule}:{sizes},{within}", plan.model, RANKS, BATCH)
+
+
+def trained() -> Plan:
+    return preset_plan("1f1b:2x2,megatron", MODEL, RANKS, training_cases.BATCH)
+
+
+class Runs(NamedTuple):
+    """A folder with what the processes left, and what each of them answered."""
+
+    folder: Path
+    answers: list[pipeline_ranks.Answers]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("pipelines")
+    plans = [plan_of(*case) for case in CASES]
+    return Runs(folder, on_ranks(RANKS, pipeline_ranks.runs, folder, plans, trained()))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    file = folder / "plan.json"
+    save_plan(preset_plan("data", MODEL, 1, training_cases.BATCH), file)
+    changes = {"plan": str(file), "steps": 3, "checkpoint": str(folder / "saved")}
+    assert training_cases.train(folder / "trained", **changes) == 0
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
+def test_every_gradient_is_that_of_the_dense_transformer(four: Runs, number: int) -> None:
+    plan = plan_of(*CASES[number])
+    program = lower_step(plan, BATCH, POSITIONS, "gradients")
+    loss, gradients = dense_step(plan.model, BATCH, POSITIONS)
+    meaning, seen = Meaning(program), set()
+    for answers in four.answers:
+        ended = answers.steps[number]
+        np.testing.assert_allclose(ended.blocks["loss[0]"], [loss], rtol=1e-12)
+        for block, got in ended.blocks.items():
+            place = meaning.place(block)
+            assert place is not None
+            name = place.tensor.removesuffix(".grad")
+            if block.partition("[")[0].endswith(".grad"):
+                whole = gradients[name].reshape((1,) * (got.ndim - gradients[name].ndim) + gradients[name].shape)  # fmt: skip
+                right = whole[tuple(slice(*line) for line in place.box)]
+                got = got[tuple(slice(size) for size in right.shape)]  # without the padding
+                np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
+                seen.add(name)
+        assert ended.untouched
+        created, idle = ended.made[-1]
+        assert created == idle
+    assert seen == set(gradients)
+
+
+def test_emulator_simulator_and_executor_have_the_same_numbers(four: Runs) -> None:
+    program = lower_step(plan_of(*CASES[0]), BATCH, POSITIONS, "gradients")
+    watched = [answers.watched for answers in four.answers]
+    emulated = emulate(program, memories(program))
+    simulated = simulate(program, load_cluster("h200-8"), "float32")
+    assert [numbers.peak for numbers in watched] == emulated.peak
+    assert emulated.peak == [bytes_held / 4 for bytes_held in simulated.peak]
+    assert [numbers.sent for numbers in watched] == emulated.sent
+    assert [numbers.instructions for numbers in watched] == list(map(len, program.programs))
+
+
+def test_training_is_that_of_one_process(four: Runs, one: Path) -> None:
+    assert [answers.trained for answers in four.answers] == [0] * RANKS
+    expected = training_cases.losses(one / "trained")
+    assert list(expected) == [1, 2, 3]
+    assert training_cases.losses(four.folder / "trained") == pytest.approx(expected, rel=1e-9)
+    name = "step-00000003.safetensors"
+    got, right = (load_file(folder / "saved" / name) for folder in (four.folder, one))
+    assert got.keys() == right.keys()
+    for tensor, values in right.items():
+        np.testing.assert_allclose(got[tensor], values, rtol=1e-7, atol=1e-9, err_msg=tensor)
+
+
+def test_a_run_goes_on_from_its_checkpoint(four: Runs) -> None:
+    assert [answers.resumed for answers in four.answers] == [0] * RANKS
+    straight = training_cases.losses(four.folder / "trained")
+    assert training_cases.losses(four.folder / "resumed")[3] == straight[3]
+
+
+def test_a_checkpoint_of_a_pipeline_loads_without_one(four: Runs, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    save_plan(preset_plan("data", MODEL, 1, training_cases.BATCH), file)
+    training_cases.keep(four.folder / "saved", tmp_path / "half", 2)
+    changes = {"plan": str(file), "steps": 3, "resume": True, "checkpoint": str(tmp_path / "half")}
+    assert training_cases.train(tmp_path / "alone", **changes) == 0
+    expected = training_cases.losses(four.folder / "trained")[3]
+    assert training_cases.losses(tmp_path / "alone")[3] == pytest.approx(expected, rel=1e-9)
