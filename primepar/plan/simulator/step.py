@@ -46,10 +46,10 @@ def simulate_step(
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
-    With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
-    the least predicted time. With `program` that one is simulated, the step after further passes.
-    Several `copies` run it at the same time, each on the next devices of the cluster. Raises what
-    `lower_step` and `simulate` raise.
+    With `chunks` transfers and the products next to them are cut into that number, with "auto" into
+    that of the least predicted time. With `program` that one is simulated, the step after further
+    passes. Several `copies` run it at the same time, each on the next devices. Raises
+    what `lower_step` and `simulate` raise.
     """
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
@@ -60,11 +60,11 @@ def simulate_step(
         from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
-    together = beside_one_another(program, copies)
+    together = copied_to_next_ranks(program, copies)
     return simulate(together, cluster, dtype, operations, fractions, passing)
 
 
-def beside_one_another(program: Program, copies: int) -> Program:
+def copied_to_next_ranks(program: Program, copies: int) -> Program:
     """Return a program in which `copies` of one run, each on the next ranks.
 
     Blocks keep their names, so it has a meaning only where the data of blocks is not looked at.
