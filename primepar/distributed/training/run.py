@@ -53,6 +53,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         layout = settings.layout(launch.size if ranks is None else ranks)
         text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
+        settings.check_device_memory()
     if line is not None:
         print(line, flush=True)
         return run(line)

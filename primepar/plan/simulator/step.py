@@ -66,11 +66,11 @@ def simulate_step(
         from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
-    together = beside_one_another(program, copies)
+    together = copied_to_next_ranks(program, copies)
     return simulate(together, cluster, dtype, operations, fractions, passing)
 
 
-def beside_one_another(program: Program, copies: int) -> Program:
+def copied_to_next_ranks(program: Program, copies: int) -> Program:
     """Return a program in which `copies` of one run, each on the next ranks.
 
     Blocks keep their names, so it has a meaning only where the data of blocks is not looked at.
