@@ -15,7 +15,7 @@ from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
-from primepar.operators import StepInputs
+from primepar.operators import StepInputs, StepOptions
 from primepar.plan import Plan
 
 Parts = list[tuple[tuple[slice, ...], NDArray[Any]]]
@@ -51,7 +51,8 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
     for name, whole in cases.parameters(plan.model).items():
         for part in state.places[name]:
             part.fill(state.block(name, part), whole.__getitem__)
-    run = StepPrograms(plan, mesh, clip).program(plan.batch, plan.model.context, "update")
+    programs = StepPrograms(plan, mesh, StepOptions(clip=clip))
+    run = programs.program(plan.batch, plan.model.context, "update")
     results = []
     for step in range(1, steps + 1):
         tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, step))

@@ -12,7 +12,7 @@ from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
 from primepar.distributed import Executor, Mesh
 from primepar.models import ModelConfig
-from primepar.operators import StepInputs, StepSettings, Until, lower_step
+from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.partition import parse_sequence
 from primepar.passes import apply
 from primepar.plan import Plan
@@ -67,7 +67,7 @@ def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch
 def program_of(plan: Plan, until: Until, passes: Passes) -> Program:
     """The program of a step, with passes or as it is lowered; in chunks of parts of devices."""
     if passes == "chunks":
-        return lower_step(plan, BATCH, POSITIONS, until=until, chunks=2)
+        return lower_step(plan, BATCH, POSITIONS, until=until, options=StepOptions(chunks=2))
     program = lower_step(plan, BATCH, POSITIONS, until=until)
     return apply(program) if passes else program
 

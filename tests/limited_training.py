@@ -13,7 +13,7 @@ from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models import GPTConfig
 from primepar.models.dropout import Draw
-from primepar.operators import StepInputs
+from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
 
 MODEL = GPTConfig(layers=2, hidden=16, heads=2, context=4, vocabulary=32)
@@ -42,7 +42,8 @@ def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended
     mesh = Mesh(
         parse_sequence(sequence), device, device_memory=None if limit is None else 4 * limit
     )
-    state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, clip=1.0)
+    options = StepOptions(clip=1.0, device_elements=mesh.limit)
+    state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, options)
     run, numbers = programs.program(BATCH, MODEL.context, "update"), []
     for step in range(1, STEPS + 1):
         generator = torch.Generator().manual_seed(step)

@@ -8,8 +8,9 @@ from functools import lru_cache
 import msgspec
 
 from primepar import operators
-from primepar.operators import Optimizer, Until
-from primepar.passes import PASSES, Chunks
+from primepar.operators import Until
+from primepar.operators.step_options import DEFAULT, StepOptions
+from primepar.passes import PASSES
 from primepar.plan import Plan
 from primepar.schedule import Program
 
@@ -35,12 +36,10 @@ def _lowered(
     batch: int,
     positions: int,
     until: Until,
-    clip: bool,
+    options: StepOptions,
     passes: tuple[str, ...],
-    chunks: Chunks,
-    optimizer: Optimizer,
 ) -> Program:
-    return lower_uncached(asked.plan, batch, positions, until, clip, passes, chunks, optimizer)
+    return lower_uncached(asked.plan, batch, positions, until, options, passes)
 
 
 def lower_step(
@@ -48,10 +47,8 @@ def lower_step(
     batch: int,
     positions: int,
     until: Until = "update",
-    clip: bool = False,
+    options: StepOptions = DEFAULT,
     passes: Iterable[str] = tuple(PASSES),
-    chunks: Chunks = None,
-    optimizer: Optimizer = "adamw",
 ) -> Program:
     """The program of `primepar.operators.lower_step`, kept for the tests that ask for it again."""
-    return _lowered(_Asked(plan), batch, positions, until, clip, tuple(passes), chunks, optimizer)
+    return _lowered(_Asked(plan), batch, positions, until, options, tuple(passes))

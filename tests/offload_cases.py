@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.models import GPTConfig
-from primepar.operators import lower_step
+from primepar.operators import StepOptions, lower_step
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
 from primepar.passes import PASSES
@@ -26,7 +26,8 @@ SMALL = GPTConfig(layers=1, hidden=8, heads=2, context=4, vocabulary=16)
 def resident(sequence: str) -> Program:
     """A step of a small model with everything on the devices."""
     passes = [name for name in PASSES if name != "overlap"]
-    return lower_step(uniform_plan(SMALL, parse_sequence(sequence)), 2, 4, "update", True, passes)
+    plan = uniform_plan(SMALL, parse_sequence(sequence))
+    return lower_step(plan, 2, 4, "update", StepOptions(clip=1.0), passes)
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from phase_programs import Json, built, compute
 from phase_programs import program as program_of
 from step_cases import BATCH, POSITIONS, SMALL
 
+from primepar.operators import StepOptions
 from primepar.passes import PASSES, apply, chunk_transfers, overlap
 from primepar.passes.chunk_rewrites import GatherRewrite, ReductionRewrite, refined
 from primepar.passes.chunk_sites import SiteFinder
@@ -81,7 +81,8 @@ def test_steps_in_chunks_are_proved_and_exact(
 def test_losses_and_gradients_are_those_of_the_dense_transformer(
     name: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "lower_step", partial(lower_step, chunks=2))
+    options = StepOptions(chunks=2)
+    monkeypatch.setattr(model, "lower_step", lambda *step: lower_step(*step[:4], options))
     plan = preset_plan(name, SMALL[family], 4)
     difference, _ = model.step_difference(plan, BATCH, POSITIONS)
     assert difference < 1e-10

@@ -8,12 +8,14 @@ the kernel that computes it; a reader of programs has one function per kernel.
 from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site_of
 from primepar.operators.optimizers import MOMENTS, Optimizer
 from primepar.operators.step import Until, lower_step, parameter_views
+from primepar.operators.step_options import StepOptions
 
 __all__ = [
     "MOMENTS",
     "Optimizer",
     "Site",
     "StepInputs",
+    "StepOptions",
     "StepSettings",
     "Until",
     "lower_step",

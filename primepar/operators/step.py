@@ -12,12 +12,13 @@ from typing import Literal
 from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.optimizers import Optimizer
 from primepar.operators.pipeline_step import PipelineStep
 from primepar.operators.step_context import StepContext
+from primepar.operators.step_options import DEFAULT, StepOptions
 from primepar.operators.sweeps import backward_sweep, forward_sweep, lowerings, ways_of
 from primepar.operators.update import lower_gradient_norm, lower_update
-from primepar.passes import PASSES, Chunks, apply
+from primepar.passes import PASSES, apply
+from primepar.passes.offload import offload, with_copies
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
 
@@ -30,20 +31,17 @@ def lower_step(
     batch: int,
     positions: int,
     until: Until = "update",
-    clip: bool = False,
+    options: StepOptions = DEFAULT,
     passes: Iterable[str] = tuple(PASSES),
-    chunks: Chunks = None,
-    optimizer: Optimizer = "adamw",
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
     Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
     targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
-    and the norm of the gradient. With `clip` the gradient is clipped by its norm before the update.
-    A program that ends earlier keeps the parameters: `until` "gradients" it ends with these too,
-    until "loss" or "logits" with only that. `passes` are applied in the order of `PASSES`; without
-    them no block is freed early. With `chunks` transfers and the products next to them are cut into
-    so many.
+    and the norm of the gradient. A program that ends earlier keeps the parameters: `until`
+    "gradients" it ends with these too, until "loss" or "logits" with only that. `passes` are
+    applied in the order of `PASSES`; without them no block is freed early. Under a limit of device
+    memory no transfer is posted early, as it would keep its blocks.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -55,16 +53,20 @@ def lower_step(
     plan.check_batch(batch, positions)
     builder = ProgramBuilder(plan.ranks)
     trains = until in ("gradients", "update")
-    step = StepContext(plan, builder, batch, positions, trains, optimizer)
+    step = StepContext(plan, builder, batch, positions, trains, options.optimizer)
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
     )
     if until == "update":
-        _update(step, clip)
+        _update(step, options.clip is not None)
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
-    return apply(builder.program(), passes, chunks)
+    limit = options.device_elements
+    if limit is None:
+        return apply(builder.program(), passes, options.chunks)
+    kept = [name for name in passes if name != "overlap"]
+    return offload(with_copies(apply(builder.program(), kept, options.chunks)), limit)
 
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:

@@ -16,7 +16,15 @@ import numpy as np
 
 from primepar.models import ModelConfig, initial_parameter
 from primepar.models.dropout import Draw
-from primepar.operators import MOMENTS, Optimizer, StepInputs, StepSettings, Until, lower_step
+from primepar.operators import (
+    MOMENTS,
+    Optimizer,
+    StepInputs,
+    StepOptions,
+    StepSettings,
+    Until,
+    lower_step,
+)
 from primepar.plan.plan import Plan
 from primepar.reference.emulator.emulation import Emulation
 from primepar.reference.emulator.executor import emulate
@@ -71,7 +79,7 @@ class EmulatedModel:
         }
         """AdamW's moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
         self.updates = 0
-        self._known: dict[tuple[int, int, Until, bool], Meaning] = {}
+        self._known: dict[tuple[int, int, Until, StepOptions], Meaning] = {}
 
     def logits(self, tokens_BT: Tokens) -> Array:
         """Return the logits of every next token: (B, T, V)."""
@@ -122,9 +130,9 @@ class EmulatedModel:
         """Run the program of a step; it is lowered once. Returns its outputs as full tensors."""
         check_pair(self.config, tokens_BT, targets_BT)
         batch, positions = tokens_BT.shape
-        key = batch, positions, until, clip is not None
+        key = batch, positions, until, StepOptions(clip, self.optimizer)
         if key not in self._known:
-            self._known[key] = Meaning(lower_step(self.plan, *key, optimizer=self.optimizer))
+            self._known[key] = Meaning(lower_step(self.plan, *key))
         meaning = self._known[key]
         rows = {"tokens": tokens_BT.reshape(-1), "targets": targets_BT.reshape(-1)}
         memories = spread_tensors(meaning, {**self.parameters, **self.moments, **rows})

@@ -9,9 +9,8 @@ from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
-from primepar.operators import Optimizer, StepInputs, StepSettings, Until, lower_step
-from primepar.passes import PASSES
-from primepar.passes.offload import offload, with_copies
+from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
+from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
@@ -90,14 +89,10 @@ class StepPrograms:
         self,
         plan: Plan,
         mesh: Mesh,
-        clip: float | None = None,
+        options: StepOptions = DEFAULT,
         conform: bool = False,
-        chunks: int | None = None,
-        optimizer: Optimizer = "adamw",
     ) -> None:
-        self.plan, self.mesh, self.clip, self.conform = plan, mesh, clip, conform
-        self.chunks = chunks
-        self.optimizer: Optimizer = optimizer
+        self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}
 
@@ -110,10 +105,10 @@ class StepPrograms:
 
     def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
         if self.mesh.ranks == 1:
-            return self._lower(key)
+            return lower_step(self.plan, *key, self.options)
         if self.mesh.first + self.mesh.rank == 0:
             try:
-                program = self._lower(key)
+                program = lower_step(self.plan, *key, self.options)
             except PrimeParError:
                 self.mesh.broadcast(REFUSED)
                 raise
@@ -124,20 +119,11 @@ class StepPrograms:
             raise ProgramError("expected a program from rank 0, got none: it has the error")
         return msgspec.json.decode(content, type=Program)
 
-    def _lower(self, key: tuple[int, int, Until]) -> Program:
-        """Lower a step; with a limit, transfers are not posted early: they keep their blocks."""
-        clips, limit = self.clip is not None and key[2] == "update", self.mesh.limit
-        if limit is None:
-            return lower_step(self.plan, *key, clips, PASSES, self.chunks, self.optimizer)
-        passes = [name for name in PASSES if name != "overlap"]
-        whole = lower_step(self.plan, *key, clips, passes, self.chunks, self.optimizer)
-        return offload(with_copies(whole), limit)
-
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""
         key = batch, positions, until
         if key not in self._compiled:
-            settings = StepSettings(self.plan.model, batch, positions, self.clip)
+            settings = StepSettings(self.plan.model, batch, positions, self.options.clip)
             program = self.lowered(*key)
             self._compiled[key] = StepProgram(program, self.mesh, settings, self.conform)
         return self._compiled[key]

@@ -41,14 +41,8 @@ class ReplicaSteps:
         whole = state.mesh
         sequence = replicas.plan.sequence("head")
         self.mesh = Mesh(sequence, whole.device, whole.dtype, replicas=replicas.count)
-        self.programs = StepPrograms(
-            replicas.plan,
-            self.mesh,
-            settings.clip,
-            settings.conform,
-            settings.chunks,
-            settings.optimizer,
-        )
+        options = settings.step_options(self.mesh.limit)
+        self.programs = StepPrograms(replicas.plan, self.mesh, options, settings.conform)
         batch, self.positions = settings.sizes(replicas.whole)
         self.batch = replicas.share(batch)
 

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from primepar.distributed.training.memory_size import memory_bytes
 from primepar.errors import ConfigError, MeshError, SequenceError
 from primepar.models import GPTConfig
+from primepar.operators.step_options import StepOptions
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, RowCuts, load_plan
 from primepar.plan.presets import names_preset
@@ -201,6 +202,10 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"{shown('device_memory')}: expected none with training.dtype bfloat16, whose sums "
                 f"have wider elements, got {self.device_memory}: take float32"
             )
+
+    def step_options(self, device_elements: int | None) -> StepOptions:
+        """Return how the steps of a run are lowered, under a limit of device memory or without."""
+        return StepOptions(self.clip, self.optimizer, self.chunks, device_elements)
 
     @property
     def device_bytes(self) -> int | None:

@@ -69,14 +69,9 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.programs = StepPrograms(
-            self.state.plan,
-            self.state.mesh,
-            settings.clip,
-            settings.conform,
-            settings.chunks,
-            settings.optimizer,
-        )  # fmt: skip
+        mesh = self.state.mesh
+        options = settings.step_options(mesh.limit)
+        self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
 
@@ -101,8 +96,7 @@ class Trainer:
         """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
         settings = self.settings
         periods = settings.average_every, settings.average_after
-        chosen = settings.clip, settings.chunks, settings.optimizer, *periods
-        program_of = __version__, self.state.plan, self._sizes, chosen
+        program_of = __version__, self.state.plan, self._sizes, self.programs.options, periods
         digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
         self.world.store.set(f"started/{self.world.rank}", digest)
         first = self.world.store.get("started/0").decode()

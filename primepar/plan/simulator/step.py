@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from primepar.operators.step import lower_step
+from primepar.operators.step_options import StepOptions
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.cost.chunks import chunk_count
 from primepar.plan.layouts import ends
@@ -52,7 +53,7 @@ def simulate_step(
     """
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
-        program = lower_step(plan, batch, positions, chunks=chosen)
+        program = lower_step(plan, batch, positions, options=StepOptions(chunks=chosen))
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:

@@ -1,0 +1,23 @@
+"""How a training step is lowered, apart from its plan and sizes: one record for all callers."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from primepar.operators.optimizers import Optimizer
+from primepar.passes import Chunks
+
+
+class StepOptions(Struct, frozen=True):
+    """The options of a training step's program."""
+
+    clip: float | None = None
+    """Largest norm of the gradient, to which a larger one is scaled down."""
+    optimizer: Optimizer = "adamw"
+    chunks: Chunks = None
+    """Number of chunks of transfers and of the products next to them, or how it is chosen."""
+    device_elements: int | None = None
+    """Elements that blocks may take on a device; states are in host memory between their uses."""
+
+
+DEFAULT = StepOptions()
