@@ -8,7 +8,8 @@ dense step of all rows: x.i is the input of layer i, dx.i its gradient, w.i and 
     W  dw.i       += x.i[k]^T dx.{i+1}[k]  gradient, summed over the micro-batches
 
 After the last layer comes the gradient of a loss, the element-wise product with its target. What a
-stage keeps of a micro-batch from F to W is x.i[k], its stash.
+stage keeps of a micro-batch from F to W is x.i[k], its stash. The batch is there at the start: its
+rows on the stage of the first layer, its targets on that of the last.
 
 Messages match in order per pair of stages. A stage posts its receives from another stage in the
 order in which that one sends, one action before the first that needs them or a later one. It waits
