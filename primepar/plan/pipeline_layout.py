@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from primepar.errors import MethodError, PlanError, nearest
 from primepar.models.graph import Operator
-from primepar.partition.pipeline.actions import Order, ScheduleName, actions, chunks_of, stage_of
+from primepar.partition.pipeline.actions import ScheduleName, chunks_of, stage_of
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.plan.pipeline.schedule import layers_by_stage
 
 MOST_PASSES = 100_000
@@ -44,14 +45,14 @@ class PipelineLayout(
                 f"{passes:,}: take fewer micro-batches"
             )
         try:
-            assert self.orders
+            assert self.pipeline_orders
         except MethodError as error:
             raise PlanError(str(error)) from None
 
     @cached_property
-    def orders(self) -> tuple[Order, ...]:
-        """The actions of every stage, in order."""
-        return actions(self.schedule, self.stages, self.micro_batches, self.chunks)
+    def pipeline_orders(self) -> PipelineOrders:
+        """The actions of every stage, in order, and what they wait for."""
+        return PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunks)
 
     @cached_property
     def stage_chunks(self) -> tuple[tuple[int, int], ...]:
@@ -66,7 +67,7 @@ class PipelineLayout(
         """Whether some weight gradient comes later than directly after the input gradient."""
         return any(
             before != after._replace(kind="B")
-            for order in self.orders
+            for order in self.pipeline_orders.orders
             for before, after in pairwise(order)
             if after.kind == "W"
         )

@@ -11,7 +11,7 @@ Between stages each of these dependencies is one message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -67,6 +67,14 @@ class PipelineOrders:
         """The pipeline of a published schedule. Raises `MethodError` for sizes that do not fit."""
         orders = actions(schedule, stages, micro_batches, chunks)
         return cls(stages, micro_batches, chunks_of(schedule, chunks), orders, schedule)
+
+    @property
+    def forward_only(self) -> PipelineOrders:
+        """The same without gradients: what an evaluation does."""
+        orders = tuple(
+            tuple(action for action in order if action.kind == "F") for order in self.orders
+        )
+        return replace(self, orders=orders)
 
     @property
     def layers(self) -> int:
