@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from partitioned_cases import PRESET_MESHES
 from phase_programs import Json, built, compute
 from phase_programs import program as program_of
+from pipelined_plans import pipelined
 from step_cases import BATCH, POSITIONS, SMALL
 
 from primepar.operators import StepOptions
@@ -72,8 +73,19 @@ def test_steps_in_chunks_are_proved_and_exact(
         report = check_program(program)
         assert report.equal, report.message
     assert report.sent == check_program(given).sent
-    assert chunk_transfers(made, chunks) is made
     assert all(map(int.__le__, peaks(overlap(made)), peaks(given)))
+
+
+@pytest.mark.parametrize(("schedule", "within"), [("1f1b", "megatron-sp"), ("zbv", "megatron")])
+def test_every_micro_batch_of_a_pipeline_is_cut(schedule: str, within: str) -> None:
+    plan = pipelined(schedule, within, 4)
+    assert plan.batch is not None
+    whole, made = (
+        lower_step(plan, plan.batch, 4, options=StepOptions(chunks=chunks)) for chunks in (None, 2)
+    )
+    assert kinds(made)["Compute"] > kinds(whole)["Compute"]
+    assert verify_program(made).verdict == "proved"
+    assert check_program(made).equal
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -341,4 +353,4 @@ def test_a_result_that_is_used_before_its_reduction_is_not_cut() -> None:
 def test_sites_name_their_positions() -> None:
     given = exchanged(("f", "g"))
     phases = dict(SiteFinder(Tables(given)).sites())
-    assert [site.product for site in phases["g"]] == [2, 2]
+    assert [[site.product for site in of_rank] for of_rank in phases["g"]] == [[2], [2]]
