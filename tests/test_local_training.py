@@ -215,6 +215,8 @@ def test_an_average_is_proved_and_exact(name: str, ranks: int) -> None:
     assert primepar.check(program).equal
 
 
+OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {(0, 2): (0, 3), (1, 3): (1, 2)}
+"""Groups of ranks that are not at the same place in their replicas."""
 SPOILT: dict[str, Callable[[Instruction], Instruction]] = {
     "no coefficient": lambda node: replace(node, scale="1") if adds(node) else node,
     "a mean over 3": lambda node: replace(node, scale="1/3") if adds(node) else node,
@@ -222,8 +224,6 @@ SPOILT: dict[str, Callable[[Instruction], Instruction]] = {
     "other ranks": lambda node: replace(node, group=OTHERS[node.group]) if reduces(node) else node,
 }
 """An average of `M2,megatron` on four ranks, spoilt in all of its instructions of a kind."""
-OTHERS = {(0, 2): (0, 3), (1, 3): (1, 2)}
-"""Groups of ranks that are not at the same place in their replicas."""
 
 
 def adds(node: Instruction) -> TypeGuard[Compute]:
