@@ -37,8 +37,9 @@ def plans_for_period(
     """Return a plan for each number of replicas, the fastest first.
 
     Replicas are two or more, and divide `devices`, a power of two, and `batch`, the sequences of a
-    step. Whether a replica fits the memory of its devices is not asked. `dtype` is by default the first that the cluster has. Raises `PlanError` if no number of
-    replicas fits, and what the search and `simulate_period` raise.
+    step. Whether a replica fits the memory of its devices is not asked. `dtype` is by default the
+    first that the cluster has. Raises `PlanError` if no number of replicas fits, and what the
+    search and `simulate_period` raise.
     """
     kind = dtype or next(iter(cluster.rates))
     plans = []
@@ -52,8 +53,8 @@ def plans_for_period(
         plans.append(PeriodPlan(plan, run))
     if not plans:
         raise PlanError(
-            f"batch: expected a multiple of two or more replicas that divide {devices} devices, got "
-            f"{batch}: take an even number of both"
+            f"batch: expected a multiple of two or more replicas that divide {devices} devices, "
+            f"got {batch}: take an even number of both"
         )
     return sorted(plans, key=lambda plan: plan.run.seconds)
 
