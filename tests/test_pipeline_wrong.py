@@ -89,9 +89,9 @@ TWICE = (
 )
 DIVIDED = (
     "rank 1, instruction 58 (head.backward head/dI[0,0] += loss/dI[0,0] * embedding.token[0,0]), "
-    "which reads loss/dI[0,0] for the head.backward sub-operator (M=0, N=0, K=0): expected each "
-    "loss.backward product 1/8 times, got each 1/4 times: it is added twice, or is a mean over 4 "
-    "instead of 8: see rank 1, instruction 55 (loss.backward loss/dI[0,0] += 1/4 * "
+    "which reads loss/dI[0,0] for the head.backward sub-operator (M=0, N=0, K=0): expected "
+    "loss.backward product (M=0, K=0) 1/8 times, got it 1/4 times: it is added twice, or is a mean "
+    "over 4 instead of 8: see rank 1, instruction 55 (loss.backward loss/dI[0,0] += 1/4 * "
     "loss/shares[0,0] * targets[0])"
 )
 UNSENT = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
-from primepar.operators.stage_messages import StageMessage, StageOrders
+from primepar.operators.stage_messages import ModelAction, StageMessage, StageOrders
 from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
 from primepar.schedule.program import IRecv, ISend, Wait
 
@@ -54,12 +54,12 @@ class StageLists:
         messages = list(orders.messages())
         for stage, order in enumerate(orders.orders):
             self._begin(stage)
+            last = {(action.kind, action.chunk): action for action in order}
             for position, action in enumerate(order):
                 self._exchange(stage, position, messages)
-                self._section(self.chunks[action.chunk], action.kind, action.micro_batch)
-                for message in messages:
-                    if message.made_by == action:
-                        self._post(message, ISend)
+                sends = [message for message in messages if message.made_by == action]
+                is_last = last[action.kind, action.chunk] == action
+                self._act(action, sends, is_last)
             self._exchange(stage, len(order), messages)
             self._finish(stage)
 
@@ -98,12 +98,31 @@ class StageLists:
     def _of(self, stage: int) -> list[ModelChunk]:
         return [chunk for chunk in self.chunks if chunk.stage == stage]
 
-    def _section(self, chunk: ModelChunk, name: str, micro_batch: int = 0) -> None:
-        """Append the instructions of a chunk's section for one micro-batch."""
+    def _act(self, action: ModelAction, sends: list[StageMessage], is_last: bool) -> None:
+        """Append an action and its sends; no stage waits for reductions of the last micro-batch."""
+        chunk, number = self.chunks[action.chunk], action.micro_batch
+        if is_last and not sends:
+            self._section(chunk, action.kind, number)
+            return
+        self._section(chunk, action.kind, number, last=False)
+        for message in sends:
+            self._post(message, ISend)
+        if is_last:
+            self._section(chunk, action.kind, number, last=True)
+
+    def _section(
+        self, chunk: ModelChunk, name: str, micro_batch: int = 0, last: bool | None = None
+    ) -> None:
+        """Append a section of a chunk; only, or all but, what runs in the `last` micro-batch."""
+        section = chunk.builder.sections.get(name)
+        if section is None:
+            return
         first = chunk.stage * chunk.builder.ranks
-        for rank, nodes in enumerate(chunk.builder.sections.get(name, ()), first):
-            self.builder.programs[rank] += [
-                self.micro_batches.instruction(node, micro_batch, first) for node in nodes
+        for rank, nodes in enumerate(section.programs):
+            self.builder.programs[first + rank] += [
+                self.micro_batches.instruction(node, micro_batch, first)
+                for position, node in enumerate(nodes)
+                if last is None or last == (position in section.last[rank])
             ]
 
     def _exchange(self, stage: int, position: int, messages: list[StageMessage]) -> None:
