@@ -72,7 +72,7 @@ def emulates(program: Program) -> bool:
 
 
 def main() -> int:
-    """Judge, and print the counts; 1 if two readers differ."""
+    """Compare, and print the counts; 1 if two readers differ."""
     count, start = int(sys.argv[1]) if len(sys.argv) > 1 else 3000, perf_counter()
     with Pool(2) as pool:
         judged = sorted(pool.imap_unordered(compared, range(count), chunksize=20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -35,8 +36,14 @@ def scaled_program(seed: int) -> Program:
             placed_somewhere(program)
         except (msgspec.ValidationError, ProgramError):
             continue
-        if "scale" in str(fields):
+        if has_scales(fields):
             return program
+
+
+def has_scales(fields: Json) -> bool:
+    """Whether a signature or an instruction has a scale other than 1."""
+    entries = [*(fields.get("phases") or {}).values(), *chain.from_iterable(fields["programs"])]
+    return any(entry.get("scale", "1") != "1" for entry in entries)
 
 
 def times(entry: Json, scale: str | Fraction) -> None:

@@ -86,7 +86,11 @@ def test_sums_that_double_are_counted_once_each() -> None:
     )
     four = verify_program(doubled(["sum"] * 3))["completion"].counterexample
     assert four is not None
-    assert "got it 4 times: fix rank 0, instruction 2" in four
+    assert four == (
+        "rank 0, O[0,0] at the end: expected each forward product once, got each 4 times: it is "
+        "added 4 times, so add it once or write scale 1/4: see rank 0, instruction 2 (all_reduce "
+        "O[0,0] over 0,1)"
+    )
 
 
 def test_choices_nested_too_deeply_are_unknown_or_refuted_but_end() -> None:

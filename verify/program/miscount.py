@@ -91,15 +91,7 @@ class Miscount:
 
     def _coefficient(self, products: list[Summand], got: Scale, required: Scale, held: str) -> str:
         """The sentence where each product is in the sum, all with one wrong coefficient."""
-        writer = next(
-            (
-                f": see {place(written.operation)}"
-                for written in self.run.written
-                if written.block == held
-                and parts_of(written.content.parts).get(products[0], 0) == got
-            ),
-            "",
-        )
+        writer = self._writer(products[0], got, required, held)
         several = len(products) > 1
         name = part_text(self.expected, products[0])
         what, it = (f"each {products[0].source[0]} product", "each") if several else (name, "it")
@@ -107,6 +99,14 @@ class Miscount:
             f"expected {what} {_often(required)}, got {it} {_often(got)}: "
             f"{likely_cause(Fraction(got), Fraction(required))}{writer}"
         )
+
+    def _writer(self, part: Summand, got: Scale, required: Scale, held: str) -> str:
+        """Where the coefficient came to be wrong: without scales, where it first was too large."""
+        for written in self.run.written:
+            count = parts_of(written.content.parts).get(part, 0) if written.block == held else 0
+            if count == got or (required == 1 and count > 1):
+                return f": see {place(written.operation)}"
+        return ""
 
     def _sentence(
         self, part: Summand, name: str, counts: Mapping[Summand, Scale], held: str
