@@ -55,13 +55,12 @@ class StageLists:
         messages = placed_messages(pipeline)
         for stage, order in enumerate(pipeline.orders):
             self._begin(stage)
+            last = {(action.kind, action.chunk): place for place, action in enumerate(order)}
             for place, action in enumerate(order):
-                self._exchange(pipeline, Position(stage, place), messages)
-                chunk = self.chunks[pipeline.layer(stage, action)]
-                self._section(chunk, action.kind, action.micro_batch)
-                for message, _, _ in messages:
-                    if message.source == (stage, place):
-                        self._post_view(*self._sent(pipeline, message, ISend))
+                position = Position(stage, place)
+                self._exchange(pipeline, position, messages)
+                sends = [message for message, _, _ in messages if message.source == position]
+                self._act(pipeline, position, sends, last[action.kind, action.chunk] == place)
             self._exchange(pipeline, Position(stage, len(order)), messages)
             self._finish(stage)
 
@@ -100,12 +99,38 @@ class StageLists:
     def _of(self, stage: int) -> list[ModelChunk]:
         return [chunk for chunk in self.chunks if chunk.stage == stage]
 
-    def _section(self, chunk: ModelChunk, name: str, micro_batch: int = 0) -> None:
-        """Append the instructions of a chunk's section for one micro-batch."""
+    def _act(
+        self,
+        pipeline: PipelineOrders,
+        position: Position,
+        sends: list[ChunkMessage],
+        is_last: bool,
+    ) -> None:
+        """Append an action and its sends; no stage waits for reductions of the last micro-batch."""
+        action = pipeline.action(position)
+        chunk, number = self.chunks[pipeline.layer(position.stage, action)], action.micro_batch
+        if is_last and not sends:
+            self._section(chunk, action.kind, number)
+            return
+        self._section(chunk, action.kind, number, last=False)
+        for message in sends:
+            self._post_view(*self._sent(pipeline, message, ISend))
+        if is_last:
+            self._section(chunk, action.kind, number, last=True)
+
+    def _section(
+        self, chunk: ModelChunk, name: str, micro_batch: int = 0, last: bool | None = None
+    ) -> None:
+        """Append a section of a chunk; only, or all but, what runs in the `last` micro-batch."""
+        section = chunk.builder.sections.get(name)
+        if section is None:
+            return
         first = chunk.stage * chunk.builder.ranks
-        for rank, nodes in enumerate(chunk.builder.sections.get(name, ()), first):
-            self.builder.programs[rank] += [
-                self.micro_batches.instruction(node, micro_batch, first) for node in nodes
+        for rank, nodes in enumerate(section.programs):
+            self.builder.programs[first + rank] += [
+                self.micro_batches.instruction(node, micro_batch, first)
+                for position, node in enumerate(nodes)
+                if last is None or last == (position in section.last[rank])
             ]
 
     def _exchange(
@@ -129,7 +154,7 @@ class StageLists:
         It is the output of a chunk, or the gradient of its input.
         """
         source, receiver = message.source, message.destination.stage
-        action = pipeline.orders[source.stage][source.place]
+        action = pipeline.action(source)
         chunk = self.chunks[pipeline.layer(source.stage, action)]
         view = chunk.output if action.kind == "F" else chunk.gradient
         assert view is not None

@@ -8,6 +8,7 @@ the k-th part of the step's sequences. Stages are outermost: rank = stage x rank
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, cast, get_args
@@ -51,8 +52,12 @@ class PipelineLayout(
 
     @cached_property
     def pipeline_orders(self) -> PipelineOrders:
-        """The actions of every stage, in order, and what they wait for."""
-        return PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunks)
+        """The actions of every stage, in order, and what they wait for.
+
+        The gradient of a chunk's input leaves after B, before the sums of a last micro-batch.
+        """
+        orders = PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunks)
+        return replace(orders, sends_early=True)
 
     @cached_property
     def stage_chunks(self) -> tuple[tuple[int, int], ...]:
