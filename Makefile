@@ -10,7 +10,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench bench-verify bench-plan bench-train mutants attack gpu wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,12 @@ bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 
 bench-plan: $(STAMP) ## seconds of the planner's search, next to the paper's
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
+
+bench-overlap: $(STAMP) ## what chunks of transfers save in a simulated step
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overlap
+
+bench-memory: $(STAMP) ## a step under limits of device memory: peak, bytes moved, time
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.device_memory
 
 bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step

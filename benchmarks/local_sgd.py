@@ -29,6 +29,7 @@ from primepar.files import write_text
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition.local_sgd import LocalSGD, averaging_steps
 from primepar.pictures import svg
+from primepar.schedule.events import Event
 
 WORKERS, STEPS, RATE = 8, 32, 0.1
 START, DEVIATION = 10.0, 1.0
@@ -173,21 +174,22 @@ PICTURED = {
 
 def schedule_picture() -> str:
     """SVG of the emulated events of several periods."""
-    from primepar.models import GPTConfig
     from primepar.pictures.period_picture import period_picture
+
+    return period_picture({title: emulated_events(method) for title, method in PICTURED.items()})
+
+
+def emulated_events(method: LocalSGD) -> list[Event]:
+    """The events of a method's program on emulated devices."""
+    from primepar.models import GPTConfig
     from primepar.reference.emulator.executor import emulate
     from primepar.schedule.program_uses import initial_blocks
 
-    settings, runs = StepSettings(GPTConfig(), 1, 1), {}
-    for title, method in PICTURED.items():
-        program = method.program()
-        memories = [
-            {name: np.ones(_shape(name, method)) for name in names}
-            for names in initial_blocks(program)
-        ]
-        done = emulate(program, memories, settings=settings, inputs=StepInputs(rate=0.1))
-        runs[title] = done.events
-    return period_picture(runs)
+    program, settings = method.program(), StepSettings(GPTConfig(), 1, 1)
+    memories = [
+        {name: np.ones(_shape(name, method)) for name in names} for names in initial_blocks(program)
+    ]
+    return emulate(program, memories, settings=settings, inputs=StepInputs(rate=RATE)).events
 
 
 def _shape(block: str, method: LocalSGD) -> tuple[int, ...]:

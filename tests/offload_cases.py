@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -96,12 +96,12 @@ def _early(nodes: tuple[Instruction, ...], place: int, block: str) -> int | None
     return None
 
 
-def _with(program: Program, rank: int, place: int, instead: list[Instruction]) -> Program:
+def _with(program: Program, rank: int, place: int, instead: Sequence[Instruction]) -> Program:
     nodes = program.programs[rank]
     return _listed(program, rank, [*nodes[:place], *instead, *nodes[place + 1 :]])
 
 
-def _listed(program: Program, rank: int, nodes: list[Instruction]) -> Program:
+def _listed(program: Program, rank: int, nodes: Sequence[Instruction]) -> Program:
     lists = [*program.programs]
     lists[rank] = tuple(nodes)
     return replace(program, programs=tuple(lists))

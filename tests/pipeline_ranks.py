@@ -11,9 +11,15 @@ import torch.distributed as dist
 import training_cases
 from distributed_steps import BATCH, POSITIONS, Ended, initial, run_step
 from lowered_steps import lower_step
-from partitioned_cases import DRAW
+from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
-from primepar.distributed import Executor, Mesh
+from primepar.distributed import Executor, Mesh, PartitionedModel
+from primepar.distributed.modules.parameters import (
+    full_gradient,
+    full_logits,
+    full_parameter,
+    load_parameter,
+)
 from primepar.operators import StepInputs, StepSettings
 from primepar.plan import Plan, save_plan
 
@@ -34,6 +40,7 @@ class Answers(NamedTuple):
     watched: Watched
     trained: Any
     resumed: Any
+    module: dict[str, Any]
 
 
 def watched_step(plan: Plan) -> Watched:
@@ -47,6 +54,25 @@ def watched_step(plan: Plan) -> Watched:
     assert watch is not None
     sent = sum((elements for _, elements, _ in execute.sent), Fraction(0))
     return Watched(watch.peak, sent, watch.instructions)
+
+
+def module(plan: Plan) -> dict[str, Any]:
+    """What rank 0 gathers of a module in a loop of a user's own."""
+    mesh = Mesh(plan.mesh, dtype=torch.float64)
+    model = PartitionedModel(plan, mesh)
+    for name, value in drawn_parameters(plan.model).items():
+        load_parameter(model, name, value)
+    tokens, targets = map(torch.from_numpy, drawn_batch(plan.model, BATCH, POSITIONS))
+    loss = model.loss(tokens, targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    names = plan.model.parameter_shapes
+    return {
+        "loss": loss.item(),
+        "logits": full_logits(model, tokens),
+        "parameters": {name: full_parameter(model, name) for name in names},
+        "gradients": {name: full_gradient(model, name) for name in names},
+        "held": [name for name, _ in model.named_parameters()],
+    }
 
 
 def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
@@ -66,4 +92,4 @@ def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
         folder / "resumed", checkpoint=str(folder / "half"), resume=True, **common
     )
     steps = [run_step(plan, "gradients", True) for plan in plans]
-    return Answers(steps, watched_step(plans[0]), answer, resumed)
+    return Answers(steps, watched_step(plans[0]), answer, resumed, module(plans[-1]))

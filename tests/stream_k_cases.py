@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 from msgspec.structs import replace
 
 from primepar.partition.stream_k import StreamK
-from primepar.partition.work_ranges import VARIANTS, WorkRule
+from primepar.partition.work_ranges import VARIANTS, Variant, WorkRule
 from primepar.schedule.primitive import Value
 from primepar.schedule.program import Compute, Free, Instruction, ISend, Program, Recv, Wait
 
@@ -77,7 +79,7 @@ class SecondOwns(WorkRule):
 class ExtraWave(WorkRule):
     """One wave of whole tiles too many."""
 
-    def waves(self, variant: str, whole: Value, rest: Value) -> Value:
+    def waves(self, variant: Variant, whole: Value, rest: Value) -> Value:
         return whole + 1
 
 
@@ -86,6 +88,39 @@ class EqualTiles(WorkRule):
 
     def whole_tile(self, worker: Value, wave: Value, workers: Value) -> Value:
         return wave * workers
+
+
+@dataclass(frozen=True)
+class Shifted(WorkRule):
+    """Every formula has a number added to it."""
+
+    at_begin: int = 0
+    at_end: int = 0
+    at_decisive: int = 0
+    at_tile: int = 0
+    at_waves: int = 0
+
+    def begin(self, worker: Value, share: Value) -> Value:
+        return super().begin(worker, share) + self.at_begin
+
+    def end(self, worker: Value, share: Value) -> Value:
+        return super().end(worker, share) + self.at_end
+
+    def decisive(self, tile: Value, iterations: Value) -> Value:
+        return super().decisive(tile, iterations) + self.at_decisive
+
+    def whole_tile(self, worker: Value, wave: Value, workers: Value) -> Value:
+        return super().whole_tile(worker, wave, workers) + self.at_tile
+
+    def waves(self, variant: Variant, whole: Value, rest: Value) -> Value:
+        return super().waves(variant, whole, rest) + self.at_waves
+
+
+def shifted_rules() -> list[Shifted]:
+    """All shifts by one of the line's formulas, and of those of whole tiles."""
+    ones = (-1, 0, 1)
+    line = [Shifted(*shifts) for shifts in product(ones, repeat=3)]
+    return [*line, *(Shifted(at_tile=tile, at_waves=waves) for tile, waves in product(ones, ones))]
 
 
 WRONG_RULES: dict[str, tuple[WorkRule, str]] = {

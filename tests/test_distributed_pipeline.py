@@ -12,7 +12,7 @@ import training_cases
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS
 from lowered_steps import lower_step
-from partitioned_cases import dense_step
+from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
 from safetensors.numpy import load_file
 
@@ -22,6 +22,7 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
+from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.meaning import Meaning
 
 RANKS = 4
@@ -84,7 +85,8 @@ def test_every_gradient_is_that_of_the_dense_transformer(four: Runs, number: int
             assert place is not None
             name = place.tensor.removesuffix(".grad")
             if block.partition("[")[0].endswith(".grad"):
-                whole = gradients[name].reshape((1,) * (got.ndim - gradients[name].ndim) + gradients[name].shape)  # fmt: skip
+                whole = gradients[name]
+                whole = whole.reshape((1,) * (got.ndim - whole.ndim) + whole.shape)
                 right = whole[tuple(slice(*line) for line in place.box)]
                 got = got[tuple(slice(size) for size in right.shape)]  # without the padding
                 np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
@@ -132,3 +134,20 @@ def test_a_checkpoint_of_a_pipeline_loads_without_one(four: Runs, tmp_path: Path
     assert training_cases.train(tmp_path / "alone", **changes) == 0
     expected = training_cases.losses(four.folder / "trained")[3]
     assert training_cases.losses(tmp_path / "alone")[3] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_module_has_the_parameters_of_its_stage_and_gathers_all(four: Runs) -> None:
+    plan = plan_of(*CASES[-1])
+    parameters = drawn_parameters(plan.model)
+    tokens, targets = drawn_batch(plan.model, BATCH, POSITIONS)
+    dense = Transformer(plan.model, parameters)
+    loss, gradients = dense.loss_and_gradients(tokens, targets)
+    first, *_, last = (answers.module for answers in four.answers)
+    assert [answers.module["loss"] for answers in four.answers] == pytest.approx([loss] * RANKS)
+    np.testing.assert_allclose(first["logits"], dense.logits(tokens), rtol=1e-9)
+    for name, gradient in gradients.items():
+        np.testing.assert_array_equal(first["parameters"][name], parameters[name])
+        np.testing.assert_allclose(first["gradients"][name], gradient, rtol=1e-9, atol=1e-12)
+    assert set(first["held"]) & set(last["held"]) == set()
+    assert {*first["held"], *last["held"]} == set(parameters)
+    assert last["logits"] is None

@@ -42,10 +42,10 @@ REFUSED = {
     "--set averaging.every=H",
     ("--set", "averaging.every=2", "--ranks", "2", "--plan", "K2"): "plan: expected replicas to "
     "average, all operators with the same first cut of the rows, like M2,K2, got K2 of the "
-    "sequence: begin every sequence with M2, or leave averaging.every out",
+    "sequence: begin every sequence with M2, or leave the period out",
     ("--set", "averaging.every=2"): "plan: expected replicas to average, all operators with the "
     "same first cut of the rows, like M2,K2, got P1x1 of the sequence: begin every sequence with "
-    "M2, or leave averaging.every out",
+    "M2, or leave the period out",
     ("--average-every", "2"): "--average-every: expected an option of primepar train, got no such "
     "one: write --set averaging.every=VALUE",
     ("--set", "averaging.every=2", "--ranks", "2", "--plan", "M2", "--batch", "1"): "--batch: "
@@ -183,29 +183,32 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt', "dtype": "bfloat16",
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt',
+    "dtype": "float64",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
     "checkpoint_every": 2, "resume": True, "weights": "w", "save_weights": "é", "log": "l.jsonl",
-    "trace": "t.svg", "verify": False, "conform": True,
+    "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("left_out", ["trace", "conform"])
+@pytest.mark.parametrize(
+    "left_out", [("trace", "device_memory"), ("conform", "average_every", "average_after")]
+)
 def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
-    left_out: str, tmp_path: Path
+    left_out: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """`output.trace` and `checks.conform` are not taken together."""
-    assert list(SAMPLES) == list(Settings.__struct_fields__)
-    given = {name: value for name, value in SAMPLES.items() if name != left_out}
+    """Of a trace and `checks.conform`, and of averages and a limit of memory, one is taken."""
+    assert sorted(SAMPLES) == sorted(Settings.__struct_fields__)
+    given = {name: value for name, value in SAMPLES.items() if name not in left_out}
     expected = Settings(**given)
     assert settings_of(None, [f"{key_of(name)}={value}".replace("True", "true")
                               .replace("False", "false") for name, value in given.items()],
                        {}) == expected  # fmt: skip
     path = tmp_path / "run.toml"
     path.write_text(config_text(expected))
-    assert read_settings(path) == {"conform": False} | given
+    assert read_settings(path) == {"conform": False, "average_after": 0} | given
     words = arguments(expected)
     changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     options = {name: given[name] for name in OPTIONS if name in given}
@@ -236,8 +239,8 @@ WRONG_FILES = {
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
     "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, averaging, evaluation, checkpoint, weights, output, checks, got [optimiser]: write "
-    "[optimizer]",
+    "optimizer, averaging, evaluation, checkpoint, weights, output, executor, checks, got "
+    "[optimiser]: write [optimizer]",
     "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
     "all sections: write it below [training]",
     "[optimizer]\nlr = -1\n": "optimizer.lr: expected a positive number, got -1.0",

@@ -239,7 +239,7 @@ def test_the_counterexample_of_a_wrong_coefficient_names_both() -> None:
         "rank 0, instruction 30 (3.residual residual.3[0,0,0] += x.3[0,0,0] * model.3[0,0] * "
         "y.3[0,0,0]), which reads model.3[0,0] for the 3.residual sub-operator (W=0, M=0, N=0, "
         "K=0): expected each 2.average product 1/3 times, got each 1/2 times: it is a mean over 2 "
-        "instead of 3: see rank 0, instruction 29 (all_reduce model.3[0,0] over 0,1,2)"
+        "instead of 3: see rank 0, instruction 29 (all_reduce 1/2 * model.3[0,0] over 0,1,2)"
     )
 
 

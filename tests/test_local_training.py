@@ -219,6 +219,16 @@ def test_a_plan_without_replicas_is_refused() -> None:
         replicas_of(plan)
     assert str(caught.value) == (
         "plan: expected replicas to average, all operators with the same first cut of the rows, "
-        "like M2,K2, got N4 of embedding: begin every sequence with M2, or leave averaging.every "
+        "like M2,K2, got N4 of embedding: begin every sequence with M2, or leave the period "
         "out"
+    )
+
+
+def test_replicas_on_several_stages_are_refused() -> None:
+    plan = preset_plan("1f1b:2x2,data", cases.SMALL.model, 4, 8)
+    with pytest.raises(PlanError) as caught:
+        replicas_of(plan)
+    assert str(caught.value) == (
+        "plan: expected none with a pipeline to average replicas, as a replica has devices on "
+        "every stage, got 2 stages: leave the period out"
     )

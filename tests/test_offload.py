@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from itertools import combinations
 from random import Random
 
@@ -81,7 +82,8 @@ def fewest(trace: Trace, room: int) -> int:
 
 
 def traces() -> list[tuple[Trace, int]]:
-    random, made = Random(0), []
+    random = Random(0)
+    made: list[tuple[Trace, int]] = []
     for _ in range(TRACES):
         chunks, room = random.randint(2, 5), random.randint(2, 3)
         trace = [
@@ -105,7 +107,7 @@ def test_the_furthest_next_use_has_as_few_transfers_as_a_search_and_never_more_t
 
 
 def test_the_next_use_may_be_in_the_next_step() -> None:
-    uses = {"a": [0, 3], "b": [1], "c": [2]}
+    uses: dict[Hashable, list[int]] = {"a": [0, 3], "b": [1], "c": [2]}
     assert [furthest_next_use(uses, 4, chunk, 2) for chunk in "abcd"] == [3, 5, 6, 8]
     assert [least_recently_used(uses, 4, chunk, 2) for chunk in "abcd"] == [2, 1, 0, 8]
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pipelined_plans import smallest
 from step_cases import place, refuted, spoilt
 
-from primepar.schedule.program import Compute, Free, Instruction, IRecv, Wait
+from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Wait
 from primepar.verify import verify_program
 
 Spoil = Callable[[int, list[Instruction]], None]
@@ -30,8 +30,9 @@ def swapped(rank: int, nodes: list[Instruction]) -> None:
 def unsent(rank: int, nodes: list[Instruction]) -> None:
     """Do not send the gradient of the last micro-batch back to stage 0."""
     if rank == 1:
-        request = nodes.pop(place(nodes, f"isend {OUTPUT}.grad[1,0]")).request  # type: ignore[union-attr]
-        nodes.remove(Wait(request))
+        send = nodes.pop(place(nodes, f"isend {OUTPUT}.grad[1,0]"))
+        assert isinstance(send, ISend)
+        nodes.remove(Wait(send.request))
 
 
 def freed_early(rank: int, nodes: list[Instruction]) -> None:

@@ -14,7 +14,7 @@ from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import simulate
-from primepar.plan.simulator.step import beside_one_another, simulate_step
+from primepar.plan.simulator.step import copied_to_next_ranks, simulate_step
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "4")
@@ -46,7 +46,7 @@ def test_copies_that_share_no_link_take_as_long_as_one() -> None:
     program = lower_step(preset_plan("megatron", SMALL["gpt2"], 2), 2, 4)
     alone = simulate(program, CLUSTER, "float32")
     for copies in (1, 2, 4):
-        together = simulate(beside_one_another(program, copies), CLUSTER, "float32")
+        together = simulate(copied_to_next_ranks(program, copies), CLUSTER, "float32")
         assert together.seconds == pytest.approx(alone.seconds, rel=1e-12)
         assert together.sent == alone.sent * copies
 
@@ -55,9 +55,9 @@ def test_copies_wait_for_a_link_that_they_share() -> None:
     """On `v100-8x4` a copy on two devices is inside of a node; with three, one is on two nodes."""
     cluster = load_cluster("v100-8x4")
     inside = lower_step(preset_plan("megatron", SMALL["gpt2"], 2), 2, 4)
-    across = beside_one_another(lower_step(preset_plan("data", SMALL["gpt2"], 3), 3, 4), 2)
+    across = copied_to_next_ranks(lower_step(preset_plan("data", SMALL["gpt2"], 3), 3, 4), 2)
     alone = simulate(inside, cluster, "float32")
-    assert simulate(beside_one_another(inside, 2), cluster, "float32").seconds == alone.seconds
+    assert simulate(copied_to_next_ranks(inside, 2), cluster, "float32").seconds == alone.seconds
     first = simulate(lower_step(preset_plan("data", SMALL["gpt2"], 3), 3, 4), cluster, "float32")
     assert simulate(across, cluster, "float32").seconds > first.seconds
 
@@ -81,7 +81,7 @@ WRONG = {
     ("M2,megatron", *MODEL, "--average-every", "0"): "--average-every: expected 1 or more, got 0",
     ("megatron", *MODEL, "--average-every", "2"): "plan: expected replicas to average, all "
     "operators with the same first cut of the rows, like M2,K2, got N4 of embedding: begin every "
-    "sequence with M2, or leave averaging.every out",
+    "sequence with M2, or leave the period out",
     ("P2x2", "--average-every", "2"): "--average-every: expected a plan, whose replicas are "
     "averaged, got P2x2: leave --average-every out",
     ("M2,megatron", *MODEL, "--average-every", "2", "-o", "t.svg"): "--output: expected none "

@@ -8,15 +8,25 @@ from time import perf_counter
 
 import pytest
 from command import run
-from stream_k_cases import WRONG_RULES, generated, right_programs, with_rank, wrong_programs
+from stream_k_cases import (
+    WRONG_RULES,
+    Shifted,
+    generated,
+    right_programs,
+    shifted_rules,
+    with_rank,
+    wrong_programs,
+)
 
 import primepar
 from primepar.partition.stream_k import StreamK
 from primepar.partition.work_ranges import VARIANTS, WorkSplit
 from primepar.schedule.program import Compute, Program
 from primepar.verify.every_size.stream_k import holds, lemmas, prove
+from primepar.verify.every_size.stream_k_faults import smallest_fault
 
 SECONDS = 20.0
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 WITH_FIX_UP = StreamK(workers=5, M=3, N=4, K=2, tile_m=1, tile_n=1, tile_k=1)
 
 
@@ -85,8 +95,29 @@ def test_all_lemmas_are_proved_for_every_size() -> None:
 @pytest.mark.parametrize("kind", WRONG_RULES)
 def test_a_wrong_rule_is_refuted_with_the_smallest_sizes(kind: str) -> None:
     rule, message = WRONG_RULES[kind]
-    refuted = [result for result in prove(SECONDS, rule) if result.verdict == "refuted"]
-    assert f"{refuted[0].name}: {refuted[0].counterexample}" == message
+    first = next(result for result in prove(SECONDS, rule) if result.verdict == "refuted")
+    assert f"{first.name}: {first.counterexample}" == message
+
+
+@pytest.mark.parametrize(
+    "rule", [Shifted(at_begin=-1), Shifted(at_tile=1), Shifted(at_end=-1, at_decisive=1)]
+)
+def test_what_is_proved_of_a_shifted_rule_has_no_fault(rule: Shifted) -> None:
+    assert_no_fault(rule)
+
+
+@pytest.mark.skipif(not LONG, reason="takes two minutes")
+def test_what_is_proved_of_any_shifted_rule_has_no_fault() -> None:
+    assert len(set(shifted_rules()) - {Shifted()}) == 34
+    for rule in shifted_rules():
+        assert_no_fault(rule)
+
+
+def assert_no_fault(rule: Shifted) -> None:
+    results = list(prove(SECONDS, rule))
+    proved = [result.name for result in results if result.verdict == "proved"]
+    assert [smallest_fault(rule, name) for name in proved] == [None] * len(proved)
+    assert (rule == Shifted()) == (len(proved) == len(results))
 
 
 def refuted(method: StreamK) -> Counter[str]:
@@ -107,7 +138,7 @@ def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="takes two minutes")
+@pytest.mark.skipif(not LONG, reason="takes two minutes")
 def test_wrong_programs_of_generated_sizes_are_refuted() -> None:
     kinds = sum((refuted(method) for method in generated(60, seed=7)), Counter())
     assert kinds.total() > 3500

@@ -49,6 +49,10 @@ def given(dtype: torch.dtype, *shape: int, seed: int = 0) -> tuple[torch.Tensor,
     return block, block.double().numpy()
 
 
+OTHERS = {"sgd.update", "regression.residual", "regression.gradient", "workers.average"}
+"""Kernels of local SGD and of another optimizer, which `test_local_training` compares."""
+
+
 def test_every_kernel_that_a_preset_names_is_there() -> None:
     programs = [
         lowered(plan, ranks, family) for family, (plan, ranks) in product(SMALL, PRESET_MESHES)
@@ -56,7 +60,7 @@ def test_every_kernel_that_a_preset_names_is_there() -> None:
     programs.append(lower_step(preset_plan("data", SMALL["gpt2"], 4), 2, 4))  # parts of sequences
     phases = [phase for program in programs for phase in (program.phases or {}).values()]
     named = {phase.kernel for phase in phases}
-    assert named == set(KERNELS)
+    assert named == set(KERNELS) - OTHERS
 
 
 LINEAR: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {

@@ -125,8 +125,7 @@ verdicts("zb-h1:stages=4,micro_batches=8")
 # are proved for every number of stages and of micro-batches. What is proved of one program only has
 # its sizes next to it.
 #
-# What bubble and stashes are, in closed form. `F`, `B` and `W` take one unit each here, and
-# messages none:
+# Bubble and stashes have closed forms. `F`, `B` and `W` take one unit each here, and messages none:
 
 # %%
 print("micro-batches  schedule  bubble        stashes of the stages")

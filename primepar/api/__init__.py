@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, AnyTarget, AskedTarget
+from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, OF_A_STEP, AnyTarget, AskedTarget
 from primepar.api.placement import Shape, Side
 from primepar.api.questions import check_target, verify_target
 from primepar.api.training_step import TrainingStep
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from primepar.plan.search.result import SearchResult
     from primepar.plan.search.sequence_space import SpaceName
     from primepar.plan.simulator.run import Simulation
+    from primepar.plan.simulator.step import AskedChunks
     from primepar.reference.check import CheckReport
     from primepar.schedule.events import Event
     from primepar.verify.report import Report
@@ -209,13 +210,15 @@ def simulate(
     dtype: str | None = None,
     batch: int | None = None,
     positions: int | None = None,
+    chunks: AskedChunks = None,
 ) -> Simulation:
     """Run a target on a cluster, event by event: seconds, bytes sent, bytes held, a timeline.
 
     `cluster` is a name like `"h200-8"`, a TOML file, or a cluster. A sequence needs the `shape` of
     its operator; of a plan a training step is simulated. `dtype` is by default the first that the
-    cluster has. What blocks hold is not looked at. Raises `ClusterError` for a cluster that is too
-    small, and what `check` raises.
+    cluster has. `chunks` cuts the transfers of a plan's step, and the products next to them, into
+    this many; with "auto" the cost model chooses. What blocks hold is not looked at. Raises
+    `ClusterError` for a cluster that is too small, and what `check` raises.
 
     Examples:
         >>> import primepar
@@ -234,7 +237,9 @@ def simulate(
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, shape=shape)
         step = TrainingStep.of(asked.target, batch, positions)
-        return simulate_step(asked.target, step.batch, step.positions, machine, kind)
+        sizes = step.batch, step.positions
+        return simulate_step(asked.target, *sizes, machine, kind, chunks=chunks)
+    asked.refuse(OF_A_STEP, chunks=chunks)
     if shape is None and not isinstance(asked.target, Program | ProgramMethod):
         raise ShapeError(
             f"{asked.name}: expected the operator's shape, of which its time is, got none: write "

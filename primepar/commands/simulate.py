@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from primepar.api.asked_target import OF_A_STEP
 from primepar.api.drawings import in_readable_unit
+from primepar.api.placement import COMMAND_LINE, refused
 from primepar.api.resolve_target import Target
 from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
@@ -125,10 +127,7 @@ def simulate(
         run = simulate_step(resolved, step.batch, step.positions, machine, kind, chunks=count)
     else:
         if chunks is not None:
-            raise TargetError(
-                f"{target}: expected no --chunks, which cut the transfers of a plan's step, got "
-                f"--chunks {chunks}: leave it out"
-            )
+            raise refused(target, OF_A_STEP, "chunks", chunks, COMMAND_LINE)
         run = simulated(_program(target, resolved, side, shape), machine, kind)
     summary = _summary(target, machine, kind, run, step)
     if output is not None:

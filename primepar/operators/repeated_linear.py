@@ -64,7 +64,9 @@ class RepeatedProducts:
         """Append phases that read W, on a copy of it if they would not leave it at home."""
         products, builder = self.products, self.products.builder
         program = lowered(products.sequence, products.operator, phases)
-        start, end = (products.held(each or (), "W") for each in (program.initial, program.final))
+        start, end = (
+            products.held(blocks or (), "W") for blocks in (program.initial, program.final)
+        )
         copy, name = self.home, f"{products.name}/W.{phases[0]}"
         if not _same(start, copy.held):
             way = Way(*(self._weight_layout(phase) for phase in ("forward", phases[0])))

@@ -29,7 +29,6 @@ from msgspec import Meta
 
 from primepar.errors import MethodError
 from primepar.schedule.program import (
-    Bound,
     Compute,
     Free,
     Instruction,
@@ -39,6 +38,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.signature import Bound
 
 Devices = Annotated[int, Meta(ge=1, le=256)]
 Chunks = Annotated[int, Meta(ge=1, le=256)]

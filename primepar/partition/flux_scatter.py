@@ -27,7 +27,6 @@ from __future__ import annotations
 from primepar.partition.flux_gather import Chunks, Devices, Elements, Number, check_multiple
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
-    Bound,
     Compute,
     Free,
     Instruction,
@@ -37,6 +36,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.signature import Bound
 
 
 def owner_at(rank: Number, step: Number, devices: Number) -> Number:

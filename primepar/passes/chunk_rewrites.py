@@ -223,7 +223,7 @@ class ReductionRewrite:
         for chunk in chunking.slices(self.node):
             product_of_chunk = chunking.product(self.node, chunk)
             calls, new_ends = self._reduced(product_of_chunk.accumulates)
-            # The chunk before is through before the next is made: two of them are there at a time.
+            # The transfer before this one ends here: two chunks are there at a time.
             nodes += [product_of_chunk, *calls, *ends]
             ends = new_ends
         nodes += [Join(parts, block, in_place=True) for block, parts in operands]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from primepar.pictures.period_picture import run_picture
 from primepar.pictures.pipeline_gantt import pipeline_gantt
 from primepar.pictures.tile_rows import method_picture
 from primepar.schedule.events import Event
@@ -18,4 +19,5 @@ METHOD_PICTURES: Mapping[str, MethodPicture] = {
     "zb-h1": pipeline_gantt,
     "zbv": pipeline_gantt,
     "stream-k": method_picture,
+    "local-sgd": run_picture,
 }

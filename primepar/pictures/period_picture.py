@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from primepar.pictures import svg
 from primepar.schedule.events import Event
+from primepar.schedule.program_method import ProgramMethod
 
 Runs = Mapping[str, Sequence[Event]]
 """Title of a run, `H = 4` -> its events."""
@@ -38,6 +39,11 @@ def period_picture(runs: Runs) -> str:
     body += _legend(top)
     label = f"local SGD, steps as columns and workers as rows: {', '.join(runs)}"
     return svg.picture(max(right, 420.0) + svg.MARGIN, top + 20, body, label)
+
+
+def run_picture(method: ProgramMethod, events: Sequence[Event]) -> str:
+    """Return the SVG of one run of local SGD."""
+    return period_picture({method.text: events})
 
 
 def _run(title: str, events: Sequence[Event], top: float) -> Iterator[str]:

@@ -29,22 +29,22 @@ class Stay(NamedTuple):
 
 def stays(program: Program, rank: int, chunks: Mapping[str, str]) -> list[Stay]:
     """Return where the chunks of a rank are; frees and transfers take no column."""
-    found: list[Stay] = []
+    ended: list[Stay] = []
     begun: dict[str, tuple[int, bool, bool]] = {}
-    """Chunk -> since when it is where, and whether a transfer brought it there."""
+    """Chunk -> since when it is where, and whether a transfer moved it there."""
     for moment, places, moved in _places(program, rank, chunks):
         for chunk in {*begun, *places}:
             before, now = begun.get(chunk), places.get(chunk)
             if before is not None and before[1] == now:
                 continue
             if before is not None:
-                found.append(Stay(chunk, before[0], moment, before[1], before[2]))
+                ended.append(Stay(chunk, before[0], moment, before[1], before[2]))
                 del begun[chunk]
             if now is not None:
                 begun[chunk] = moment, now, chunk in moved
     end = _moments(program, rank)
-    found += [Stay(chunk, first, end, *rest) for chunk, (first, *rest) in begun.items()]
-    return sorted(stay for stay in found if stay.end > stay.first or stay.end == end)
+    ended += [Stay(chunk, first, end, *rest) for chunk, (first, *rest) in begun.items()]
+    return sorted(stay for stay in ended if stay.end > stay.first or stay.end == end)
 
 
 def _moments(program: Program, rank: int) -> int:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import groupby
+from math import prod
 from string import ascii_uppercase
 from textwrap import fill
 
 from primepar.plan.layouts import edges, ends, padded_vocabulary
+from primepar.plan.pipeline_layout import PipelineLayout
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 
@@ -79,8 +82,8 @@ def _title(plan: Plan) -> str:
     return f"{model.family}, {layers} of hidden {model.hidden}, on {devices}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number:,} {noun}{plural * (number != 1)}"
 
 
 def _row(description: Description, plan: Plan, name: str, before: int, back: int) -> OperatorRow:
@@ -129,8 +132,32 @@ def _notes(plan: Plan, batch: int, description: Description) -> Iterator[str]:
     padded = padded_vocabulary(plan)
     if padded != plan.model.vocabulary:
         yield f"vocabulary: {plan.model.vocabulary}, padded to {padded}"
+    if plan.pipeline is not None:
+        yield from _pipeline_notes(plan, plan.pipeline, batch, description.tokens)
     if plan.model.tied:
         yield "head: its weight is the embedding's table, and what moves of that is counted there"
+
+
+def _pipeline_notes(plan: Plan, pipeline: PipelineLayout, batch: int, tokens: int) -> Iterator[str]:
+    size, within = batch // pipeline.micro_batches, plan.stage_ranks
+    yield (
+        f"pipeline: {pipeline.schedule}, {_count(pipeline.stages, 'stage')} of "
+        f"{_count(within, 'device')}, {_count(pipeline.micro_batches, 'micro-batch', 'es')} of "
+        f"{_count(size, 'sequence')}; layouts are those of stage 0"
+        + (f", and device i of stage s is device {within} s + i" if pipeline.stages > 1 else "")
+    )
+    chunks = pipeline.chunk_operators(plan.operators, plan.model.layers)
+    sent = 0
+    for (stage, _), operators, after in zip(
+        pipeline.stage_chunks, chunks, [*pipeline.stage_chunks[1:], None], strict=True
+    ):
+        yield f"stage {stage}: {operators[0].name} to {operators[-1].name}"
+        if after is not None and after[0] != stage:
+            layout = ends(plan, operators[-1].name).output
+            copies = Fraction(sum(map(len, layout.held)), prod(layout.grid))
+            sent += int(2 * copies * tokens * plan.model.hidden)
+    if sent:
+        yield f"between stages: {sent:,} elements that all devices send, with the gradients"
 
 
 def words(description: Description, width: int = 100) -> str:

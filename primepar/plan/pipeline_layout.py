@@ -10,18 +10,17 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Annotated, get_args
+from typing import Annotated, cast, get_args
 
-import msgspec
 from msgspec import Meta, Struct
 
-from primepar.errors import MethodError, PlanError
+from primepar.errors import MethodError, PlanError, nearest
 from primepar.models.graph import Operator
 from primepar.partition.pipeline.actions import Order, ScheduleName, actions, chunks_of, stage_of
 from primepar.plan.pipeline.schedule import layers_by_stage
 
-MOST_MICRO_BATCHES = 4096
-"""Of a step; a number beyond is a mistake."""
+MOST_PASSES = 100_000
+"""Stages times micro-batches times chunks; a number beyond is a mistake."""
 
 
 class PipelineLayout(
@@ -34,10 +33,16 @@ class PipelineLayout(
 
     schedule: ScheduleName
     stages: Annotated[int, Meta(ge=1)]
-    micro_batches: Annotated[int, Meta(ge=1, le=MOST_MICRO_BATCHES)]
+    micro_batches: Annotated[int, Meta(ge=1)]
     chunks: Annotated[int, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
+        passes = self.stages * self.micro_batches * (self.chunks or 1)
+        if passes > MOST_PASSES:
+            raise PlanError(
+                f"expected at most {MOST_PASSES:,} passes of a micro-batch through a stage, got "
+                f"{passes:,}: take fewer micro-batches"
+            )
         try:
             assert self.orders
         except MethodError as error:
@@ -80,8 +85,8 @@ class PipelineLayout(
         """Raise `PlanError` unless every chunk has a layer."""
         chunks = len(self.stage_chunks)
         if chunks > layers:
-            each = chunks // self.stages
-            what = f"{self.stages} stages" + f" of {each} chunks" * (each > 1)
+            per_stage = chunks // self.stages
+            what = f"{self.stages} stages" + f" of {per_stage} chunks" * (per_stage > 1)
             raise PlanError(
                 f"expected at least {chunks} layers for {what}, got a model of {layers} "
                 f"layer{'s' * (layers != 1)}: take fewer stages"
@@ -106,30 +111,44 @@ class PipelineLayout(
         return tuple(map(tuple, chunks))
 
 
-_PREFIX = re.compile(rf"({'|'.join(get_args(ScheduleName))})(?::(\d+)x(\d+)(?:x(\d+))?)?,(.*)")
+_PREFIX = re.compile(r"([^,:]*)(:[^,]*)?,(.*)")
+_SIZES = re.compile(r":([1-9]\d{0,8})x([1-9]\d{0,8})(?:x([1-9]\d{0,8}))?")
 
 
 def take_pipeline(name: str) -> tuple[PipelineLayout | None, str]:
     """The pipeline that a preset's name begins with, and the rest: `1f1b:2x4,M2,megatron`.
 
     After the schedule come stages, micro-batches, and chunks of a stage where not the fewest. None
-    for a name without a pipeline. Raises `PlanError` for sizes that are missing or do not fit.
+    for a name without a pipeline. Raises `PlanError` for an unknown schedule, or sizes that are
+    missing or do not fit.
     """
-    match = _PREFIX.fullmatch(name)
-    if match is None:
+    match, schedules = _PREFIX.fullmatch(name), get_args(ScheduleName)
+    if match is None or (match[2] is None and match[1] not in schedules):
         return None, name
-    schedule, stages, micro_batches, chunks, rest = match.groups()
-    if stages is None:
+    schedule, text, rest = match.groups()
+    if schedule not in schedules:
         raise PlanError(
-            f"expected stages and micro-batches of the pipeline, got {name!r}: write "
-            f"{schedule}:2x4,{rest} for 2 stages and 4 micro-batches"
+            f"{name}: expected a schedule out of {', '.join(schedules)} before :, got "
+            f"{schedule!r}{nearest(schedule, schedules)}"
         )
-    sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
-    document = {field: int(size) for field, size in sizes.items() if size is not None}
+    sizes = _SIZES.fullmatch(text or "")
+    if sizes is None:
+        raise PlanError(
+            f"{name}: expected stages and micro-batches of the pipeline, got "
+            f"{text[1:] if text else 'none'}: write {schedule}:2x4,{rest} for 2 stages and 4 "
+            "micro-batches"
+        )
+    numbers = [int(size) for size in sizes.groups() if size is not None]
     try:
-        return msgspec.convert({"schedule": schedule, **document}, PipelineLayout), rest
-    except (msgspec.ValidationError, PlanError) as error:
+        pipeline = PipelineLayout(
+            schedule=cast(ScheduleName, schedule),
+            stages=numbers[0],
+            micro_batches=numbers[1],
+            chunks=numbers[2] if len(numbers) > 2 else None,
+        )
+    except PlanError as error:
         raise PlanError(f"{name}: {error}") from None
+    return pipeline, rest
 
 
 def layer_of(name: str) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from primepar.errors import ConfigError, PlanError
 from primepar.files import read_bytes, write_text
 from primepar.models.config import ModelConfig
+from primepar.partition.pipeline.actions import ScheduleName
 from primepar.plan.plan import Plan
 
 
@@ -77,6 +78,8 @@ def _advice(message: str) -> str:
             return f"{message}: write {value}"
         if message == f"Object missing required field `{field}`":
             return f'{message}: write "{field}": {value}'
+    if message.endswith("`$.pipeline.schedule`"):
+        return f"{message}: write one of {', '.join(get_args(ScheduleName))}"
     return message
 
 

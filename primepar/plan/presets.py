@@ -154,8 +154,11 @@ def preset_plan(
         stage_ranks = ranks if pipeline is None else pipeline.stage_ranks(ranks)
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
-    copies, method, depth = _parse(within, stage_ranks)
-    lengths = _lengths(method, within, copies, stage_ranks, depth)
+    try:
+        copies, method, depth = _parse(within, stage_ranks)
+        lengths = _lengths(method, within, copies, stage_ranks, depth)
+    except PlanError as error:
+        raise PlanError(str(error) if pipeline is None else f"a stage of {name}: {error}") from None
     roles = PRESETS[method].roles(*lengths)
     data = f"M{copies}," if copies > 1 else ""
     sequences = {operator.name: data + roles.of(operator) for operator in operators(model)}

@@ -45,9 +45,14 @@ def check_replicas(layout: Plan | Sequence, batch: int) -> None:
 def replicas_of(plan: Plan) -> Replicas:
     """Split the outermost axis of rows off a plan.
 
-    Raises `PlanError` unless every sequence begins with the same number of slices of the rows, or
-    if the plan's batch cannot be shared equally.
+    Raises `PlanError` unless every sequence begins with the same number of slices of the rows, if
+    the plan has a pipeline, or if its batch cannot be shared equally.
     """
+    if plan.pipeline is not None:
+        raise PlanError(
+            "plan: expected none with a pipeline to average replicas, as a replica has devices on "
+            f"every stage, got {plan.pipeline.stages} stages: leave the period out"
+        )
     sequences = {name: plan.sequence(name) for name in plan.sequences}
     counts = {name: _slices(sequence) for name, sequence in sequences.items()}
     count = max(counts.values())
@@ -65,7 +70,7 @@ def _refusal(sequence: str, name: str) -> PlanError:
     return PlanError(
         "plan: expected replicas to average, all operators with the same first cut of the rows, "
         f"like M2,K2, got {sequence or 'no cut'} of {name}: begin every sequence with M2, or leave "
-        "averaging.every out"
+        "the period out"
     )
 
 

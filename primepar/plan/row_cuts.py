@@ -44,12 +44,12 @@ class RowCuts:
     def _wrong(self, batch: int, positions: int) -> str | None:
         if batch < 1:
             return f"expected 1 sequence or more, got {batch}"
-        each, rest = divmod(batch, self.micro_batches)
+        size, rest = divmod(batch, self.micro_batches)
         if rest:
             return f"expected a multiple of the {self.micro_batches} micro-batches, got {batch}"
-        wrong = self._wrong_rows(each, positions)
+        wrong = self._wrong_rows(size, positions)
         if wrong and self.micro_batches > 1:
-            return f"micro-batch of {each}: {wrong}"
+            return f"micro-batch of {size}: {wrong}"
         return wrong
 
     def _wrong_rows(self, batch: int, positions: int) -> str | None:

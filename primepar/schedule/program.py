@@ -331,9 +331,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 )
         for field in ("initial", "final"):
             if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
-                raise ValueError(
-                    f"expected {field} together with host_{field}, got none: add {field}"
-                )
+                raise ValueError(f"expected {field} with host_{field}, got none: add {field}")
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}

@@ -120,6 +120,13 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
         [g >= 1, x >= 0, x < g, y >= 0, y < g, one == other],
         z3.And(x == y, v == w),
     )
+    yield Lemma(
+        "coverage",
+        "every whole tile has a worker",
+        "0 <= x < g: x has tile v*g + x of the whole tiles, in wave v",
+        [g >= 1, x >= 0, x < g, v >= 0],
+        rule.whole_tile(x, v, g) == v * g + x,
+    )
     tiles, whole, rest = z3.Ints("tiles q r")
     sizes = [g >= 1, whole >= 0, rest >= 0, rest < g, tiles == whole * g + rest]
     dealt = {variant: rule.waves(variant, whole, rest) * g for variant in ("one-tile", "two-tile")}
@@ -136,14 +143,21 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
 
 
 def _completion(line: Line) -> Iterator[Lemma]:
-    x, y, z, i, t = z3.Ints("x y z i t")
-    decisive = line.rule.decisive(t, line.iterations)
+    x, y, z, i, t, r = z3.Ints("x y z i t r")
+    decisive, p = line.rule.decisive(t, line.iterations), line.share
     yield Lemma(
         "completion",
         "every tile has an owner",
-        "0 <= t < T: the iteration that decides is of tile t and on the line",
-        [*line.sizes, t >= 0, t < line.tiles],
-        z3.And(line.of_tile(decisive, t), decisive >= 0, decisive < line.total),
+        "0 <= t < T, d decides for t, d = x*p + r, 0 <= r < p: x is a worker, takes d and owns t",
+        [*line.sizes, t >= 0, t < line.tiles, decisive == x * p + r, r >= 0, r < p],
+        z3.And(x >= 0, x < line.workers, line.of_tile(decisive, t), line.owns(x, t)),
+    )
+    yield Lemma(
+        "completion",
+        "no tile has two owners",
+        "x and y own t: x = y",
+        [*line.sizes, line.owns(x, t), line.owns(y, t)],
+        x == y,
     )
     yield Lemma(
         "completion",

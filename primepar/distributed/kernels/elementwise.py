@@ -80,9 +80,11 @@ def _branch(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
 
 
 def fan_in(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the blocks, in the widest of their dtypes."""
-    first, second, *others = blocks
-    total = first + second
+    """Return the sum of the blocks, in the widest of their dtypes; of one block a copy."""
+    first, *rest = blocks
+    if not rest:
+        return first.clone()
+    total, others = first + rest[0], rest[1:]
     for block in others:
         total += block
     return total

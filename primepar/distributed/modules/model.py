@@ -45,6 +45,8 @@ class PartitionedModel(nn.Module):
         self._programs = StepPrograms(plan, mesh)
         self._slices: dict[str, Slices] = {}
         for name, parts in self.places.items():
+            if not parts:  # another stage of the pipeline has it
+                continue
             shape, places_of_parts = side_by_side([part.box for part in parts])
             for part, place in zip(parts, places_of_parts, strict=True):
                 self._slices[name + part.index] = place
@@ -61,11 +63,15 @@ class PartitionedModel(nn.Module):
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Return this rank's block of the logits, `[R, C]`, in the head's output layout.
 
-        The result has no gradient. The argument is the full batch, the same on every rank. Raises
-        `ShapeError`, or `PlanError` for a batch that the plan cannot cut.
+        It is empty on the stages of a pipeline that do not have the head. The result has no
+        gradient. The argument is the full batch, the same on every rank. Raises `ShapeError`, or
+        `PlanError` for a batch that the plan cannot cut.
         """
         run = self._program(tokens_BT, "logits")
-        return _joined(run, run(self._blocks(), tokens_BT), run.makes)
+        blocks = run(self._blocks(), tokens_BT)
+        if not run.makes:
+            return torch.empty(0, 0, device=self.mesh.device, dtype=self.mesh.dtype)
+        return _joined(run, blocks, run.makes)
 
     def loss(
         self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, step: int | None = None

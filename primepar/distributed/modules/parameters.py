@@ -11,19 +11,20 @@ from torch import nn
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.distributed.runtime.scatter_gather import gather_tensor
 from primepar.errors import ConfigError, ShapeError
-from primepar.plan import ends
-from primepar.plan.layouts import parameter_place
+from primepar.plan import stage_layouts
+from primepar.plan.layouts import padded_vocabulary
+from primepar.plan.stage_layouts import logits_layout, padded_shape
 from primepar.schedule import Layout
 
 
-def _parameter(model: PartitionedModel, name: str) -> nn.Parameter:
-    parameters = dict(model.named_parameters())
-    if name not in parameters:
+def _parameter(model: PartitionedModel, name: str) -> nn.Parameter | None:
+    """Return a parameter; None on a rank that holds nothing of it."""
+    if name not in model.places:
         raise ConfigError(
             f"parameter {name!r}: expected a name of {type(model.config).__name__}"
             ".parameter_shapes, like 'blocks.0.qkv.weight'"
         )
-    return parameters[name]
+    return dict(model.named_parameters()).get(name)
 
 
 def parameter_layout(model: PartitionedModel, name: str) -> Layout:
@@ -32,12 +33,13 @@ def parameter_layout(model: PartitionedModel, name: str) -> Layout:
     Raises `ConfigError` for an unknown name.
     """
     _parameter(model, name)
-    return parameter_place(model.plan, name).layout
+    return stage_layouts.parameter_layout(model.plan, name)
 
 
-def _full(model: PartitionedModel, name: str, block: torch.Tensor) -> torch.Tensor | None:
+def _full(model: PartitionedModel, name: str, block: torch.Tensor | None) -> torch.Tensor | None:
     """Gather the full tensor, without the padding of the vocabulary."""
-    whole = gather_tensor(model.mesh, parameter_layout(model, name), block)
+    shape = padded_shape(model.plan, name)
+    whole = gather_tensor(model.mesh, parameter_layout(model, name), block, shape)
     if whole is None:
         return None
     return whole[tuple(slice(size) for size in model.config.parameter_shapes[name])]
@@ -56,8 +58,9 @@ def full_gradient(model: PartitionedModel, name: str) -> torch.Tensor | None:
 
     Raises `ConfigError` for an unknown name, or before a backward.
     """
-    gradient = _parameter(model, name).grad
-    if gradient is None:
+    parameter = _parameter(model, name)
+    gradient = None if parameter is None else parameter.grad
+    if parameter is not None and gradient is None:
         raise ConfigError(
             f"parameter {name!r}: expected a gradient, got none: call loss(...).backward() first"
         )
@@ -66,7 +69,10 @@ def full_gradient(model: PartitionedModel, name: str) -> torch.Tensor | None:
 
 def full_logits(model: PartitionedModel, tokens_BT: torch.Tensor) -> torch.Tensor | None:
     """Return the logits `[B, T, V]` on rank 0, None elsewhere; a collective call, no gradients."""
-    whole = gather_tensor(model.mesh, ends(model.plan, "head").output, model(tokens_BT))
+    logits, layout = model(tokens_BT), logits_layout(model.plan)
+    shape = (tokens_BT.numel(), padded_vocabulary(model.plan))
+    held = logits if layout.held[model.mesh.rank] else None
+    whole = gather_tensor(model.mesh, layout, held, shape)
     if whole is None:
         return None
     return whole[:, : model.config.vocabulary].view(*tokens_BT.shape, -1)

@@ -8,7 +8,7 @@ are the same kind of memory, but they are kept apart and counted by the same cod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -24,7 +24,7 @@ class HostMemory:
         self._pools: dict[torch.dtype, BufferPool] = {}
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def pool(self, dtype: torch.dtype) -> BufferPool:
         """Return the buffers of a dtype; they are pinned if the device is a GPU."""
@@ -78,7 +78,8 @@ class LimitedBlocks(dict[str, torch.Tensor]):
         super().__init__()
         self.limit, self.rank, self.elements, self.peak = limit, rank, 0, 0
         self._sharing = Counter[int]()
-        self.update(blocks)
+        for name, block in blocks.items():
+            self[name] = block
 
     def __setitem__(self, name: str, block: torch.Tensor) -> None:
         old = self.get(name)
@@ -101,11 +102,6 @@ class LimitedBlocks(dict[str, torch.Tensor]):
         if name in self:
             self._count(name, self[name], -1)
         return super().pop(name, *default)
-
-    def update(self, blocks: Mapping[str, torch.Tensor] | Iterable[object] = ()) -> None:  # type: ignore[override]
-        """Add blocks."""
-        for name, block in dict(blocks).items():  # type: ignore[call-overload]
-            self[name] = block
 
     def _count(self, name: str, block: torch.Tensor, times: int) -> None:
         if "#" in name:

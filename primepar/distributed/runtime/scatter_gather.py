@@ -70,13 +70,19 @@ def _move_to_root(layout: Layout, shape: tuple[int, ...], wide: bool) -> Program
     return lower_move(layout, on_root, shape, wide=wide)
 
 
-def gather_tensor(mesh: Mesh, layout: Layout, part: torch.Tensor) -> torch.Tensor | None:
+def gather_tensor(
+    mesh: Mesh, layout: Layout, part: torch.Tensor | None, shape: Shape | None = None
+) -> torch.Tensor | None:
     """Return the full tensor on rank 0, None elsewhere; a collective call.
 
-    `part` has the mesh's dtype, or the dtype of its sums and statistics.
+    `part` has the mesh's dtype, or the dtype of its sums and statistics. It is None on a rank that
+    holds nothing of the tensor; then every rank gives the full `shape`, and the mesh's dtype.
     """
-    shape = layout.whole_shape(mesh.rank, part.shape)
-    program = _move_to_root(layout, shape, part.dtype != mesh.dtype)
+    if shape is None:
+        assert part is not None, "a rank without a part needs the shape"
+        shape = layout.whole_shape(mesh.rank, part.shape)
+    program = _move_to_root(layout, shape, part is not None and part.dtype != mesh.dtype)
     parts = Parts("x", layout, mesh.rank, shape)
-    blocks = Executor(mesh, program, kind="gather")(parts.cut(part.detach()))
+    given = {} if part is None else parts.cut(part.detach())
+    blocks = Executor(mesh, program, kind="gather")(given)
     return None if mesh.rank else next(iter(blocks.values()))

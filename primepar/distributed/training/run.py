@@ -26,6 +26,7 @@ from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.schedule import Sequence
 from primepar.schedule.events import Event
+from primepar.schedule.hidden_time import Communication, communication
 
 if TYPE_CHECKING:
     from primepar.distributed.runtime.training_state import TrainingState
@@ -52,6 +53,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         layout = settings.layout(launch.size if ranks is None else ranks)
         text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
+        settings.check_device_memory()
     if line is not None:
         print(line, flush=True)
         return run(line)
@@ -204,6 +206,10 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
         return
     everyone = gathered(trainer.world, events)
     if trainer.world.rank == 0 and everyone:
+        moving = communication(everyone)
+        hidden, total = (sum(values) for values in zip(*moving, strict=True))
+        share = f"{Communication(total, hidden).share:.1%}"
+        trainer.reporter.line(f"traced step: {share} of the communication is hidden by computing")
         svg = path.endswith(".svg")
         drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))
         try:

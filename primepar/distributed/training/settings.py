@@ -171,7 +171,6 @@ class Settings(Struct, frozen=True, kw_only=True):
                 "averaging.every=H"
             )
         self._check_trace()
-        self._check_device_memory()
         if self.plan_file is not None:
             self._check_model_of_plan()
         self.model  # noqa: B018  its own checks
@@ -190,7 +189,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"itself, got {self.trace!r}: leave one of the two out"
             )
 
-    def _check_device_memory(self) -> None:
+    def check_device_memory(self) -> None:
+        """Raise `ConfigError` for a limit together with what it does not cover."""
         if self.device_bytes is not None and self.average_every is not None:
             raise ConfigError(
                 f"{shown('device_memory')}: expected none together with averaging.every, whose "

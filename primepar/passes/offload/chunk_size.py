@@ -47,12 +47,12 @@ def chunk_sizes(
 
     `device` and `host` are the elements that fit there; a host without a number has enough.
     """
-    found = []
+    sized = []
     for capacity in capacities:
         layout = packed(sizes, capacity)
         fits = host is None or STATES * layout.elements <= device + host
-        found.append(ChunkSize(layout=layout, valid=fits and 2 * capacity <= device))
-    return found
+        sized.append(ChunkSize(layout=layout, valid=fits and 2 * capacity <= device))
+    return sized
 
 
 def best_chunk_size(

@@ -20,7 +20,7 @@ from primepar.schedule.program import Instruction, Program, Wait
 from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 
-class Moment(NamedTuple):
+class TraceMoment(NamedTuple):
     """One instruction. `chunks` are those that it uses, `in_flight` those of pending messages."""
 
     node: Instruction | None
@@ -62,7 +62,7 @@ class Moments:
             raise ProgramError(f"expected the cuts of {block} in tensors, got none: add them")
         return size
 
-    def _moments(self, nodes: tuple[Instruction, ...]) -> Iterator[Moment]:
+    def _moments(self, nodes: tuple[Instruction, ...]) -> Iterator[TraceMoment]:
         pending = Counter[str]()
         for node, used in followed(nodes, self._rank):
             request = request_of(node)
@@ -73,8 +73,8 @@ class Moments:
             if request is not None and not isinstance(node, Wait):
                 pending.update(blocks)
             made, gone = ((), ()) if isinstance(node, Wait) else (used.made, used.gone)
-            yield Moment(node, blocks, made, gone, self._chunks(blocks), in_flight)
-        yield Moment(None, self.final, (), (), self._chunks(self.final), frozenset())
+            yield TraceMoment(node, blocks, made, gone, self._chunks(blocks), in_flight)
+        yield TraceMoment(None, self.final, (), (), self._chunks(self.final), frozenset())
 
     def _chunks(self, blocks: Iterable[str]) -> frozenset[Hashable]:
         return frozenset(map(self.chunk, blocks))

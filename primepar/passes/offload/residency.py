@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from primepar.passes.offload.moments import Moment, Moments
+from primepar.passes.offload.moments import Moments, TraceMoment
 from primepar.passes.offload.policies import Policy
 from primepar.schedule.program import Evict, Fetch, Instruction
 
@@ -35,7 +35,7 @@ class Residency:
             blocks[name] = self.moments.size(name)
             self._total += blocks[name]
 
-    def _access(self, place: int, moment: Moment) -> None:
+    def _access(self, place: int, moment: TraceMoment) -> None:
         """Fetch the chunks of an instruction, after evictions that make room, and run it."""
         missing = sorted((key for key in moment.chunks if self._host.get(key)), key=str)
         needed = self._growth(moment, missing)
@@ -51,7 +51,7 @@ class Residency:
         for name in moment.made:
             self._make(name)
 
-    def _growth(self, moment: Moment, missing: list[Hashable]) -> int:
+    def _growth(self, moment: TraceMoment, missing: list[Hashable]) -> int:
         """Return the elements that fetches and the instruction add."""
         size, chunk = self.moments.size, self.moments.chunk
         coming = {name for key in missing for name in self._host[key]}
@@ -63,7 +63,7 @@ class Residency:
             sum(map(size, coming)) + sum(map(size, after - there)) - sum(map(size, there - after))
         )
 
-    def _next(self, place: int, moment: Moment) -> Hashable:
+    def _next(self, place: int, moment: TraceMoment) -> Hashable:
         """Return the chunk to evict: a state if one may move, else another block."""
         kept = moment.chunks | moment.in_flight | self.moments.stays
         movable = [key for key, blocks in self._device.items() if blocks and key not in kept]

@@ -5,26 +5,28 @@ memory. So more chunks hide more of the transfer and cost more themselves. With 
 product of a chunk, l seconds of latency and b seconds of bytes for the transfer of a chunk:
 
     all-gather     ring of p parts in c chunks: chunk i is multiplied after chunk i - 1, and once
-                   it is here; chunk i + c is sent on when chunk i is here and multiplied next
-    reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1 are
-                   through: end(i) = max((i + 1) x + l, end(i - 1)) + b
+                   it is here; it is sent on at the same time, and what moves shares the link
+    reduction      chunk i is reduced once it is multiplied, and once the bytes of chunk i - 1
+                   have arrived: end(i) = max((i + 1) x + l, end(i - 1)) + b
 
 Without chunks the product does not hide the transfer: their seconds are added. What is computed
 after a product, before anything waits for its reduction, hides it too. Other transfers on the same
-links are not counted, nor is memory: the pass `overlap` may wait earlier to keep within the peak. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
-tiles by measurement.
+links are not counted, nor is memory: the pass `overlap` may wait earlier to keep within the peak.
+The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its tiles by measurement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isqrt
+from math import inf, isqrt
 
 from primepar.passes.chunk_transfers import ChunkCount, LaterWork, TransferPair
 from primepar.plan.cluster import BYTES, Cluster, Link
 
 MOST_CHUNKS = 64
 """Of the part of one device."""
+EPSILON = 1e-6
+"""Bytes that are lost to rounding; a message has at least one."""
 
 
 def chunk_count(cluster: Cluster, dtype: str) -> ChunkCount:
@@ -60,7 +62,7 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
         if chunks < 1 or not cluster.overlap:
             return _gathered(link, members, part) + _product(pair, 1, cluster, dtype)
         seconds = _product(pair, members * chunks, cluster, dtype)
-        return _ring(members, chunks, seconds, link.latency, part / chunks / link.alone)
+        return _ring(members, chunks, seconds, link, part / chunks)
     rounds = 2 if pair.transfer == "all_reduce" else 1
     latency, bandwidth, _ = link.ring("all_reduce" if rounds == 2 else "all_gather")
     sent = rounds * (members - 1) / members * pair.result * item
@@ -105,22 +107,59 @@ def _gathered(link: Link, members: int, part: float) -> float:
     return (members - 1) * (latency + part / bandwidth)
 
 
-def _ring(members: int, chunks: int, product: float, latency: float, message: float) -> float:
-    """Return the seconds of a ring of chunks and their products.
+def _ring(members: int, chunks: int, product: float, link: Link, message: float) -> float:
+    """Return the seconds of a ring of chunks of `message` bytes, and their products.
 
-    The own chunks are sent at once and arrive together. `arrived[i]` is when chunk i + chunks is
-    here: the link takes one after another, in the order in which they are sent.
+    Every device does the same at the same time, so one of them is followed.
     """
-    arrived: list[float] = []
-    end = 0.0
+    port, end = _SharedPort(link), 0.0
+    for number in range(chunks):
+        port.post(number, 0.0, message)
     for number in range(members * chunks):
-        start = end if number < chunks else max(end, arrived[number - chunks])
-        if number < chunks:
-            arrived.append(latency + chunks * message)
-        elif number < (members - 1) * chunks:
-            arrived.append(max(start + latency, arrived[-1]) + message)
+        # What is multiplied as number i has arrived as number i - chunks.
+        start = end if number < chunks else port.arrival(number - chunks, end)
+        if chunks <= number < (members - 1) * chunks:
+            port.post(number, start, message)
         end = start + product
     return end
+
+
+class _SharedPort:
+    """Messages on a link, which share its bandwidth evenly while they move, as in the simulator."""
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.now = link, 0.0
+        self.left: dict[int, float] = {}
+        """Bytes of each message that moves."""
+        self.posted: list[tuple[float, int, float]] = []
+        """When each of the other messages begins to move, its number and its bytes."""
+        self.ended: dict[int, float] = {}
+
+    def post(self, number: int, time: float, message: float) -> None:
+        """Post a message; times do not fall."""
+        self.posted.append((time + self.link.latency, number, message))
+
+    def arrival(self, number: int, earliest: float) -> float:
+        """Return when a message has arrived, or `earliest` if that is later."""
+        while number not in self.ended:
+            self._advance()
+        return max(earliest, self.ended[number])
+
+    def _advance(self) -> None:
+        """Go on to the next time at which a message begins to move or arrives."""
+        share = min(self.link.bandwidth / max(1, len(self.left)), self.link.alone)
+        least = min(self.left.values(), default=inf)
+        begin = self.posted[0][0] if self.posted else inf
+        time = min(begin, self.now + least / share)
+        self.left = {number: left - (time - self.now) * share for number, left in self.left.items()}
+        self.now = time
+        if time == begin:
+            _, number, message = self.posted.pop(0)
+            self.left[number] = message
+            return
+        for number in [number for number, left in self.left.items() if left <= EPSILON]:
+            del self.left[number]
+            self.ended[number] = time
 
 
 def _reduced(chunks: int, product: float, latency: float, sent: float) -> float:

@@ -26,12 +26,12 @@ class PeriodSimulation:
     @property
     def seconds(self) -> float:
         """Seconds of a step, with its share of an average."""
-        return self.local.seconds + self.average.seconds / self.period
+        return float(self.local.seconds + self.average.seconds / self.period)
 
     @property
     def sent(self) -> Fraction:
         """Most bytes that a device sends in a step, with its share of an average."""
-        return max(self.local.sent) + max(self.average.sent) / self.period
+        return Fraction(max(self.local.sent)) + Fraction(max(self.average.sent)) / self.period
 
 
 def simulate_period(

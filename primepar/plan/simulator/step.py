@@ -8,10 +8,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from primepar.errors import ConfigError
 from primepar.operators.step import lower_step
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.cost.chunks import chunk_count
+from primepar.plan.cost.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
@@ -46,11 +47,16 @@ def simulate_step(
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
-    With `chunks` transfers and the products next to them are cut into so many, "auto" into those of
-    the least predicted time. With `program` that one is simulated, the step after further passes.
-    Several `copies` run it at the same time, each on the next devices of the cluster. Raises what
-    `lower_step` and `simulate` raise.
+    With `chunks` transfers and the products next to them are cut into this many; "auto" takes the
+    number with the least predicted time. With `program` that one is simulated, the step after
+    further passes. Several `copies` run it at the same time, each on the next devices of the
+    cluster. Raises what `lower_step` and `simulate` raise, and `ConfigError` for another number of
+    chunks.
     """
+    if chunks is not None and chunks != "auto" and not 1 <= chunks <= MOST_CHUNKS:
+        raise ConfigError(
+            f"chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {chunks}: write auto"
+        )
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
         program = lower_step(plan, batch, positions, options=StepOptions(chunks=chosen))
@@ -60,11 +66,11 @@ def simulate_step(
         from primepar.plan.simulator.operator_kinds import phases_passing
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
-    together = beside_one_another(program, copies)
+    together = copied_to_next_ranks(program, copies)
     return simulate(together, cluster, dtype, operations, fractions, passing)
 
 
-def beside_one_another(program: Program, copies: int) -> Program:
+def copied_to_next_ranks(program: Program, copies: int) -> Program:
     """Return a program in which `copies` of one run, each on the next ranks.
 
     Blocks keep their names, so it has a meaning only where the data of blocks is not looked at.

@@ -1,0 +1,144 @@
+"""The number of chunks: the predicted time against the simulator, and what wrong input prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command import run
+from msgspec.structs import replace
+
+import primepar
+from benchmarks.overlap import choice_lines, draw, step_lines, steps
+from benchmarks.transfer_pairs import DTYPE, MOST, PairCase, chosen, generated
+from primepar.errors import ConfigError
+from primepar.models import load_config
+from primepar.passes import chunk_transfers
+from primepar.passes.chunk_transfers import LaterWork, TransferPair
+from primepar.plan import preset_plan
+from primepar.plan.cluster import load_cluster
+from primepar.plan.cost.chunks import best_count, counts, pair_seconds
+from primepar.verify import verify_program
+
+CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
+H200 = load_cluster("h200-8")
+STEP = ("simulate", "megatron-sp", "--model", str(CONFIG), "--devices", "4", "--cluster", "h200-8")
+
+
+def test_the_predicted_time_is_the_simulated_one_and_the_choice_the_fastest() -> None:
+    choices = [chosen(case) for case in generated(15, seed=4)]
+    for choice in choices:
+        pair = choice.case.pair()
+        for chunks, seconds in choice.seconds.items():
+            predicted = pair_seconds(pair, chunks, choice.case.cluster, DTYPE)
+            assert abs(predicted / seconds - 1) < 1e-9
+        assert choice.ratio(choice.chosen) < 1 + 1e-9
+    header, *lines = choice_lines(choices)
+    assert header.split()[:2] == ["transfer", "pairs"]
+    assert [line.split()[:3] for line in lines] == [
+        ["all_gather", "5", "5"], ["all_reduce", "5", "5"], ["reduce_scatter", "5", "5"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(generated(3, seed=5)), ids=lambda case: case.transfer)
+def test_generated_pairs_are_proved_whole_and_in_chunks(case: PairCase) -> None:
+    small = replace_sizes(case)
+    for program in (small.program(), chunk_transfers(small.program(), 2)):
+        assert verify_program(program).verdict == "proved"
+
+
+def replace_sizes(case: PairCase) -> PairCase:
+    return PairCase(case.transfer, case.devices, 8 * case.devices, 4, 4, case.cluster)
+
+
+PAIR = TransferPair(
+    "fc2.forward", "all_reduce", tuple(range(8)), (8192 * 2048, 2048 * 4096), 8192 * 4096, True, 24
+)
+
+
+def test_the_divisors_of_a_part_are_compared() -> None:
+    assert list(counts(PAIR)) == [0, 2, 3, 4, 6, 8, 12, 24]
+    assert list(counts(PAIR._replace(transfer="all_gather", most=3))) == [0, 1, 3]
+    assert max(counts(PAIR._replace(most=2**20))) == 64 > MOST
+
+
+def test_nothing_is_cut_where_it_does_not_pay() -> None:
+    alone = replace(H200, overlap=False)
+    assert best_count(PAIR, H200, DTYPE) == 12
+    assert best_count(PAIR, alone, DTYPE) == 0
+    assert best_count(PAIR, replace(H200, launch=1e-3), DTYPE) == 0
+    hidden = PAIR._replace(later=LaterWork(1, 0, 10**13))
+    assert best_count(hidden, H200, DTYPE) == 0
+
+
+def test_the_seconds_of_a_reduction_by_hand() -> None:
+    """Two chunks: a product each, then both reductions one after the other."""
+    bytes_of_blocks = 2 * (8192 * 2048 / 2 + 2048 * 4096 + 8192 * 4096 / 2)
+    product = 5e-6 + bytes_of_blocks / 4.8e12 + 8192 * 2048 * 4096 / 6.9e14
+    sent = 2 * 7 / 8 * 8192 * 4096 / 2 * 2 / 3.6e11
+    assert pair_seconds(PAIR, 2, H200, DTYPE) == pytest.approx(product + 14 * 5e-6 + 2 * sent)
+
+
+def test_auto_is_never_slower_than_whole_transfers_here() -> None:
+    plan = preset_plan("megatron-sp", load_config(CONFIG), 4)
+    whole = primepar.simulate(plan, "h200-8", batch=4)
+    auto = primepar.simulate(plan, "h200-8", batch=4, chunks="auto")
+    assert auto.seconds <= whole.seconds
+    assert auto.sent == whole.sent
+
+
+def test_the_command_prints_the_hidden_share() -> None:
+    pattern = re.compile(r"^  transfers  .* per device, ([\d.]+)%", re.MULTILINE)
+    shares = []
+    for chunks in ((), ("--chunks", "2")):
+        done = run(*STEP, *chunks)
+        assert (done.code, done.err) == (0, "")
+        match = pattern.search(done.out)
+        assert match is not None
+        shares.append(float(match[1]))
+    assert shares[0] < shares[1]
+
+
+@pytest.mark.parametrize("chunks", ["0", "-1", "65", "many", "2.5"])
+def test_a_wrong_number_of_chunks_is_one_line(chunks: str) -> None:
+    done = run(*STEP, f"--chunks={chunks}")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"primepar: error: --chunks: expected auto or a number from 1 to 64, got {chunks!r}: "
+        "write --chunks auto\n"
+    )
+
+
+def test_chunks_are_for_the_step_of_a_plan() -> None:
+    done = run("simulate", "flux-gather", "--cluster", "h200-8", "--chunks", "2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "primepar: error: flux-gather: expected no --chunks, which only the training step of a "
+        "plan has, got --chunks 2: leave it out\n"
+    )
+    plan = preset_plan("megatron", load_config(CONFIG), 2)
+    text = "chunks: expected auto or a number from 1 to 64, got 0: write auto"
+    with pytest.raises(ConfigError, match=rf"^{text}$"):
+        primepar.simulate(plan, "h200-8", chunks=0)
+
+
+def test_the_setting_of_a_run_is_checked() -> None:
+    done = run("train", "--set", "parallelism.chunks=0")
+    assert (done.code, done.err) == (
+        2,
+        "primepar: error: parallelism.chunks: expected 1 or more, got 0\n",
+    )
+
+
+def test_the_benchmark_draws_and_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_config(CONFIG)
+    monkeypatch.setattr("benchmarks.overlap.find_model", lambda name: model)
+    monkeypatch.setattr("benchmarks.overlap.DEVICES", 2)
+    rows = list(steps("any", "h200-8", 2))
+    header, *lines = step_lines(rows)
+    assert len(lines) == 8
+    assert header.split()[:2] == ["method", "chunks"]
+    assert [path.name for path in draw(tmp_path)] == ["overlap-whole.svg", "overlap-chunks.svg"]
+    docs = CONFIG.parent.parent / "images"
+    assert all(path.read_text() == (docs / path.name).read_text() for path in draw(tmp_path))

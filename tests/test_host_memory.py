@@ -1,0 +1,194 @@
+"""Blocks that begin and end in host memory: every reader asks for them, in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from agreement import disagreement
+from phase_programs import Json, built, compute, program
+from phased import everything
+
+from primepar import check
+from primepar.certify.program import certify_program
+from primepar.errors import EmulationError, PrimeParError
+from primepar.schedule import Program, load_program
+from primepar.schedule.program_file import program_json, program_text
+from primepar.verify import verify_program
+from primepar.verify.certificate.program import certificate
+from primepar.verify.explorer.explore import explore
+
+PHASES = {"double": {"reads": ["x[M]"], "writes": "y[M]"}}
+TENSORS = {"x": {"cuts": [[0, 4, 8]]}, "y": {"cuts": [[0, 4, 8]]}}
+
+
+def offloaded(*nodes: Json, **fields: Any) -> Json:
+    """One rank that computes y[0] and y[1] of blocks that begin and end on its host."""
+    steps: list[Json] = []
+    for number in (0, 1):
+        steps += [
+            {"op": "fetch", "block": f"x[{number}]"},
+            compute("double", [f"x[{number}]"], f"y[{number}]", M=number),
+            {"op": "evict", "block": f"x[{number}]"},
+            {"op": "evict", "block": f"y[{number}]"},
+        ]
+    given: Json = {
+        "phases": PHASES, "tensors": TENSORS, "grid": {"double": {"M": 2}},
+        "initial": [[]], "final": [[]], "host_initial": [["x[0]", "x[1]"]],
+        "host_final": [["x[0]", "x[1]", "y[0]", "y[1]"]], "memory": {"device": 8, "host": 16},
+    }  # fmt: skip
+    return program([[*(nodes or steps)]], **{**given, **fields})
+
+
+def steps() -> list[Json]:
+    listed: list[Json] = offloaded()["programs"][0]
+    return listed
+
+
+def only_wrong(fields: Json) -> tuple[str, str]:
+    """The property that is refuted, and its sentence; the other readers agree."""
+    made = built(fields)
+    report = verify_program(made)
+    assert disagreement(report, explore(made)) == ""
+    wrong = [known for known in report.properties if known.verdict == "refuted"]
+    if wrong[0].name not in ("memory", "traffic"):
+        given = certificate(made, report)
+        certify_program(given, made)
+        with pytest.raises(EmulationError):
+            _emulated(made)
+    return wrong[0].name, str(wrong[0].counterexample)
+
+
+def _emulated(made: Program) -> None:
+    report = check(made)
+    if not report.equal:
+        raise EmulationError(str(report.message))
+
+
+def test_a_program_that_begins_and_ends_on_the_host_is_proved_exact_and_saved(
+    tmp_path: Any,
+) -> None:
+    made = built(offloaded())
+    report = verify_program(made)
+    assert report.verdict == "proved"
+    assert disagreement(report, explore(made)) == ""
+    certify_program(certificate(made, report), made)
+    assert check(made).equal
+    path = tmp_path / "program.json"
+    path.write_text(program_json(made))
+    assert load_program(path) == made
+    assert "  on host  x[0] x[1]\n" in program_text(made)
+
+
+def test_a_block_that_the_host_does_not_have() -> None:
+    assert only_wrong(offloaded(host_initial=[["x[1]"]])) == (
+        "placement",
+        "rank 0, instruction 0 (fetch x[0]): expected x[0] in this rank's host memory, got none "
+        "there: evict it before",
+    )
+
+
+def test_a_block_that_is_on_the_device_at_the_end_and_not_on_the_host() -> None:
+    assert only_wrong(offloaded(*steps()[:-1])) == (
+        "completion",
+        "rank 0, host_final y[1]: expected the finished sum in host memory, got no such block "
+        "there: evict it after its last use",
+    )
+    assert only_wrong(offloaded(*steps()[:6], steps()[7])) == (
+        "alignment",
+        "rank 0, host_final x[1]: expected it in host memory at the end, got it not there: evict "
+        "it after its last use",
+    )
+
+
+def test_a_sum_that_is_not_finished_when_it_is_evicted() -> None:
+    early = [*steps()[:4], {"op": "alloc", "block": "y[1]"}, {"op": "evict", "block": "y[1]"}]
+    rest = [*steps()[4:7], {"op": "free", "block": "y[1]"}]
+    name, sentence = only_wrong(offloaded(*early, *rest))
+    assert name == "completion"
+    assert sentence.startswith(
+        "rank 0, host_final y[1]: expected double product (M=1) once, got it never: "
+    )
+
+
+def test_the_host_has_a_bound_from_its_first_blocks_on() -> None:
+    name, sentence = only_wrong(offloaded(memory={"host": 7}))
+    assert (name, sentence) == (
+        "memory",
+        "rank 0, before its first instruction: expected at most 7 live elements in host memory, "
+        "got 8: x[0] 4, x[1] 4: free one before, or allow more in memory",
+    )
+
+
+@pytest.mark.parametrize("field", ["initial", "final"])
+def test_lists_of_hosts_go_with_those_of_devices(field: str) -> None:
+    fields = offloaded()
+    del fields[field]
+    with pytest.raises(msgspec.ValidationError) as caught:
+        built(fields)
+    assert str(caught.value) == f"expected {field} with host_{field}, got none: add {field}"
+
+
+def test_a_list_for_each_rank() -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        built(offloaded(host_final=[[], []]))
+    assert str(caught.value) == ("expected host_final to have one list for each of 1 ranks, got 2")
+
+
+def hosted(random: Random) -> Json:
+    """A random step some of whose blocks begin or end on hosts, with one change perhaps."""
+    fields = everything(random)
+    fields["host_initial"] = [[] for _ in fields["programs"]]
+    fields["host_final"] = [[] for _ in fields["programs"]]
+    for rank, nodes in enumerate(fields["programs"]):
+        for block in [name for name in fields["initial"][rank] if random.random() < 0.5]:
+            fields["initial"][rank].remove(block)
+            fields["host_initial"][rank].append(block)
+            nodes.insert(0, {"op": "fetch", "block": block})
+        for block in [name for name in fields["final"][rank] if random.random() < 0.5]:
+            fields["final"][rank].remove(block)
+            fields["host_final"][rank].append(block)
+            nodes.append({"op": "evict", "block": block})
+    if random.random() < 0.8:
+        _spoil(random, fields)
+    return fields
+
+
+def _spoil(random: Random, fields: Json) -> None:
+    rank = random.randrange(len(fields["programs"]))
+    nodes = fields["programs"][rank]
+    moves = [place for place, node in enumerate(nodes) if node["op"] in ("fetch", "evict")]
+    if not moves:
+        return
+    place = random.choice(moves)
+    way = random.choice(("drop", "swap", "free", "late"))
+    if way == "drop":
+        del nodes[place]
+    elif way == "swap":
+        nodes[place] = {"op": random.choice(("fetch", "evict")), "block": nodes[place]["block"]}
+    elif way == "free":
+        nodes[place] = {"op": "free", "block": nodes[place]["block"]}
+    else:
+        nodes.insert(min(len(nodes), place + random.randint(-4, 4)) % len(nodes), nodes.pop(place))
+
+
+def test_all_readers_agree_about_programs_that_begin_and_end_on_hosts() -> None:
+    verdicts = Counter[str]()
+    for seed in range(150):
+        made = built(hosted(Random(seed)))
+        report = verify_program(made)
+        assert disagreement(report, explore(made)) == "", seed
+        verdicts[report.verdict] += 1
+        wrong = {known.name for known in report.properties if known.verdict == "refuted"}
+        if "deadlock-freedom" in wrong:
+            continue
+        certify_program(certificate(made, report), made)
+        try:
+            runs = check(made).equal
+        except PrimeParError:
+            runs = False
+        assert runs == (report.verdict == "proved") or "races" in wrong, seed
+    assert min(verdicts["proved"], verdicts["refuted"]) > 30

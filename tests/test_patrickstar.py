@@ -1,0 +1,50 @@
+"""PatrickStar: the command's messages, and torch next to the emulator on real numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from command import run
+from distributed_ranks import on_ranks
+from patrickstar_ranks import INPUTS, SETTINGS, arrays, ran
+
+from primepar.partition.patrickstar import PatrickStar
+from primepar.reference.emulator.executor import emulate
+
+
+@pytest.mark.parametrize(
+    "method", [PatrickStar(layers=3, chunk=4, ranks=1), PatrickStar(layers=5, ranks=2)]
+)
+def test_torch_ends_with_the_states_of_the_emulator(method: PatrickStar) -> None:
+    """With an incomplete group on two ranks: all-gathers, broadcasts and both reductions."""
+    program = method.program()
+    emulated = emulate(program, arrays(program), settings=SETTINGS, inputs=INPUTS)
+    ended = [ran(method)] if method.ranks == 1 else on_ranks(method.ranks, ran, method)
+    for known, host in zip(ended, emulated.hosts, strict=True):
+        assert known.keys() == host.keys() != set()
+        for name, array in known.items():
+            np.testing.assert_allclose(array, host[name].array, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("chunk=3", "chunk: expected at least the 4 elements of the largest tensor, W1, got 3: "
+         "take 4 or more"),
+        ("device=27", "device memory: expected at least 28 elements, which one instruction needs "
+         "together with what cannot move, got 27: take 28 or more, or smaller chunks"),
+        ("layers=0", "patrickstar: expected layers to be an integer from 1 to 64, got '0': "
+         "write layers=6"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["verify", "check", "show"])
+def test_sizes_that_do_not_fit_end_in_one_line(command: str, sizes: str, message: str) -> None:
+    done = run(command, f"patrickstar:{sizes}")
+    assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {message}\n")
+
+
+def test_the_commands_know_it() -> None:
+    assert run("verify", "patrickstar").out.startswith("patrickstar: proved for ")
+    assert "peak per device  28 elements" in run("check", "patrickstar").out
+    assert "least device memory  28 elements" in run("show", "patrickstar").out
+    assert run("simulate", "patrickstar", "--cluster", "h200-8").code == 0
