@@ -75,6 +75,16 @@ def module(plan: Plan) -> dict[str, Any]:
     }
 
 
+def trained(folder: Path, plan: Plan, steps: int) -> Any:
+    """Train a plan, with a checkpoint of the last step; the exit code."""
+    file = folder / "plan.json"
+    if dist.get_rank() == 0:
+        save_plan(plan, file)
+    dist.barrier()
+    changes: dict[str, Any] = {"plan": str(file), "steps": steps}
+    return training_cases.train(folder / "trained", checkpoint=str(folder / "saved"), **changes)
+
+
 def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
     """Steps of all plans; then training of one, and the same from its first checkpoint on."""
     file, saved = folder / "plan.json", folder / "saved"

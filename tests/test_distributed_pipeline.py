@@ -1,9 +1,13 @@
-"""Pipelines on four real processes: every gradient, every loss, and the memory of the program."""
+"""Pipelines on four real processes: every gradient, every loss, and the memory of the program.
+
+With HYPOTHESIS_PROFILE=ci also 20 steps on eight: pipeline x data x tensor, 2 x 2 x 2.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pipeline_ranks
@@ -17,6 +21,7 @@ from pipelined_plans import pipelined
 from safetensors.numpy import load_file
 
 from primepar.models import ModelConfig
+from primepar.models.config import Family
 from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
@@ -32,7 +37,7 @@ CASES = [
     ("interleaved-1f1b", "M2,data", "llama", "2x2"),
 ]  # fmt: skip
 """Schedule, plan of a stage, family, stages and micro-batches."""
-SMALL = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
+SMALL: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
 MODEL = ModelConfig.of(
     "gpt2", **SMALL, embedding_dropout=0.1, dropout=0.2, attention_dropout=0.1
 )  # fmt: skip
@@ -45,6 +50,16 @@ def plan_of(schedule: str, within: str, family: str, sizes: str) -> Plan:
 
 def trained() -> Plan:
     return preset_plan("1f1b:2x2,megatron", MODEL, RANKS, training_cases.BATCH)
+
+
+def trained_alone(folder: Path, model: ModelConfig, batch: int, steps: int) -> Path:
+    """Train on this process alone, and leave the log and a checkpoint of the last step."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "plan.json"
+    save_plan(preset_plan("data", model, 1, batch), file)
+    changes = {"plan": str(file), "steps": steps, "checkpoint": str(folder / "saved")}
+    assert training_cases.train(folder / "trained", **changes) == 0
+    return folder
 
 
 class Runs(NamedTuple):
@@ -63,12 +78,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    file = folder / "plan.json"
-    save_plan(preset_plan("data", MODEL, 1, training_cases.BATCH), file)
-    changes = {"plan": str(file), "steps": 3, "checkpoint": str(folder / "saved")}
-    assert training_cases.train(folder / "trained", **changes) == 0
-    return folder
+    return trained_alone(tmp_path_factory.mktemp("one"), MODEL, training_cases.BATCH, 3)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
@@ -113,11 +123,36 @@ def test_training_is_that_of_one_process(four: Runs, one: Path) -> None:
     expected = training_cases.losses(one / "trained")
     assert list(expected) == [1, 2, 3]
     assert training_cases.losses(four.folder / "trained") == pytest.approx(expected, rel=1e-9)
-    name = "step-00000003.safetensors"
-    got, right = (load_file(folder / "saved" / name) for folder in (four.folder, one))
+    assert_same_states(four.folder, one, 3)
+
+
+def assert_same_states(folder: Path, other: Path, step: int) -> None:
+    """Parameters and moments of two runs are equal up to rounding."""
+    name = f"step-{step:08d}.safetensors"
+    got, right = (load_file(place / "saved" / name) for place in (folder, other))
     assert got.keys() == right.keys()
     for tensor, values in right.items():
         np.testing.assert_allclose(got[tensor], values, rtol=1e-7, atol=1e-9, err_msg=tensor)
+
+
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="a minute each")
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_pipeline_by_data_by_tensor_is_one_process(
+    family: Family, schedule: str, tmp_path: Path
+) -> None:
+    steps, batch, sizes = 20, training_cases.BATCH, {**SMALL, "layers": 4}
+    dropouts = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.1}
+    llama = {"kv_heads": 2, "ffn": 64}
+    model = ModelConfig.of(family, **sizes, **(dropouts if family == "gpt2" else llama))
+    plan = preset_plan(f"{schedule}:2x2,M2,megatron", model, 8, batch)
+    answers = on_ranks(8, pipeline_ranks.trained, tmp_path, plan, steps)
+    assert answers == [0] * 8
+    one = trained_alone(tmp_path / "one", model, batch, steps)
+    expected = training_cases.losses(one / "trained")
+    assert list(expected) == list(range(1, steps + 1))
+    assert training_cases.losses(tmp_path / "trained") == pytest.approx(expected, rel=1e-9)
+    assert_same_states(tmp_path, one, steps)
 
 
 def test_a_run_goes_on_from_its_checkpoint(four: Runs) -> None:

@@ -91,6 +91,19 @@ def phase_name(name: str, kernel: str) -> str:
     return f"{name}.{kernel.partition('.')[2]}"
 
 
+@dataclass(frozen=True)
+class Section:
+    """The lists of all ranks that are repeated; `last` are positions of what runs only once."""
+
+    programs: list[list[Instruction]]
+    last: list[set[int]]
+
+    @classmethod
+    def of(cls, ranks: int) -> Section:
+        """An empty section."""
+        return cls([[] for _ in range(ranks)], [set() for _ in range(ranks)])
+
+
 @dataclass
 class ProgramBuilder:
     """The instructions so far, and the tables of the program.
@@ -100,7 +113,7 @@ class ProgramBuilder:
 
     ranks: int
     programs: list[list[Instruction]] = field(init=False)
-    sections: dict[str, list[list[Instruction]]] = field(default_factory=dict)
+    sections: dict[str, Section] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensor -> its dims, as in signatures."""
@@ -118,9 +131,19 @@ class ProgramBuilder:
     def section(self, name: str) -> Iterator[None]:
         """Append instructions to the lists of a section; its name may be used again."""
         outside = self.programs
-        self.programs = self.sections.setdefault(name, [[] for _ in range(self.ranks)])
+        section = self.sections.setdefault(name, Section.of(self.ranks))
+        self.programs = section.programs
         yield
         self.programs = outside
+
+    @contextmanager
+    def last_time(self) -> Iterator[None]:
+        """Append instructions that run only the last time that their section is repeated."""
+        starts = [len(nodes) for nodes in self.programs]
+        yield
+        (section,) = (known for known in self.sections.values() if known.programs is self.programs)
+        for last, nodes, start in zip(section.last, self.programs, starts, strict=True):
+            last.update(range(start, len(nodes)))
 
     def program(self) -> Program:
         """Return the finished program."""

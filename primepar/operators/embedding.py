@@ -63,8 +63,9 @@ class EmbeddingLowering:
         with step.weight_gradients():
             table = builder.compute(name, "token.gradient", self.whole, reads,
                                     "embedding/dtable[V,K]", wide=True)  # fmt: skip
+            with step.at_last():
+                builder.all_reduce(table, step.places[name].summed)
         with step.after():
-            builder.all_reduce(table, step.places[name].summed)
             step.gradients[name] = builder.compute(
                 name, "sum.fan-in", self.whole, [table, head], writes, wide=True
             )

@@ -36,7 +36,7 @@ class LossLowering:
         self.builder.all_reduce(sums, sharing)
         self.reads = [x, largest, sums]
         loss = self._wide("forward", [sums], "loss[0]", scale=self.mean)
-        with self.step.after():
+        with self.step.at_last():
             self.builder.all_reduce(loss, self.layout.peers_along(0))
         return loss
 

@@ -55,10 +55,10 @@ class RepeatedProducts:
         phases: Phases = ("backward",) if self.step.splits else ("backward", "gradient")
         done = self._on_weight(*phases)
         dx = self.products.made(done, "dI")
-        if self.step.splits:
-            with self.step.weight_gradients():
+        with self.step.weight_gradients():
+            if self.step.splits:
                 done = self._append("gradient")
-        return dx, self._summed(done)
+            return dx, self._summed(done)
 
     def _on_weight(self, *phases: Phase) -> Program:
         """Append phases that read W, on a copy of it if they would not leave it at home."""
@@ -103,12 +103,12 @@ class RepeatedProducts:
         return program
 
     def _summed(self, done: Program) -> View:
-        """Declare the gradient of the weight, all-reduced after the last micro-batch."""
+        """Declare the gradient of the weight, all-reduced in the last micro-batch."""
         products = self.products
         phases: Phases = ("gradient",) if self.step.splits else ("backward", "gradient")
         sums = _sums(products.sequence, products.operator, phases)
         dw = products.made(done, "dW")
-        with self.step.after():
+        with self.step.at_last():
             products.append(sums.reductions, ())
         return dw
 

@@ -24,7 +24,8 @@ class StepContext:
 
     A gradient is the full sum on every rank that holds its block. With `repeats` the context is one
     micro-batch of `batch` sequences. Its instructions run once for each, except for those that
-    `before` and `after` put before the first and after the last micro-batch. Then every
+    `before` and `after` put before the first and after the last micro-batch, and those that
+    `at_last` puts into the last. Then every
     micro-batch leaves the parameters in their layouts, and adds to the gradients.
     """
 
@@ -65,6 +66,10 @@ class StepContext:
         """Append what runs once, before the first micro-batch."""
         return self.builder.section(BEFORE) if self.repeats else nullcontext()
 
+    def at_last(self) -> AbstractContextManager[None]:
+        """Append what runs here in the last micro-batch alone, the reduction of a sum over all."""
+        return self.builder.last_time() if self.repeats else nullcontext()
+
     def after(self) -> AbstractContextManager[None]:
         """Append what runs once, after the last micro-batch."""
         return self.builder.section(AFTER) if self.repeats else nullcontext()
@@ -104,7 +109,7 @@ class StepContext:
         gradient = self.builder.compute(
             name, kernel, space, reads, writes, fixed=fixed, wide=True
         )  # fmt: skip
-        with self.after():
+        with self.at_last():
             self.builder.all_reduce(gradient, self.places[name].summed)
         self.gradients[name] = gradient
 

@@ -114,6 +114,14 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                 f"start {self.ranks} processes, or make a plan for {ranks}"
             )
 
+    def check_without_pipeline(self) -> None:
+        """Raise `PlanError` for a plan with a pipeline, which only its program prices."""
+        if self.pipeline is not None:
+            raise PlanError(
+                "plan: expected none with a pipeline where the planner predicts traffic or memory, "
+                f"got {self.pipeline.stages} stages: price its program, with primepar simulate"
+            )
+
     def check_model(self, model: ModelConfig) -> None:
         """Raise `PlanError` unless the plan is for a model of the same parts and sizes."""
         for field in fields(ModelConfig):

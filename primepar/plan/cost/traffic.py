@@ -72,8 +72,9 @@ class PredictedTraffic:
 def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
     """What a training step of `batch` sequences of `positions` tokens sends.
 
-    Raises `PlanError` for a batch that the plan cannot cut.
+    Raises `PlanError` for a batch that the plan cannot cut, or a plan with a pipeline.
     """
+    plan.check_without_pipeline()
     plan.check_batch(batch, positions)
     step = _Step(plan, batch, positions)
     by_operator = {item.name: step.operator(item) for item in plan.operators}

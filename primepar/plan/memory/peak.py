@@ -72,8 +72,10 @@ def peak(
     """Peak elements of every rank in a step of `batch` sequences of `positions` tokens.
 
     Per element of a parameter, each of AdamW's two moments takes `moment` elements, and the copy of
-    the parameter `copy`. Raises `PlanError` for a batch that the plan cannot cut.
+    the parameter `copy`. Raises `PlanError` for a batch that the plan cannot cut, or a plan with
+    a pipeline.
     """
+    plan.check_without_pipeline()
     plan.check_batch(batch, positions)
     plan, times = folded(plan)
     step = StepMemory(plan, batch, positions, times, moment, copy)
