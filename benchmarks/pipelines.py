@@ -99,15 +99,12 @@ def measure_pipelines(stages: Iterable[int], tick: Callable[[str], object]) -> l
 
 def pipeline_lines(rows: Iterable[PipelineRow]) -> Iterator[str]:
     """The table: each number that was counted, with the formula's in brackets."""
-    yield (
-        "schedule          stages  micro-batches  chunks      bubble  of the time"
-        "  stashes of the first and last stage"
-    )
+    yield f"{'schedule':16}   p    M   v   {'bubble':>8}   share  stashes, first and last stage"
     for row in rows:
         first, last = (f"{row.stashes[stage]} ({row.stashes_formula[stage]})" for stage in (0, -1))
         counted = f"{row.bubble:g} ({row.bubble_formula})"
         yield (
-            f"{row.schedule:16}  {row.stages:6}  {row.micro_batches:13}  {row.chunks:6}"
-            f"  {counted:>10}  {row.share:10.1%}  {first}, {last}"
+            f"{row.schedule:16}  {row.stages:2}  {row.micro_batches:3}  {row.chunks:2}"
+            f"   {counted:>8}  {row.share:6.1%}  {first}, {last}"
             f"{'' if row.equal else '  differs'}"
         )

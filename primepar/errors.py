@@ -149,5 +149,9 @@ class DeadlockError(EmulationError):
     """Every device that has not finished waits for another device."""
 
 
+class DeviceMemoryError(EmulationError):
+    """The live blocks of a device take more than the bound of the program."""
+
+
 class IncompleteError(EmulationError):
     """A block ends on the wrong device, or its sum lacks terms when it is read or at the end."""

@@ -15,6 +15,7 @@ from primepar.operators import StepOptions, lower_step
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
 from primepar.passes import PASSES
+from primepar.passes.liveness import peaks
 from primepar.passes.offload import least_limit, offload
 from primepar.schedule.program import Evict, Fetch, Free, Instruction, Program
 from primepar.schedule.signature import Bound
@@ -61,7 +62,7 @@ class Spoilt(NamedTuple):
 
 
 def spoilt(program: Program) -> Iterator[Spoilt]:
-    """Every program with one transfer wrong, or a limit that is one element less."""
+    """Every program with one transfer wrong, or a limit one element below what it needs."""
     for rank, nodes in enumerate(program.programs):
         for place, node in enumerate(nodes):
             if isinstance(node, Fetch):
@@ -79,9 +80,7 @@ def spoilt(program: Program) -> Iterator[Spoilt]:
                     nodes_left = list(moved.programs[rank])
                     nodes_left.insert(early, node)
                     yield Spoilt("early eviction", _listed(moved, rank, nodes_left), MISPLACED)
-    assert program.memory is not None
-    assert program.memory.device is not None
-    less = replace(program, memory=Bound(program.memory.device - 1))
+    less = replace(program, memory=Bound(max(peaks(program)) - 1))
     yield Spoilt("limit of one element less", less, {"memory"})
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import primepar
 from benchmarks.overlap import choice_lines, draw, step_lines, steps
 from benchmarks.transfer_pairs import DTYPE, MOST, PairCase, chosen, generated
+from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError
 from primepar.models import load_config
 from primepar.passes import chunk_transfers
@@ -129,15 +130,18 @@ def test_the_setting_of_a_run_is_checked() -> None:
         2,
         "primepar: error: parallelism.chunks: expected 1 or more, got 0\n",
     )
+    assert Settings(chunks=4).step_options(None).chunks == 4
+    assert Settings().step_options(None).chunks is None
 
 
 def test_the_benchmark_draws_and_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_config(CONFIG)
     monkeypatch.setattr("benchmarks.overlap.find_model", lambda name: model)
     monkeypatch.setattr("benchmarks.overlap.DEVICES", 2)
+    monkeypatch.setattr("benchmarks.overlap.CHUNKS", (None, "auto"))
     rows = list(steps("any", "h200-8", 2))
     header, *lines = step_lines(rows)
-    assert len(lines) == 8
+    assert len(lines) == 4
     assert header.split()[:2] == ["method", "chunks"]
     assert [path.name for path in draw(tmp_path)] == ["overlap-whole.svg", "overlap-chunks.svg"]
     docs = CONFIG.parent.parent / "images"

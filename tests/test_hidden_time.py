@@ -12,7 +12,7 @@ from primepar.plan.simulator.run import simulate
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule.events import Event, Track
-from primepar.schedule.hidden_time import Communication, communication, union
+from primepar.schedule.hidden_time import Communication, communication, together, union
 
 
 def event(track: Track, start: float, end: float, op: str = "isend", rank: int = 0) -> Event:
@@ -40,6 +40,8 @@ def test_waits_are_no_communication_and_ranks_are_apart() -> None:
     assert communication(events) == [idle, idle, Communication(2, 0)]
     assert [rank.share for rank in communication(events)] == [1.0, 1.0, 0.0]
     assert communication([]) == []
+    assert together(communication(events)) == Communication(2, 0)
+    assert together([Communication(2, 1), Communication(6, 5)]).share == 0.75
 
 
 def test_random_intervals_are_counted_as_unit_by_unit() -> None:

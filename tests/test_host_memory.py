@@ -123,6 +123,16 @@ def test_the_host_has_a_bound_from_its_first_blocks_on() -> None:
     )
 
 
+def test_emulated_devices_keep_the_bound_of_the_program() -> None:
+    assert check(built(offloaded(memory={"device": 8}))).equal
+    report = check(built(offloaded(memory={"device": 7})))
+    assert not report.equal
+    assert report.message == (
+        "device 0, programs[0][1], double: expected at most 7 live elements on this device, got 8 "
+        "with y[0]: free or evict a block before, or allow more in memory"
+    )
+
+
 @pytest.mark.parametrize("field", ["initial", "final"])
 def test_lists_of_hosts_go_with_those_of_devices(field: str) -> None:
     fields = offloaded()

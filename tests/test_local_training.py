@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import local_training_cases as local
 import numpy as np
@@ -30,6 +31,7 @@ from primepar.plan import preset_plan
 from primepar.plan.replicas import replicas_of
 from primepar.reference.oracle.optimizers import SGD
 from primepar.reference.oracle.transformer import Transformer
+from primepar.schedule.program import AllReduce, Compute, Instruction
 
 CLOSE = 1e-12
 """Not ==: a mean over the rows of a batch is summed in another order than a mean of two means."""
@@ -211,6 +213,35 @@ def test_an_average_is_proved_and_exact(name: str, ranks: int) -> None:
     program = lower_average(replicas)
     assert primepar.verify(program).verdict == "proved"
     assert primepar.check(program).equal
+
+
+OTHERS: dict[tuple[int, ...], tuple[int, ...]] = {(0, 2): (0, 3), (1, 3): (1, 2)}
+"""Groups of ranks that are not at the same place in their replicas."""
+SPOILT: dict[str, Callable[[Instruction], Instruction]] = {
+    "no coefficient": lambda node: replace(node, scale="1") if adds(node) else node,
+    "a mean over 3": lambda node: replace(node, scale="1/3") if adds(node) else node,
+    "divided twice": lambda node: replace(node, scale="1/2") if reduces(node) else node,
+    "other ranks": lambda node: replace(node, group=OTHERS[node.group]) if reduces(node) else node,
+}
+"""An average of `M2,megatron` on four ranks, spoilt in all of its instructions of a kind."""
+
+
+def adds(node: Instruction) -> TypeGuard[Compute]:
+    return isinstance(node, Compute) and str(node.phase).endswith(".average")
+
+
+def reduces(node: Instruction) -> TypeGuard[AllReduce]:
+    return isinstance(node, AllReduce)
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_wrong_average_of_replicas_is_refuted(name: str) -> None:
+    program = lower_average(replicas_of(preset_plan("M2,megatron", cases.SMALL.model, 4, 8)))
+    lists = tuple(tuple(map(SPOILT[name], nodes)) for nodes in program.programs)
+    wrong = replace(program, programs=lists)
+    assert wrong != program
+    assert primepar.verify(wrong).verdict == "refuted"
+    assert not primepar.check(wrong).equal
 
 
 def test_a_plan_without_replicas_is_refused() -> None:

@@ -170,10 +170,8 @@ def test_spoilt_transfers_are_refuted_by_every_reader(name: str) -> None:
         ways[way] += 1
         if place % 7 == 0 and name == "patrickstar":
             assert disagreement(report, explore(program)) == "", way
-        if way == "limit of one element less":
-            continue
         assert not _runs(program), way
-        if place % 7 == 0:
+        if place % 7 == 0 and way != "limit of one element less":
             given = certificate(program, report)
             certify_program(given, program)
             with pytest.raises(PrimeParError):

@@ -160,6 +160,6 @@ def test_on_the_command_line_they_end_in_one_line() -> None:
     )
     done = run("check", "gpipe:stages=0")
     assert done.err == (
-        "primepar: error: gpipe: expected stages to be an integer from 1 to 256, got '0': "
+        "primepar: error: gpipe: expected stages to be an integer from 1 to 64, got '0': "
         "write stages=4\n"
     )

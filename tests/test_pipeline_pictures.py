@@ -76,7 +76,7 @@ def bench(*arguments: str) -> tuple[int, str, str]:
 def test_the_command_ends_with_0_where_all_is_as_the_formulas_give() -> None:
     code, out, _ = bench("--stages", "1,2")
     assert code == 0
-    assert "gpipe                  2              4       1       3 (3)" in out
+    assert "gpipe              2    4   1      3 (3)   20.0%  4 (4), 4 (4)\n" in out
 
 
 @pytest.mark.parametrize("given", ["0", "65", "x", "2,"])

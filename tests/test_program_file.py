@@ -42,6 +42,8 @@ SCHEMA = Path(primepar.schedule.__file__).with_name("program.schema.json")
 EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     Compute(("I[0]", "W[0]"), "O[0]", "forward", {"M": 0}),
     Compute(("A", "B"), "C"),
+    Compute(("A", "B"), "C", scale="1/4"),
+    Compute(("I[0]", "W[0]"), "O[0]", "forward", {"M": 0}, scale="3"),
     Send(1, "A", tag=3),
     Recv(1, "A", communicator="rows"),
     ISend(1, "A", request="a"),
@@ -54,6 +56,7 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     Broadcast((0, 1), block="A", root=0, request="c"),
     AllGather((0, 1), block="A", blocks=("A", "B")),
     ReduceScatter((0, 1), blocks=("A", "B"), block="C"),
+    ReduceScatter((0, 1), blocks=("A", "B"), block="C", scale="1/2"),
     AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
     Barrier((0, 1)),
     Alloc("A"),

@@ -18,6 +18,7 @@ from step_cases import refuted
 from primepar.certify.program import certify_program
 from primepar.errors import ProgramError
 from primepar.passes import PASSES, apply
+from primepar.pictures.space_time import grid_text, space_time
 from primepar.reference import check_program
 from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.program import Compute
@@ -249,6 +250,14 @@ def test_a_denominator_without_an_inverse_is_refused_by_the_emulator() -> None:
         "expected a scale whose denominator is no multiple of 1048573 for stand-ins, got "
         "1/1048573: check a program of another size"
     )
+
+
+def test_a_scale_is_shown() -> None:
+    for nodes in (fields := average())["programs"]:
+        nodes[0]["scale"] = "3"
+    text = grid_text(space_time(built(fields), "average"))
+    assert "loss[0] += 3 * losses[0]\n" in text
+    assert "all_reduce 1/4 * loss[0] over 0,1,2,3\n" in text
 
 
 # Generated programs

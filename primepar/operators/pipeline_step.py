@@ -15,7 +15,6 @@ from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
 from primepar.operators.stage_lists import TABLE, ModelChunk, StageLists
-from primepar.operators.stage_messages import StageOrders
 from primepar.operators.step_context import StepContext
 from primepar.operators.sweeps import (
     Gradients,
@@ -84,7 +83,8 @@ class PipelineStep:
         if self.step.trains:
             self._backward(ways)
         lists = StageLists(self.step.builder, self.micro_batches, self.chunks, self.plan.model.tied)
-        lists.append(StageOrders(self.pipeline, self.step.trains))
+        orders = self.pipeline.pipeline_orders
+        lists.append(orders if self.step.trains else orders.forward_only)
         self._take_tables()
         assert last.output is not None
         result = self._on_stage(last.output, last.stage)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
-from primepar.operators.stage_messages import ModelAction, StageMessage, StageOrders
 from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
+from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders, Position
+from primepar.partition.pipeline.message_places import PlacedMessage, placed_messages
 from primepar.schedule.program import IRecv, ISend, Wait
 
 Post = ISend | IRecv
@@ -49,18 +50,18 @@ class StageLists:
     chunks: Sequence[ModelChunk]
     tied: bool
 
-    def append(self, orders: StageOrders) -> None:
+    def append(self, pipeline: PipelineOrders) -> None:
         """Append every stage's list: its actions in order, and the sums after them."""
-        messages = list(orders.messages())
-        for stage, order in enumerate(orders.orders):
+        messages = placed_messages(pipeline)
+        for stage, order in enumerate(pipeline.orders):
             self._begin(stage)
-            last = {(action.kind, action.chunk): action for action in order}
-            for position, action in enumerate(order):
-                self._exchange(stage, position, messages)
-                sends = [message for message in messages if message.made_by == action]
-                is_last = last[action.kind, action.chunk] == action
-                self._act(action, sends, is_last)
-            self._exchange(stage, len(order), messages)
+            last = {(action.kind, action.chunk): place for place, action in enumerate(order)}
+            for place, action in enumerate(order):
+                position = Position(stage, place)
+                self._exchange(pipeline, position, messages)
+                sends = [message for message, _, _ in messages if message.source == position]
+                self._act(pipeline, position, sends, last[action.kind, action.chunk] == place)
+            self._exchange(pipeline, Position(stage, len(order)), messages)
             self._finish(stage)
 
     def _begin(self, stage: int) -> None:
@@ -98,15 +99,22 @@ class StageLists:
     def _of(self, stage: int) -> list[ModelChunk]:
         return [chunk for chunk in self.chunks if chunk.stage == stage]
 
-    def _act(self, action: ModelAction, sends: list[StageMessage], is_last: bool) -> None:
+    def _act(
+        self,
+        pipeline: PipelineOrders,
+        position: Position,
+        sends: list[ChunkMessage],
+        is_last: bool,
+    ) -> None:
         """Append an action and its sends; no stage waits for reductions of the last micro-batch."""
-        chunk, number = self.chunks[action.chunk], action.micro_batch
+        action = pipeline.action(position)
+        chunk, number = self.chunks[pipeline.layer(position.stage, action)], action.micro_batch
         if is_last and not sends:
             self._section(chunk, action.kind, number)
             return
         self._section(chunk, action.kind, number, last=False)
         for message in sends:
-            self._post(message, ISend)
+            self._post_view(*self._sent(pipeline, message, ISend))
         if is_last:
             self._section(chunk, action.kind, number, last=True)
 
@@ -125,30 +133,33 @@ class StageLists:
                 if last is None or last == (position in section.last[rank])
             ]
 
-    def _exchange(self, stage: int, position: int, messages: list[StageMessage]) -> None:
+    def _exchange(
+        self, pipeline: PipelineOrders, position: Position, messages: Iterable[PlacedMessage]
+    ) -> None:
         """Append posts of receives before an action, and then the waits."""
-        for message in sorted(messages, key=lambda message: message.made):
-            if (message.receiver, message.posted) == (stage, position):
-                self._post(message, IRecv)
-        for message in messages:
-            if (message.sender, message.sent) == (stage, position):
-                self._wait(message, ISend)
-            if (message.receiver, message.awaited) == (stage, position):
-                self._wait(message, IRecv)
+        for message, posted, _ in messages:
+            if (message.destination.stage, posted) == position:
+                self._post_view(*self._sent(pipeline, message, IRecv))
+        for message, _, ended in messages:
+            if (message.source.stage, ended) == position:
+                self._wait_view(*self._sent(pipeline, message, ISend))
+            if message.destination == position:
+                self._wait_view(*self._sent(pipeline, message, IRecv))
 
-    def _post(self, message: StageMessage, kind: type[Post]) -> None:
-        self._post_view(*self._ends(message, kind), kind, message.made_by.micro_batch)
+    def _sent(
+        self, pipeline: PipelineOrders, message: ChunkMessage, kind: type[Post]
+    ) -> tuple[View, int, int, type[Post], int]:
+        """Return the tensor of a message, the stage of this end, that of the other, and the rest.
 
-    def _wait(self, message: StageMessage, kind: type[Post]) -> None:
-        self._wait_view(*self._ends(message, kind), kind, message.made_by.micro_batch)
-
-    def _ends(self, message: StageMessage, kind: type[Post]) -> tuple[View, int, int]:
-        """Return the tensor of a message, the stage of this end, and that of the other."""
-        chunk = self.chunks[message.made_by.chunk]
-        view = chunk.output if message.made_by.kind == "F" else chunk.gradient
+        It is the output of a chunk, or the gradient of its input.
+        """
+        source, receiver = message.source, message.destination.stage
+        action = pipeline.action(source)
+        chunk = self.chunks[pipeline.layer(source.stage, action)]
+        view = chunk.output if action.kind == "F" else chunk.gradient
         assert view is not None
-        ends = message.sender, message.receiver
-        return (view, *(ends if kind is ISend else ends[::-1]))
+        ends = (source.stage, receiver) if kind is ISend else (receiver, source.stage)
+        return view, *ends, kind, action.micro_batch
 
     def _post_view(
         self, view: View, stage: int, peer: int, kind: type[Post], number: int = 0

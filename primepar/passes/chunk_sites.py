@@ -85,8 +85,8 @@ class ReductionSite:
 
 
 Site = GatherSite | ReductionSite
-Sites = list[Site]
-"""One for each rank."""
+Sites = list[list[Site]]
+"""Those of every rank."""
 
 
 class SiteFinder:
@@ -104,13 +104,14 @@ class SiteFinder:
         self._numbers = [_numbered(nodes) for nodes in program.programs]
 
     def sites(self) -> Iterator[tuple[str, Sites]]:
-        """Yield the phases of which every rank has one product, all at sites of one kind."""
+        """Yield the phases with products at sites of one kind alone, on every rank that has any."""
         for phase, products in self._products().items():
-            if any(len(places) != 1 for places in products):
-                continue
-            sites = [self._site(rank, places[0]) for rank, places in enumerate(products)]
-            known = [site for site in sites if site is not None]
-            if len(known) == len(sites) and self._meet(known):
+            sites = [
+                [self._site(rank, place) for place in places]
+                for rank, places in enumerate(products)
+            ]
+            known = [[site for site in of_rank if site is not None] for of_rank in sites]
+            if any(sites) and known == sites and self._meet(known):
                 yield phase, known
 
     def _products(self) -> dict[str, list[list[int]]]:
@@ -133,10 +134,15 @@ class SiteFinder:
         return products
 
     def _meet(self, sites: Sites) -> bool:
-        """Return whether the calls of the members of every group match one another."""
-        kinds = {type(site) for site in sites}
+        """Return whether the calls of the members of every group match one another.
+
+        The blocks that are transferred are those of one tensor.
+        """
+        every = [site for of_rank in sites for site in of_rank]
+        kinds = {(type(site), site.parts[0].rpartition("[")[0]) for site in every}
+        meets = [{site.meets for site in of_rank} for of_rank in sites]
         return len(kinds) == 1 and all(
-            sites[member].meets == site.meets for site in sites for member in site.ranks
+            site.meets in meets[member] for site in every for member in site.ranks
         )
 
     def _site(self, rank: int, place: int) -> Site | None:

@@ -113,7 +113,7 @@ class _Cutting:
             if cut is None:
                 continue
             chunks = min(cut.most, self.count(self._pair(phase, sites, cut)))
-            gathers = isinstance(sites[0], GatherSite)
+            gathers = isinstance(_first(sites)[1], GatherSite)
             if chunks >= (1 if gathers else 2):
                 self._write(phase, sites, cut, chunks)
         return any(self.edits)
@@ -138,7 +138,8 @@ class _Cutting:
     def _cut(self, phase: str, sites: Sites) -> _Cut | None:
         """Return the dim to be cut; None unless all tensors of the phase have the same cuts."""
         *reads, writes = self.tables.phases[phase].templates
-        site, node = sites[0], self._node(0, sites[0])
+        rank, site = _first(sites)
+        node = self._node(rank, site)
         if isinstance(site, GatherSite):
             tensor, template = _tensor(site.parts[0]), reads[node.reads.index(site.whole)]
         else:
@@ -167,25 +168,26 @@ class _Cutting:
 
     def _pair(self, phase: str, sites: Sites, cut: _Cut) -> TransferPair:
         *reads, writes = self.tables.phases[phase].templates
-        site, node = sites[0], self._node(0, sites[0])
+        rank, site = _first(sites)
+        node = self._node(rank, site)
         sizes = [self.meaning.elements(block) or 0 for block in node.reads]
         if cut.dim not in reads[0].dims:
             sizes.reverse()
         first, second = sizes
         transfer: Transfer = "all_gather"
         if isinstance(site, ReductionSite):
-            call = self.tables.program.programs[0][site.call]
+            call = self.tables.program.programs[rank][site.call]
             transfer = "all_reduce" if isinstance(call, AllReduce) else "reduce_scatter"
         result = self.meaning.elements(node.accumulates) or 0
         is_cut = cut.dim in writes.dims
-        later = self._later(site) if isinstance(site, ReductionSite) else LaterWork()
+        later = self._later(rank, site) if isinstance(site, ReductionSite) else LaterWork()
         return TransferPair(
             phase, transfer, site.ranks, (first, second), result, is_cut, cut.most, later
         )
 
-    def _later(self, site: ReductionSite) -> LaterWork:
-        """Return the work of the first rank that can hide the end of its reduction."""
-        line = self.finder.lines[0]
+    def _later(self, rank: int, site: ReductionSite) -> LaterWork:
+        """Return the work of a rank that can hide the end of its reduction."""
+        line = self.finder.lines[rank]
         computes = elements = operations = 0
         for node in line.nodes[site.call + 1 : line.after(site.kept, site.call)]:
             if type(node) not in LOCAL:
@@ -202,7 +204,8 @@ class _Cutting:
 
     def _write(self, phase: str, sites: Sites, cut: _Cut, chunks: int) -> None:
         chunking = Chunking(self.tables, phase, cut.dim, refined(cut.line, chunks), chunks)
-        for rank, site in enumerate(sites):
+        numbered = [(rank, site) for rank, of_rank in enumerate(sites) for site in of_rank]
+        for rank, site in numbered:
             node, line = self._node(rank, site), self.finder.lines[rank]
             rewrite = (
                 GatherRewrite(chunking, site, node, rank)
@@ -213,6 +216,11 @@ class _Cutting:
             for place, nodes in rewrite.before().items():
                 self.before[rank].setdefault(place, []).extend(nodes)
         chunking.sign()
+
+
+def _first(sites: Sites) -> tuple[int, GatherSite | ReductionSite]:
+    """Return the first site, and its rank."""
+    return next((rank, of_rank[0]) for rank, of_rank in enumerate(sites) if of_rank)
 
 
 def _tensor(block: str) -> str:

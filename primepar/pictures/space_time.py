@@ -47,6 +47,12 @@ class DrawnProduct(Struct, frozen=True):
     writes: str
     reads: tuple[str, ...]
     sub_operator: dict[Dim, int]
+    scale: str = "1"
+
+    def __str__(self) -> str:
+        """Its text, `O[0] += 1/2 * I[0] * W[0]`."""
+        factors = self.reads if self.scale == "1" else (self.scale, *self.reads)
+        return f"{self.writes} += {' * '.join(factors)}"
 
 
 class Message(Struct, frozen=True):
@@ -184,7 +190,7 @@ def _with(cell: Cell, node: Instruction) -> Cell:
     match node:
         case Compute(phase=phase, reads=reads, accumulates=block) if phase is not None:
             sub_operator: dict[Dim, int] = node.sub_operator or {}
-            product = DrawnProduct(block.rstrip("'"), reads, sub_operator)
+            product = DrawnProduct(block.rstrip("'"), reads, sub_operator, node.scale)
             return replace(cell, phase=phase, products=(*cell.products, product))
         case Compute(reads=reads) if not all(block.endswith("'") for block in reads):
             return replace(cell, sums=(*cell.sums, instruction_line(node)))
@@ -240,7 +246,7 @@ def cell_lines(cell: Cell) -> list[str]:
     """Return one line per product, per tensor that moves, and per collective."""
     if cell.standstill is not None:
         return cell.standstill.lines
-    lines = [f"{product.writes} += {' * '.join(product.reads)}" for product in cell.products]
+    lines = [str(product) for product in cell.products]
     by_tensor: dict[str, list[Message]] = {}
     for message in cell.messages:
         by_tensor.setdefault(message.block.partition("[")[0], []).append(message)

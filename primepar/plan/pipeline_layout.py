@@ -8,6 +8,7 @@ the k-th part of the step's sequences. Stages are outermost: rank = stage x rank
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, cast, get_args
@@ -16,7 +17,8 @@ from msgspec import Meta, Struct
 
 from primepar.errors import MethodError, PlanError, nearest
 from primepar.models.graph import Operator
-from primepar.partition.pipeline.actions import Order, ScheduleName, actions, chunks_of, stage_of
+from primepar.partition.pipeline.actions import ScheduleName, chunks_of, stage_of
+from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.plan.pipeline.schedule import layers_by_stage
 
 MOST_PASSES = 100_000
@@ -44,14 +46,18 @@ class PipelineLayout(
                 f"{passes:,}: take fewer micro-batches"
             )
         try:
-            assert self.orders
+            assert self.pipeline_orders
         except MethodError as error:
             raise PlanError(str(error)) from None
 
     @cached_property
-    def orders(self) -> tuple[Order, ...]:
-        """The actions of every stage, in order."""
-        return actions(self.schedule, self.stages, self.micro_batches, self.chunks)
+    def pipeline_orders(self) -> PipelineOrders:
+        """The actions of every stage, in order, and what they wait for.
+
+        The gradient of a chunk's input leaves after B, before the sums of a last micro-batch.
+        """
+        orders = PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunks)
+        return replace(orders, sends_early=True)
 
     @cached_property
     def stage_chunks(self) -> tuple[tuple[int, int], ...]:
@@ -66,7 +72,7 @@ class PipelineLayout(
         """Whether some weight gradient comes later than directly after the input gradient."""
         return any(
             before != after._replace(kind="B")
-            for order in self.orders
+            for order in self.pipeline_orders.orders
             for before, after in pairwise(order)
             if after.kind == "W"
         )

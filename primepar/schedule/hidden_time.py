@@ -45,6 +45,12 @@ def communication(events: Iterable[Event]) -> list[Communication]:
     return [_rank(computing.get(rank, ()), moving.get(rank, ())) for rank in ranks]
 
 
+def together(ranks: Iterable[Communication]) -> Communication:
+    """Return the sums over ranks."""
+    known = list(ranks)
+    return Communication(sum(rank.total for rank in known), sum(rank.hidden for rank in known))
+
+
 def _rank(computing: Sequence[Interval], moving: Sequence[Interval]) -> Communication:
     busy, travel = union(computing), union(moving)
     return Communication(_length(travel), _length(_common(busy, travel)))

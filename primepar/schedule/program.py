@@ -62,6 +62,7 @@ from primepar.schedule.signature import (
     Tensor,
     check_scale,
     coefficient,
+    reduction_into,
 )
 
 MOST_SUB_OPERATORS = 1_000_000
@@ -314,7 +315,9 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
                     if instruction.scale != "1":
-                        check_scale(instruction.scale, self._reduction(instruction))
+                        block, phase = instruction.accumulates, instruction.phase
+                        reduction = reduction_into(block, phase, self.phases, self.tensors)
+                        check_scale(instruction.scale, reduction)
                 except ValueError as error:
                     raise ValueError(f"{error} in programs[{rank}][{place}]") from None
 
@@ -369,17 +372,6 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
                 f"got {', '.join(slices) or 'none'}"
             )
-
-    def _reduction(self, node: Compute) -> Reduction:
-        """The reduction of what a compute adds: that of its phase, or of the block's tensor."""
-        tensors, tensor = self.tensors or {}, node.accumulates.rpartition("[")[0]
-        whole = (tensors[tensor].of or tensor) if tensor in tensors else tensor
-        for name, signature in (self.phases or {}).items():
-            written = signature.templates[-1].tensor
-            real = (tensors[written].of or written) if written in tensors else written
-            if name == node.phase or (node.phase is None and real == whole):
-                return signature.reduction
-        return "sum"
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:

@@ -181,6 +181,25 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
                 )
 
 
+def reduction_into(
+    block: str,
+    phase: str | None,
+    phases: Mapping[str, Signature] | None,
+    tensors: Mapping[str, Tensor] | None,
+) -> Reduction:
+    """The reduction by which a phase adds to a block; without one, that of the block's tensor."""
+
+    def real(tensor: str) -> str:
+        known = (tensors or {}).get(tensor)
+        return tensor if known is None else known.of or tensor
+
+    for name, signature in (phases or {}).items():
+        written, into = signature.templates[-1].tensor, block.rpartition("[")[0]
+        if name == phase or (phase is None and real(written) == real(into)):
+            return signature.reduction
+    return "sum"
+
+
 class Bound(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Elements that may be live at once on each rank, in device and in host memory."""
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate, combinations
 
-from primepar.errors import InFlightError, MissingBlockError, WrongDataError
+from primepar.errors import DeviceMemoryError, InFlightError, MissingBlockError, WrongDataError
 from primepar.reference.emulator.expected_contents import Contents, overlap
 from primepar.reference.emulator.provenance import Array, Block
 
@@ -34,6 +34,11 @@ class EmulatedDevice:
         self.__receiving: dict[str, tuple[int, Block | None]] = {}
         # Elements that each instruction added; those of a receive are known only after its match.
         self.__ledger = [sum(block.size for block in self.__memory.values())]
+        bound = contents.program.memory
+        self.__limit = None if bound is None else bound.device
+        self.__live = 0
+        for name, block in self.__memory.items():
+            self._grow(name, block.size, block.size)
 
     @property
     def peak(self) -> int:
@@ -86,6 +91,7 @@ class EmulatedDevice:
         self._check_shape(name, old, block)
         self.__memory[name] = block
         self.__ledger.append(block.size - (old.size if old else 0))
+        self._grow(name, block.size, self.__ledger[-1])
 
     def free(self, name: str) -> Block:
         """Remove a block from memory. Raises `InFlightError` or `MissingBlockError`."""
@@ -137,8 +143,11 @@ class EmulatedDevice:
     def begin_receive(self, name: str) -> None:
         """Reserve a name for a message; no instruction may use it until `end_receive`."""
         self._check_still(name, "received into")
-        self.__receiving[name] = len(self.__ledger), self.__memory.pop(name, None)
+        old = self.__memory.pop(name, None)
+        self.__receiving[name] = len(self.__ledger), old
         self.__ledger.append(0)
+        elements = self._contents.meaning.elements(name) or 0
+        self._grow(name, elements, elements - (old.size if old else 0))
 
     def end_receive(self, name: str, block: Block) -> None:
         """Store the received block. Raises `WrongDataError` if it has another shape."""
@@ -155,7 +164,24 @@ class EmulatedDevice:
             )
         block = self.__memory.pop(name)
         self.__ledger.append(-block.size)
+        self.__live -= block.size
         return block
+
+    def _grow(self, name: str, size: int, elements: int) -> None:
+        """Count elements that become live. Raises `DeviceMemoryError` beyond the program's bound.
+
+        A bound is in the program's elements: where a block has others, there is nothing to compare.
+        """
+        self.__live += elements
+        if self.__limit is None:
+            return
+        if self._contents.meaning.elements(name) != size:
+            self.__limit = None
+        elif self.__live > self.__limit:
+            raise DeviceMemoryError(
+                f"expected at most {self.__limit} live elements on this device, got {self.__live} "
+                f"with {name}: free or evict a block before, or allow more in memory"
+            )
 
     def _check_still(self, name: str, done: str) -> None:
         in_flight = "sent" if self.__sending[name] else "received" * (name in self.__receiving)

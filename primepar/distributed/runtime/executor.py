@@ -11,7 +11,7 @@ from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.shapes import Shapes
-from primepar.errors import MeshError, ProgramError
+from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
 from primepar.schedule.program_uses import host_blocks, initial_blocks, peak
@@ -95,11 +95,13 @@ class Executor:
         self._check_given(self.initial, blocks, "initial")
         self._check_given(self.host_initial, host or {}, "host_initial")
         limit = self.mesh.limit
-        held = blocks if limit is None else LimitedBlocks(blocks, limit, self.mesh.rank)
+        limited = limit is not None and self.watch is None
+        held = LimitedBlocks(blocks, limit or 0, self.mesh.rank) if limited else blocks
         frame = Frame(held, inputs, host)
         with torch.no_grad():
             if self.watch is not None:
                 self.watch.run(self._steps, frame, first=not self._checked)
+                self._check_watched(self.watch.peak)
             elif self.mesh.events is not None:
                 recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
                 recorder.run(self._steps, frame, first=not self._checked)
@@ -115,6 +117,15 @@ class Executor:
         for kind, elements, itemsize in self.sent:
             self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
+
+    def _check_watched(self, peak: int) -> None:
+        """Raise `MemoryLimitError` if a watched run had more elements on the device."""
+        self.measured, limit = peak, self.mesh.limit
+        if limit is not None and peak > limit:
+            raise MemoryLimitError(
+                f"rank {self.mesh.rank}: expected at most {limit} elements on the device, got "
+                f"{peak}: allow more device memory"
+            )
 
     def _check_given(self, names: tuple[str, ...], blocks: Blocks, field: str) -> None:
         missing = next((name for name in names if name not in blocks), None)

@@ -26,7 +26,7 @@ from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.schedule import Sequence
 from primepar.schedule.events import Event
-from primepar.schedule.hidden_time import Communication, communication
+from primepar.schedule.hidden_time import communication, together
 
 if TYPE_CHECKING:
     from primepar.distributed.runtime.training_state import TrainingState
@@ -206,9 +206,7 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
         return
     everyone = gathered(trainer.world, events)
     if trainer.world.rank == 0 and everyone:
-        moving = communication(everyone)
-        hidden, total = (sum(values) for values in zip(*moving, strict=True))
-        share = f"{Communication(total, hidden).share:.1%}"
+        share = f"{together(communication(everyone)).share:.1%}"
         trainer.reporter.line(f"traced step: {share} of the communication is hidden by computing")
         svg = path.endswith(".svg")
         drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))

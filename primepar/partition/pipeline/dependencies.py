@@ -11,7 +11,7 @@ Between stages each of these dependencies is one message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -59,6 +59,8 @@ class PipelineOrders:
     chunks: int
     orders: tuple[Order, ...]
     schedule: ScheduleName
+    sends_early: bool = False
+    """Whether the gradient of the input leaves after B, whatever the schedule publishes."""
 
     @classmethod
     def of(
@@ -67,6 +69,18 @@ class PipelineOrders:
         """The pipeline of a published schedule. Raises `MethodError` for sizes that do not fit."""
         orders = actions(schedule, stages, micro_batches, chunks)
         return cls(stages, micro_batches, chunks_of(schedule, chunks), orders, schedule)
+
+    def action(self, position: Position) -> Action:
+        """The action at a place of a stage."""
+        return self.orders[position.stage][position.place]
+
+    @property
+    def forward_only(self) -> PipelineOrders:
+        """The same without gradients: what an evaluation does."""
+        orders = tuple(
+            tuple(action for action in order if action.kind == "F") for order in self.orders
+        )
+        return replace(self, orders=orders)
 
     @property
     def layers(self) -> int:
@@ -98,7 +112,7 @@ class PipelineOrders:
         elif kind == "B":
             yield "F", layer, micro_batch
             if layer + 1 < self.layers:
-                sends = "B" if self.schedule in SEPARATE else "W"
+                sends = "B" if self.sends_early or self.schedule in SEPARATE else "W"
                 yield sends, layer + 1, micro_batch
         elif layer:
             yield "F", layer - 1, micro_batch

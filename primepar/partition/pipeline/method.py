@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -13,8 +14,8 @@ from primepar.partition.pipeline.program import LOSS, pipeline_program
 from primepar.schedule.program import Program
 from primepar.schedule.program_method import ProgramMethod
 
-Stages = Annotated[int, Meta(ge=1, le=256)]
-MicroBatches = Annotated[int, Meta(ge=1, le=1024)]
+Stages = Annotated[int, Meta(ge=1, le=64)]
+MicroBatches = Annotated[int, Meta(ge=1, le=512)]
 Elements = Annotated[int, Meta(ge=1, le=65536)]
 
 
@@ -34,7 +35,7 @@ class PipelineMethod(ProgramMethod, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         assert self.pipeline.orders  # made here, so that sizes that do not fit are refused
 
-    @property
+    @cached_property
     def pipeline(self) -> PipelineOrders:
         """The orders of the stages. Raises `MethodError` for sizes that do not fit together."""
         return PipelineOrders.of(self.schedule, self.stages, self.micro_batches, self.chunk_count)

@@ -7,7 +7,7 @@ Stage s of p runs min(p - 1 - s, M) forwards, enough to bridge the way to the la
 Then one forward and one backward alternate until the forwards end, and the other backwards follow.
 Weights change once, after the last backward. F, B and W are as in GPipe, with B and W one action.
 
-    stage s, w = min(p - 1 - s, M):  F(0) ... F(w - 1)  F(w) B(0) W(0)  F(w + 1) B(1) W(1) ...
+    w = min(p - 1 - s, M):  F(0) ... F(w - 1)  F(w) B(0) W(0)  F(w + 1) B(1) W(1) ...
 
 The bubble is that of GPipe, but a stage keeps the stashes of p - s micro-batches only, whatever M
 is. A start for every action proves that no stage waits without end, for all p and M (ours). Where

@@ -8,21 +8,18 @@ dense step of all rows: x.i is the input of layer i, dx.i its gradient, w.i and 
     W  dw.i       += x.i[k]^T dx.{i+1}[k]  gradient, summed over the micro-batches
 
 After the last layer comes the gradient of a loss, the element-wise product with its target. What a
-stage keeps of a micro-batch from F to W is x.i[k], its stash.
-
-Messages match in order per pair of stages. A stage posts its receives from another stage in the
-order in which that one sends, one action before the first that needs them or a later one. It waits
-for a send as soon as the receiver must have used the message, so that no such wait takes time.
+stage keeps of a micro-batch from F to W is x.i[k], its stash. The batch is there at the start: its
+rows on the stage of the first layer, its targets on that of the last.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders, Position
+from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders
+from primepar.partition.pipeline.message_places import PlacedMessage, placed_messages
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.signature import Signature, Tensor
@@ -46,7 +43,8 @@ def pipeline_program(pipeline: PipelineOrders, rows: int, width: int) -> Program
         inputs[first].append(_rows("x", 0, micro_batch))
         inputs[last].append(f"target[{micro_batch},0]")
         outputs[first].append(_rows("dx", 0, micro_batch))
-    stages = [_Stage(pipeline, stage) for stage in range(pipeline.stages)]
+    messages = placed_messages(pipeline)
+    stages = [_Stage(pipeline, stage, messages) for stage in range(pipeline.stages)]
     return Program(
         format="primepar-program",
         version=1,
@@ -93,48 +91,22 @@ def _tensors(pipeline: PipelineOrders, rows: int, width: int) -> dict[str, Tenso
 class _Stage:
     """The instructions of one stage, action by action."""
 
-    def __init__(self, pipeline: PipelineOrders, stage: int) -> None:
+    def __init__(
+        self, pipeline: PipelineOrders, stage: int, messages: Iterable[PlacedMessage]
+    ) -> None:
         self.pipeline, self.number = pipeline, stage
         self.order = pipeline.orders[stage]
         self.sends: dict[int, list[ChunkMessage]] = defaultdict(list)
         self.needs: dict[int, list[ChunkMessage]] = defaultdict(list)
-        arriving: dict[int, list[ChunkMessage]] = defaultdict(list)
-        for message in pipeline.messages:
+        self.posts: dict[int, list[ChunkMessage]] = defaultdict(list)
+        self.ends: dict[int, list[ChunkMessage]] = defaultdict(list)
+        for message, posted, ended in messages:
             if message.source.stage == stage:
                 self.sends[message.source.place].append(message)
+                self.ends[ended].append(message)
             if message.destination.stage == stage:
                 self.needs[message.destination.place].append(message)
-                arriving[message.source.stage].append(message)
-        self.posts = self._posts(arriving)
-        self.ends = self._ends()
-
-    def _posts(self, arriving: dict[int, list[ChunkMessage]]) -> dict[int, list[ChunkMessage]]:
-        """Place -> receives that are posted before its action, in the order of their sends."""
-        posts: dict[int, list[ChunkMessage]] = defaultdict(list)
-        for messages in arriving.values():
-            latest = len(self.order)
-            places = []
-            for message in reversed(messages):
-                latest = min(latest, max(message.destination.place - 1, 0))
-                places.append(latest)
-            for place, message in zip(reversed(places), messages, strict=True):
-                posts[place].append(message)
-        return posts
-
-    def _ends(self) -> dict[int, list[ChunkMessage]]:
-        """Place -> sends whose receiver has used the message when its action starts.
-
-        The place after the last action has those of which the stage never learns this.
-        """
-        ends: dict[int, list[ChunkMessage]] = defaultdict(list)
-        positions = [Position(self.number, place) for place in range(len(self.order))]
-        clocks = [self.pipeline.known[position] for position in positions]
-        for messages in self.sends.values():
-            for message in messages:
-                user = message.destination
-                done = bisect_left(clocks, user.place + 1, key=lambda clock: clock[user.stage])
-                ends[done].append(message)
-        return ends
+                self.posts[posted].append(message)
 
     def instructions(self) -> Iterator[Instruction]:
         """The instructions of the stage, in order."""

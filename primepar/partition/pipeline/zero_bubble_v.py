@@ -7,8 +7,11 @@ on: down the stages and up again. So the first stage has the first and the last 
 of a micro-batch starts where its forward did, and the turn on the last stage sends nothing. W is
 apart from B, as in ZB-H1.
 
-    stage s: 2 (p - s) - 1 forwards of chunk 0, s pairs of forwards of both chunks, p - s forwards
-             of chunk 1 with their B and W; then F, B, W of both chunks in turn; at the end B first
+    stage s:  2 (p - s) - 1 times   F of chunk 0
+              s times               F of chunk 1, F of chunk 0
+              p - s times           F, B, W of chunk 1
+              then                  F, B, W of chunk 0 and of chunk 1 in turn
+              at the end            B of both chunks first, W of both last
 
 Where f = b = w and M >= 2 p - 1, no stage is idle between its first and its last action. Stages
 begin one after another, so that the whole step takes p - 1 units longer than the work of a stage.
