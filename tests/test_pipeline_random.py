@@ -17,7 +17,8 @@ from pipelined_plans import POSITIONS, SCHEDULES, SEVERAL_CHUNKS
 
 from primepar.errors import PlanError
 from primepar.operators import lower_step
-from primepar.operators.stage_messages import StageOrders
+from primepar.partition.pipeline.dependencies import PipelineOrders
+from primepar.partition.pipeline.message_places import placed_messages
 from primepar.plan import Plan, preset_plan
 from primepar.plan.pipeline_layout import PipelineLayout
 from primepar.reference.check import check_program
@@ -34,27 +35,27 @@ COUNT = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 6
 def test_both_ends_of_a_pair_of_stages_have_one_order(schedule: str) -> None:
     for stages, micro_batches in product(range(1, 7), range(1, 9)):
         try:
-            pipeline = PipelineLayout(
+            layout = PipelineLayout(
                 schedule=schedule,  # type: ignore[arg-type]
                 stages=stages,
                 micro_batches=micro_batches,
             )
         except PlanError:  # interleaved: not a multiple of the stages
             continue
-        for trains in (True, False):
-            assert_ordered(StageOrders(pipeline, trains))
+        assert_ordered(layout.pipeline_orders)
+        assert_ordered(layout.pipeline_orders.forward_only)
 
 
-def assert_ordered(orders: StageOrders) -> None:
+def assert_ordered(pipeline: PipelineOrders) -> None:
     """Receives are posted in the order of sends, and no later than they are needed."""
     pairs = defaultdict(list)
-    for message in orders.messages():
-        pairs[message.sender, message.receiver].append(message)
-        assert message.posted <= message.awaited
-        assert message.made < message.sent
-        assert orders.orders[message.sender][message.made] == message.made_by
+    for placed in placed_messages(pipeline):
+        source, destination = placed.message.source, placed.message.destination
+        pairs[source.stage, destination.stage].append(placed)
+        assert placed.posted <= destination.place
+        assert source.place < placed.ended
     for messages in pairs.values():
-        in_order = sorted(messages, key=lambda message: message.made)
+        in_order = sorted(messages, key=lambda placed: placed.message.source.place)
         for before, after in pairwise(in_order):
             assert before.posted <= after.posted
 
