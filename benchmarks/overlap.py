@@ -83,18 +83,21 @@ def choice_lines(choices: list[Choice]) -> Iterator[str]:
         )
 
 
-def draw(folder: Path) -> list[Path]:
-    """Draw an all-gather and its product on four devices, whole and as a ring; returns the files.
+def draw(folder: Path) -> dict[Path, float]:
+    """Draw an all-gather and its product on four devices, whole and as a ring.
+
+    Returns the files, each with the simulated microseconds.
 
     The product is a quarter of fc1 of OPT-6.7B, for 8,192 tokens on four of eight H200.
     """
     case = PairCase("all_gather", 4, 8192, 4096, 4096, load_cluster("h200-8"))
-    paths = []
+    paths = {}
     for name, chunks in DRAWN.items():
         run = case.run(chunks)
         events, unit = in_readable_unit(run.events, float(run.seconds))
-        paths.append(folder / f"overlap-{name}.svg")
-        write_text(paths[-1], timeline_svg(events, unit=unit))
+        path = folder / f"overlap-{name}.svg"
+        paths[path] = 1e6 * float(run.seconds)
+        write_text(path, timeline_svg(events, unit=unit))
     return paths
 
 
@@ -108,7 +111,8 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw two pictures there")
     options = parser.parse_args()
     if options.pictures is not None:
-        print("\n".join(f"wrote {path}" for path in draw(options.pictures)))
+        for path, time in draw(options.pictures).items():
+            print(f"wrote {path}: {time:.0f} us")
         return
     print("\n".join(step_lines(list(steps(options.model, options.cluster, options.batch)))))
     print("\n".join(["", *choice_lines([chosen(case) for case in generated(options.pairs)])]))

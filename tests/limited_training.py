@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from primepar.distributed import Mesh
 from primepar.distributed.modules.gpt import uniform_plan
@@ -15,6 +16,7 @@ from primepar.models import GPTConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
+from primepar.plan import preset_plan
 
 MODEL = GPTConfig(layers=2, hidden=16, heads=2, context=4, vocabulary=32)
 BATCH, STEPS, STATES = 2, 6, 4
@@ -33,15 +35,17 @@ class Ended(NamedTuple):
 
 
 def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended:
-    """Train in float32; the limit is a share of the states' size."""
-    plan = uniform_plan(MODEL, parse_sequence(sequence))
-    held = TrainingState(plan, Mesh(parse_sequence(sequence), device))
+    """Train in float32; the limit is a share of the states' size. A pipeline is of two ranks."""
+    pipeline = "," in sequence
+    plan = (
+        preset_plan(sequence, MODEL, 2) if pipeline
+        else uniform_plan(MODEL, parse_sequence(sequence))
+    )  # fmt: skip
+    held = TrainingState(plan, Mesh(plan.mesh, device))
     names = [name + part.index for name, parts in held.places.items() for part in parts]
-    states = STATES * sum(held.blocks[name].numel() for name in names)
+    states = STATES * _fewest(sum(held.blocks[name].numel() for name in names))
     limit = None if share is None else int(states * share)
-    mesh = Mesh(
-        parse_sequence(sequence), device, device_memory=None if limit is None else 4 * limit
-    )
+    mesh = Mesh(plan.mesh, device, device_memory=None if limit is None else 4 * limit)
     options = StepOptions(clip=1.0, device_elements=mesh.limit)
     state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, options)
     run, numbers = programs.program(BATCH, MODEL.context, "update"), []
@@ -53,6 +57,14 @@ def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended
     ends = torch.cat([state.block(name, part).flatten().cpu()
                       for name, parts in state.places.items() for part in parts])  # fmt: skip
     return Ended(numbers, ends.tolist(), states, run.executor.measured, mesh.limit)
+
+
+def _fewest(elements: int) -> int:
+    """The least of all ranks: the limit is one number for all, and stages differ."""
+    least = torch.tensor(elements)
+    if dist.is_initialized():
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least)
 
 
 def pairs(sequence: str, device: str = "cpu") -> Any:

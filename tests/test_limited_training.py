@@ -36,7 +36,7 @@ def test_one_rank_with_a_third_of_its_states_on_the_device() -> None:
     same_within_the_limit(pairs(""))
 
 
-@pytest.mark.parametrize("sequence", ["M2", "K2"])
+@pytest.mark.parametrize("sequence", ["M2", "K2", "1f1b:2x2,megatron"])
 def test_two_ranks_with_a_third_of_their_states_on_the_device(sequence: str) -> None:
     for runs in on_ranks(2, pairs, sequence):
         same_within_the_limit(runs)

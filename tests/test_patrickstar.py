@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from command import run
@@ -10,6 +12,7 @@ from patrickstar_ranks import INPUTS, SETTINGS, arrays, ran
 
 from primepar.partition.patrickstar import PatrickStar
 from primepar.reference.emulator.executor import emulate
+from primepar.verify import verify_program
 
 
 @pytest.mark.parametrize(
@@ -34,13 +37,25 @@ def test_torch_ends_with_the_states_of_the_emulator(method: PatrickStar) -> None
         ("device=27", "device memory: expected at least 28 elements, which one instruction needs "
          "together with what cannot move, got 27: take 28 or more, or smaller chunks"),
         ("layers=0", "patrickstar: expected layers to be an integer from 1 to 64, got '0': "
-         "write layers=6"),
+         "write layers=8"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["verify", "check", "show"])
 def test_sizes_that_do_not_fit_end_in_one_line(command: str, sizes: str, message: str) -> None:
     done = run(command, f"patrickstar:{sizes}")
     assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {message}\n")
+
+
+@pytest.mark.parametrize(("ranks", "layers"), [(1, 3), (2, 8), (3, 6), (4, 8)])
+def test_three_collectives_leave_every_rank(ranks: int, layers: int) -> None:
+    """Two all-gathers and a reduce-scatter of every weight: 3 (p - 1) / p of its elements."""
+    method = PatrickStar(layers=layers, ranks=ranks)
+    program = method.program()
+    expected = Fraction(3 * (ranks - 1) * layers * 4, ranks)
+    emulated = emulate(program, arrays(program), settings=SETTINGS, inputs=INPUTS)
+    assert emulated.sent == [expected] * ranks
+    assert program.traffic == (f"{3 * (ranks - 1) * layers * 4}/{ranks}",) * ranks
+    assert verify_program(program)["traffic"].verdict == "proved"
 
 
 def test_the_commands_know_it() -> None:

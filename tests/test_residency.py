@@ -14,7 +14,7 @@ from primepar.pictures.residency import Stay, residency_svg, stays
 SMALL = PatrickStar(layers=2, hidden=1, rows=1, chunk=1, ranks=1)
 
 
-def test_stays_say_where_each_chunk_is_from_which_instruction_to_which() -> None:
+def test_stays_have_the_memory_of_each_chunk_and_its_instructions() -> None:
     program = SMALL.program()
     known = stays(program, 0, SMALL.chunks)
     first = [stay for stay in known if stay.chunk == "W 0"]

@@ -18,7 +18,8 @@ The first use of a group gathers all of its chunks. After forward, and again aft
 copies from other ranks are released. Gradients are reduced to the owner, which updates its states.
 
 Sent per rank and step: two all-gathers of `W` and one reduce-scatter of its gradient,
-3 (p - 1) / p elements per parameter.
+3 (p - 1) / p elements per parameter. A group that lacks chunks, or a tensor in one of them, is sent
+chunk by chunk instead, by broadcasts and reductions.
 Held per rank: at most the device limit; the rest of its 1/p of all states is in host memory.
 
 What is ours: a step starts and ends with all states on hosts, and where chunks differ in size the
@@ -67,7 +68,7 @@ class PatrickStar(ProgramMethod, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "patrickstar"
 
-    layers: Size = 6
+    layers: Size = 8
     """Linear layers."""
     hidden: Size = 2
     """Side of each weight."""
@@ -117,7 +118,7 @@ class PatrickStar(ProgramMethod, frozen=True, kw_only=True):
         weights, program = self.layers * self.hidden**2, self.program()
         layout, limit = self.layout, 0 if program.memory is None else program.memory.device or 0
         return {
-            "chunks of the weights": f"{len(layout.chunks)}, {layout.utilisation} of them filled",
+            "chunks of the weights": f"{len(layout.chunks)}, {float(layout.utilisation):.0%} full",
             "bytes of a parameter": "14",
             "elements of all states": f"{len(STATES) * weights}",
             "least device memory": f"{self.least} elements",
@@ -154,6 +155,7 @@ class _Step:
                 for rank in range(self.ranks)
             ),
             final=tuple(self._held(rank, ".new[0,0]") for rank in range(self.ranks)),
+            traffic=self._traffic(),
         )  # fmt: skip
 
     # What runs
@@ -260,6 +262,18 @@ class _Step:
             nodes.append(of(rank))
 
     # What it means
+
+    def _traffic(self) -> tuple[str, ...] | None:
+        """The elements that leave each rank, where all groups have the same tensors on all ranks.
+
+        Three collectives, each as a ring: (p - 1) / p of what they gather or reduce.
+        """
+        counts = [len(names) for names in self.layout.chunks]
+        groups = [counts[first : first + self.ranks] for first in range(0, len(counts), self.ranks)]
+        if any(len(group) < self.ranks or len(set(group)) > 1 for group in groups):
+            return None
+        elements = 3 * (self.ranks - 1) * sum(self.layout.sizes.values())
+        return (f"{elements}/{self.ranks}",) * self.ranks
 
     def _held(self, rank: int, suffix: str) -> tuple[str, ...]:
         """The blocks of the states of a rank's own chunks."""

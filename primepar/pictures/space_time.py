@@ -41,7 +41,7 @@ DEADLOCK: Final = "deadlock"
 """Phase of the column in which nothing goes on."""
 
 
-class DrawnProduct(Struct, frozen=True):
+class DrawnProduct(Struct, frozen=True, omit_defaults=True):
     """One product of a phase."""
 
     writes: str
