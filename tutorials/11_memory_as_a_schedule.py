@@ -291,6 +291,9 @@ print(f"equal to one device: {report.equal}, at most {report.peak[0]} elements o
 # primepar train --steps 10 --set executor.device_memory=10MiB
 # ```
 #
+# Two things of PatrickStar are left: a gradient takes the place of its parameter, and chunks are
+# divided over ranks. `primepar show patrickstar` has both.
+#
 # *What to notice.* Nothing was learned here about layers, attention or AdamW. Which piece goes
 # depends on the order of uses alone. That is why one rule serves every model, and why a proof can
 # follow it.
