@@ -22,8 +22,10 @@ def verify_method(kind: type[ProgramMethod], timeout: float = 60.0) -> Report:
     every = {result.name: result for result in prove(timeout)} if prove else {}
     program = verify_program(default.program(), default.text, timeout=timeout)
     results = _joined(every, program, default.text)
-    scope = "every size" if every else default.text.partition(":")[2]
-    return Report.of(kind.name, results, scope)
+    sizes = default.text.partition(":")[2]
+    whole = every.keys() >= {result.name for result in program.properties}
+    scope = "every size" if whole else f"every size, or for {sizes} where stated"
+    return Report.of(kind.name, results, scope if every else sizes)
 
 
 def _joined(
