@@ -9,10 +9,19 @@ import torch
 from command import run
 from distributed_ranks import on_ranks
 from limited_training import Ended, pairs
+from offload_cases import SMALL as MODEL
+from offload_cases import resident
 
+from primepar.distributed import Mesh
+from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.host_memory import LimitedBlocks
+from primepar.distributed.runtime.step_programs import StepProgram
+from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.errors import MemoryLimitError
+from primepar.operators import StepInputs, StepSettings
+from primepar.partition import parse_sequence
+from primepar.passes.liveness import peaks
 
 SMALL = [
     "--batch", "2", "--steps", "4", "--set", "model.layers=1", "--set", "model.hidden=16",
@@ -99,3 +108,15 @@ def test_limits_that_are_refused(arguments: list[str], message: str) -> None:
     changes = [word for argument in arguments for word in ("--set", argument)]
     done = run("train", *SMALL, *changes)
     assert (done.code, done.err) == (2, f"primepar: error: {message}\n")
+
+
+@pytest.mark.parametrize("conform", [False, True])
+def test_a_program_that_takes_more_than_the_limit_does_not_run(conform: bool) -> None:
+    """A step without transfers, on a mesh whose limit is less than it needs."""
+    step = resident("")
+    mesh = Mesh(parse_sequence(""), device_memory=4 * (max(peaks(step)) - 1))
+    run = StepProgram(step, mesh, StepSettings(MODEL, 2, MODEL.context, 1.0), conform)
+    free = TrainingState(uniform_plan(MODEL, parse_sequence("")), Mesh(parse_sequence("")))
+    tokens = torch.zeros((2, MODEL.context), dtype=torch.int64)
+    with pytest.raises(MemoryLimitError, match=r"^rank 0: expected at most \d+ elements on the "):
+        run(free.blocks, tokens, tokens, StepInputs(None, 0.1, 1))

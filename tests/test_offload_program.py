@@ -162,7 +162,10 @@ MUTATED = {
 def test_spoilt_transfers_are_refuted_by_every_reader(name: str) -> None:
     """The proof, the explorer, the emulator; and the certificate of the refutation holds."""
     ways = Counter[str]()
-    for place, (way, program, fails) in enumerate(spoilt(MUTATED[name])):
+    mutants = list(spoilt(MUTATED[name]))
+    if name == "step":  # all of them take a minute
+        mutants = [*mutants[::6], mutants[-1]]
+    for place, (way, program, fails) in enumerate(mutants):
         report = verify_program(program)
         assert report.verdict == "refuted", way
         names = {known.name for known in report.properties if known.verdict == "refuted"}
