@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace as replace_order
 from random import Random
 
 import pytest
@@ -66,39 +67,66 @@ def test_orders_are_proved_for_every_size(order: RingOrder) -> None:
 
 WRONG_ORDERS: dict[str, tuple[RingOrder, str, str]] = {
     "two steps at a time": (
-        RingOrder(
-            lambda r, k, p: (r + 2 * k) % p,
-            lambda r, k, p: (r + 2 * k + 2) % p,
-            lambda r, k, p: (r - 2 * k - 2) % p,
-            gathers=True,
+        replace_order(
+            GATHER,
+            tile=lambda r, k, p: (r + 2 * k) % p,
+            source=lambda r, k, p: (r + 2 * k + 2) % p,
+            target=lambda r, k, p: (r - 2 * k - 2) % p,
         ),
         "coverage",
         "expected 'once', got an order without it at p=2, ",
     ),
     "the ring the other way round for the sender alone": (
-        RingOrder(GATHER.tile, GATHER.source, lambda r, k, p: (r + k + 1) % p, gathers=True),
+        replace_order(GATHER, target=lambda r, k, p: (r + k + 1) % p),
         "deadlock-freedom",
         "expected 'matched', got an order without it at p=3, ",
     ),
     "the products one step late": (
-        RingOrder(lambda r, k, p: (r + k - 1) % p, GATHER.source, GATHER.target, gathers=True),
+        replace_order(GATHER, tile=lambda r, k, p: (r + k - 1) % p),
         "placement",
         "expected 'own', got an order without it at p=2, ",
     ),
     "the own tile first, as in the all-gather": (
-        RingOrder(GATHER.tile, SCATTER.source, SCATTER.target, gathers=False),
+        replace_order(SCATTER, tile=GATHER.tile),
         "completion",
         "expected 'own', got an order without it at p=2, ",
     ),
     "all to the next device": (
-        RingOrder(
-            SCATTER.tile,
-            lambda r, k, p: (r - 1) % p,
-            lambda r, k, p: (r + 1) % p,
-            gathers=False,
+        replace_order(
+            SCATTER, source=lambda r, k, p: (r - 1) % p, target=lambda r, k, p: (r + 1) % p
         ),
         "deadlock-freedom",
         "expected 'channel', got an order without it at p=3, ",
+    ),
+    "a wait before its signal": (
+        replace_order(GATHER, post=1, wait=0, awaited=lambda k: k),
+        "deadlock-freedom",
+        "expected 'signal', got an order without it at p=2, ",
+    ),
+    "a wait one step late": (
+        replace_order(GATHER, awaited=lambda k: k + 2),
+        "placement",
+        "expected 'arrives', got an order without it at p=2, ",
+    ),
+    "a wait after the last step": (
+        replace_order(SCATTER, awaited=lambda k: k + 2),
+        "deadlock-freedom",
+        "expected 'ends', got an order without it at p=2, ",
+    ),
+    "a product before its wait": (
+        replace_order(GATHER, wait=2, product=1),
+        "races",
+        "expected 'arrives', got an order without it at p=2, ",
+    ),
+    "a part received into a buffer in flight": (
+        replace_order(SCATTER, post=1, wait=2),
+        "races",
+        "expected 'again', got an order without it at p=2, ",
+    ),
+    "a tile sent before it is computed": (
+        replace_order(SCATTER, post=0, product=1, wait=2),
+        "completion",
+        "expected 'departs', got an order without it at p=2, ",
     ),
 }
 
@@ -112,13 +140,15 @@ def test_wrong_orders_are_refuted_on_the_fewest_devices(name: str) -> None:
 
 
 def test_the_other_way_round_the_ring_is_proved_too() -> None:
-    backwards = RingOrder(
-        lambda r, k, p: (r - k) % p,
-        lambda r, k, p: (r - k - 1) % p,
-        lambda r, k, p: (r + k + 1) % p,
-        gathers=True,
+    backwards = replace_order(
+        GATHER,
+        tile=lambda r, k, p: (r - k) % p,
+        source=lambda r, k, p: (r - k - 1) % p,
+        target=lambda r, k, p: (r + k + 1) % p,
     )
-    assert {result.verdict for result in prove_order(backwards, 30.0)} == {"proved"}
+    at_once = replace_order(GATHER, awaited=lambda k: k)
+    for order in (backwards, at_once):
+        assert {result.verdict for result in prove_order(order, 30.0)} == {"proved"}
 
 
 def listed(order: RingOrder, rank: int, devices: int, chunks: int) -> Iterator[tuple[object, ...]]:
@@ -130,8 +160,14 @@ def listed(order: RingOrder, rank: int, devices: int, chunks: int) -> Iterator[t
                 ("receive", order.source(rank, step, devices), step, chunk),
                 ("send", order.target(rank, step, devices), step, chunk),
             ] * (step < devices - 1)
-            waits = [("wait", step - 1, chunk)] * 2 if step else []
-            yield from (*post, *waits, tile) if order.gathers else (tile, *waits, *post)
+            posted = [before for before in range(devices - 1) if order.awaited(before) == step]
+            waits = [("wait", before, chunk) for before in posted for _ in ("in", "out")]
+            parts: dict[int, list[tuple[object, ...]]] = {
+                order.post: [*post],
+                order.wait: [*waits],
+                order.product: [tile],
+            }
+            yield from (node for position in sorted(parts) for node in parts[position])
 
 
 def done(program: Program, rank: int, chunks: int) -> Iterator[tuple[object, ...]]:

@@ -192,7 +192,8 @@ verdicts("local-sgd:workers=4,period=4,steps=8")
 # `k` is `W` less `lr` times the mean gradient. With longer periods other numbers come out than on
 # one device, so what is *equal* here? The program is compared with its definition: local steps,
 # then the mean over all four with the coefficient 1/4. Whether the model learns as well is no
-# question of the schedule (Zhang et al., 2016). What is saved is exact:
+# question of the schedule (Zhang et al., 2016); `docs/local-sgd.md` measures it. What is saved is
+# exact:
 
 # %%
 for period in (1, 2, 4, 8):

@@ -170,7 +170,7 @@ for room in range(1, 7):
 # ## Run it, prove it
 #
 # `fetch` and `evict` are instructions of programs. The emulated device has a memory of its own and
-# a host memory, and counts what it holds. The prover asks whether every product finds what it
+# a host memory, and refuses what does not fit. The prover asks whether every product finds what it
 # reads, whether the device ever holds more than its limit, and whether every piece ends where it
 # should.
 
@@ -188,9 +188,7 @@ print(primepar.verify(furthest))
 def refutation(program, name):
     """What the prover and the emulator answer to a wrong program."""
     print(primepar.verify(program)[name])
-    run = primepar.check(program)
-    answer = run.message or f"it runs, with {run.peak[0]} elements on the device"
-    print(fill(f"emulator: {answer}", 96, subsequent_indent="  "))
+    print(fill(f"emulator: {primepar.check(program).message}", 96, subsequent_indent="  "))
 
 
 def listed(program, nodes):
@@ -205,8 +203,8 @@ nodes.insert(read, nodes.pop(early))
 refutation(listed(furthest, nodes), "alignment")
 
 # %% [markdown]
-# In the second, nobody is evicted to make room for `w3`. The device has room for three pieces and
-# two activations, and not for one element more:
+# In the second, `w2` goes only after `w5` has come. The device has room for three pieces and two
+# activations, and not for a fourth piece:
 
 # %%
 nodes = list(furthest.programs[0])
@@ -292,6 +290,9 @@ print(f"equal to one device: {report.equal}, at most {report.peak[0]} elements o
 # ```sh
 # primepar train --steps 10 --set executor.device_memory=10MiB
 # ```
+#
+# Two things of PatrickStar are left: a gradient takes the place of its parameter, and chunks are
+# divided over ranks. `primepar show patrickstar` has both.
 #
 # *What to notice.* Nothing was learned here about layers, attention or AdamW. Which piece goes
 # depends on the order of uses alone. That is why one rule serves every model, and why a proof can
