@@ -8,7 +8,13 @@ from agreement import disagreement, refuted
 from phase_programs import Json, built, compute, program
 
 from primepar.certify.program import certify_program
-from primepar.errors import ClaimError, EmulationError, InFlightError, MissingBlockError
+from primepar.errors import (
+    ClaimError,
+    DeviceMemoryError,
+    EmulationError,
+    InFlightError,
+    MissingBlockError,
+)
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
 from primepar.reference import emulate
@@ -78,7 +84,10 @@ def test_a_copy_has_memory_of_its_own() -> None:
     copies = [{**node, "in_place": False} for node in (CUT, JOIN)]
     made = asked(copies, memory={"device": 7})
     assert wrong(made) == {"memory"}
-    assert emulate(made, [{"x[0]": np.arange(4.0)}]).peak == [8]
+    with pytest.raises(DeviceMemoryError, match="expected at most 7 live elements"):
+        emulate(made, [{"x[0]": np.arange(4.0)}])
+    fits = asked(copies, memory={"device": 8})
+    assert emulate(fits, [{"x[0]": np.arange(4.0)}]).peak == [8]
     halves = asked([CUT, {**JOIN, "in_place": False}], memory={"device": 7})
     assert wrong(halves) == {"memory"}
     assert wrong(asked([CUT, {**JOIN, "in_place": False}], memory={"device": 8})) == set()
