@@ -173,7 +173,7 @@ CALLS = {
     "explore plan.json": "plan.json: expected a primitive, a sequence or a program, got a plan: "
     "only `primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
     "`primepar train --plan` take one",
-    "exercise 99": "expected an exercise from 1 to 10, got 99: primepar exercise lists them",
+    "exercise 99": "expected an exercise from 1 to 12, got 99: primepar exercise lists them",
     "exercise one": "N: expected an integer, got 'one': see primepar exercise --help",
     "show primepar --side 2 -o out.png": "--output: expected a name that ends with .svg (the "
     "picture) or .json (the trace), got out.png",
