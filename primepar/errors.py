@@ -66,6 +66,11 @@ class PlanError(PrimeParError):
 class MemoryLimitError(PrimeParError):
     """A limit of device memory is below the minimum, or a run exceeds it."""
 
+    def __init__(self, message: str, least: int | None = None) -> None:
+        super().__init__(message)
+        self.least = least
+        """The least limit that would do, in elements, if it is known."""
+
 
 class ClusterError(PrimeParError):
     """A cluster file is wrong or lacks a number, or the cluster is too small for the request."""

@@ -94,8 +94,8 @@ def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_pa
     ("arguments", "message"),
     [
         (["executor.device_memory=1KiB"],
-         "device memory: expected at least 16384 elements, which one instruction needs together "
-         "with what cannot move, got 256: take 16384 or more, or smaller chunks"),
+         "executor.device_memory: expected at least 65536 bytes, which one instruction needs "
+         "together with what cannot move, got 1KiB: write 65536"),
         (["executor.device_memory=64 kilo"],
          "executor.device_memory: expected bytes above 0, as a number or like 512MiB, 64KiB or "
          "2GB, got '64 kilo': write 512MiB"),

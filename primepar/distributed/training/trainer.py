@@ -27,9 +27,9 @@ from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
-from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.stopping import Stopping
-from primepar.errors import ConfigError, ProgramError
+from primepar.errors import ConfigError, MemoryLimitError, ProgramError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
@@ -78,9 +78,24 @@ class Trainer:
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run and prove them on rank 0. Raises the errors of `prove`."""
         name = str(self.settings.plan_file or self.settings.mesh(self.world.size))
-        for part, program in list(self._lowered()):
+        try:
+            programs = list(self._lowered())
+        except MemoryLimitError as error:
+            raise self._in_bytes(error) from None
+        for part, program in programs:
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
+
+    def _in_bytes(self, error: MemoryLimitError) -> MemoryLimitError:
+        """Return the error of a limit that is too small, in the unit of its setting."""
+        if error.least is None:
+            return error
+        least = error.least * self.state.mesh.dtype.itemsize
+        return MemoryLimitError(
+            f"{shown('device_memory')}: expected at least {least} bytes, which one instruction "
+            "needs together with what cannot move, got "
+            f"{self.settings.device_memory}: write {least}"
+        )
 
     def _lowered(self) -> Iterator[tuple[str, Program]]:
         """Yield the programs of the run, with names; a collective call."""

@@ -53,7 +53,8 @@ def offload(
     if limit < least:
         raise MemoryLimitError(
             f"device memory: expected at least {least} elements, which one instruction needs "
-            f"together with what cannot move, got {limit}: take {least} or more, or smaller chunks"
+            f"together with what cannot move, got {limit}: take {least} or more, or smaller chunks",
+            least,
         )
     lists = [
         min((Residency(moments, policy, limit) for policy in POLICIES.values()),
