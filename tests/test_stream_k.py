@@ -205,6 +205,15 @@ def test_what_it_shows() -> None:
             "stream-k: expected at most 1000000 iterations in a program, got 8589934592: "
             "give it larger tiles",
         ),
+        (
+            "M=2147483647,N=1,K=1,tile_m=1,tile_n=1,tile_k=1",
+            "stream-k: expected at most 1000000 iterations in a program, got 2147483647: "
+            "give it larger tiles",
+        ),
+        (
+            "M=2147483647,N=2147483647,tile_m=2147483647,tile_n=2147483647",
+            "expected a mesh and a shape that fit into memory, got larger ones: take smaller ones",
+        ),
     ],
 )
 def test_wrong_sizes_are_refused_in_one_line(sizes: str, message: str) -> None:
