@@ -92,6 +92,7 @@ class LocalSGD(ProgramMethod, frozen=True, kw_only=True):
     outputs: Annotated[int, Meta(ge=1, le=4096)] = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warm_up > self.steps:
             raise MethodError(
                 f"local-sgd: expected a warm_up of at most {self.steps} steps, the whole run, got "

@@ -73,6 +73,7 @@ class StreamK(ProgramMethod, frozen=True):
     variant: Variant = "basic"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for dim in ("M", "N", "K"):
             size, tile = getattr(self, dim), getattr(self, f"tile_{dim.lower()}")
             if tile > size:
