@@ -21,7 +21,7 @@ from primepar.reference.emulator.model import step_difference
 from primepar.reference.emulator.provenance import Array
 from primepar.reference.emulator.scatter_gather import Memory
 from primepar.reference.emulator.surrogate import LENGTH, PRIME
-from primepar.reference.oracle.one_device import OneDevice, linear_tensors
+from primepar.reference.oracle.one_device import OneDevice, linear_tensors, random_integers
 from primepar.reference.oracle.phases import phase_tensors
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
@@ -219,8 +219,8 @@ def _array(contents: Contents, one_device: OneDevice, name: str, rank: int, seed
     rng = np.random.default_rng([seed, crc32(key.encode())])
     shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
     if contents.exact:
-        return rng.integers(0, PRIME, shape)
-    return rng.integers(-4, 5, shape).astype(np.float64)
+        return random_integers(rng, 0, PRIME, shape)
+    return random_integers(rng, -4, 5, shape).astype(np.float64)
 
 
 def _differences(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 import primepar
 from primepar.models import GPTConfig
 from primepar.operators import StepInputs, StepSettings
-from primepar.partition.local_sgd import LocalSGD, averaging_steps, next_count
+from primepar.partition.local_sgd import LocalSGD, average_share, averaging_steps, next_count
 from primepar.reference.emulator.executor import emulate
 from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
 from primepar.schedule.meaning import Meaning
@@ -260,7 +261,7 @@ def test_a_wrong_count_is_refuted(name: str) -> None:
     count, lemma = COUNTS[name]
     period = {result.name: result for result in prove_period(count, 10)}["period"]
     assert period.verdict == "refuted"
-    assert str(period.counterexample).startswith(f"expected {lemma!r}, got a count without it at ")
+    assert str(period.counterexample).startswith(f"expected {lemma!r}, got formulas without it at ")
 
 
 @pytest.mark.parametrize("count", [next_count, lambda count, period: (count + 1) % period])
@@ -268,10 +269,42 @@ def test_a_right_count_is_proved(count: Callable[[Any, Any], Any]) -> None:
     assert {result.verdict for result in prove_period(count, 10)} == {"proved"}
 
 
+SHARES: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "of four workers": lambda workers: (1, 4),
+    "of one worker more": lambda workers: (1, workers + 1),
+    "none": lambda workers: (1, 1),
+    "twice": lambda workers: (1, workers * workers),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_wrong_share_of_a_worker_is_refuted(name: str) -> None:
+    results = {result.name: result for result in prove_period(next_count, 10, SHARES[name])}
+    assert (results["average"].verdict, results["period"].verdict) == ("refuted", "proved")
+    start = "expected 'weights', got formulas without it at "
+    assert str(results["average"].counterexample).startswith(start)
+
+
+def test_the_programs_have_the_share_that_the_proof_is_about() -> None:
+    for workers in range(1, 12):
+        program = LocalSGD(workers=workers, period=2, steps=3, warm_up=1).program()
+        calls = [
+            node for nodes in program.programs for node in nodes if isinstance(node, AllReduce)
+        ]
+        assert len(calls) == 2 * workers
+        assert {call.scale for call in calls} == {str(Fraction(*average_share(workers)))}
+
+
 def test_the_command_proves_every_size() -> None:
     done = run("verify", "local-sgd")
     assert done.code == 0
     assert done.out.startswith("local-sgd: proved for every size, or for workers=")
+    reasons = {result.name: result.reason for result in primepar.verify(LocalSGD).properties}
+    of_program = f"of the program of {LocalSGD().text}"
+    assert {name for name, reason in reasons.items() if reason != of_program} == {
+        "average",
+        "period",
+    }
 
 
 def test_wrong_sizes_end_in_one_line() -> None:

@@ -163,3 +163,8 @@ def test_on_the_command_line_they_end_in_one_line() -> None:
         "primepar: error: gpipe: expected stages to be an integer from 1 to 64, got '0': "
         "write stages=4\n"
     )
+    done = run("check", "interleaved-1f1b:chunks=1")
+    assert done.err == (
+        "primepar: error: interleaved-1f1b: expected chunks to be an integer from 2 to 16, got "
+        "'1': write chunks=2\n"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 import pytest
@@ -13,6 +13,10 @@ from msgspec.structs import replace
 import primepar
 from primepar.errors import MethodError, TargetError
 from primepar.partition import METHODS, parse_method
+from primepar.partition.flux_gather import FluxGather
+from primepar.partition.local_sgd import LocalSGD
+from primepar.partition.pipeline.gpipe import GPipe
+from primepar.partition.stream_k import StreamK
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.program_method import ProgramMethod
 from primepar.verify.every_size import proof
@@ -30,6 +34,7 @@ class Relay(ProgramMethod, frozen=True):
     order: Literal["rising", "falling"] = "rising"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.ranks > 4 and self.order == "falling":
             raise MethodError(f"relay: expected at most 4 ranks, got {self.ranks}: write ranks=4")
 
@@ -151,6 +156,10 @@ def test_without_sizes_it_is_proved_for_every_size_and_with_sizes_for_these(
     assert run("verify", "relay:ranks=2").out.startswith("relay:ranks=2: proved as given\n")
 
 
+def test_the_explorer_names_the_sizes_that_it_ran() -> None:
+    assert run("explore", "relay").out.startswith("relay:ranks=3,order=rising: proved\n")
+
+
 def test_without_a_proof_for_every_size_the_default_sizes_are_stated() -> None:
     report = primepar.verify(Relay)
     assert str(report).startswith("relay: proved for ranks=3,order=rising\n")
@@ -217,3 +226,39 @@ def test_a_class_in_python_is_the_default_sizes_where_one_program_is_meant() -> 
     assert str(caught.value) == (
         "relay: expected no side, as a method has its own sizes, got side=2: leave it out"
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Relay(ranks=0),
+            "relay: expected ranks to be an integer from 1 to 8, got 0: write ranks=3",
+        ),
+        (
+            lambda: LocalSGD(period=0),
+            "local-sgd: expected period to be an integer from 1 to 9223372036854775807, got 0: "
+            "write period=4",
+        ),
+        (
+            lambda: StreamK(variant="other"),  # type: ignore[arg-type]
+            "stream-k: expected variant to be one of basic, data-parallel, one-tile, two-tile, "
+            "got 'other': write variant=basic",
+        ),
+        (
+            lambda: GPipe(stages="2"),  # type: ignore[arg-type]
+            "gpipe: expected stages to be an integer from 1 to 64, got '2': write stages=4",
+        ),
+        (
+            lambda: FluxGather(devices=True),
+            "flux-gather: expected devices to be an integer from 1 to 256, got True: "
+            "write devices=4",
+        ),
+    ],
+)
+def test_sizes_out_of_bounds_are_refused_in_python_too(
+    make: Callable[[], ProgramMethod], message: str
+) -> None:
+    with pytest.raises(MethodError) as caught:
+        make()
+    assert str(caught.value) == message

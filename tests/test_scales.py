@@ -196,6 +196,17 @@ def test_a_wrong_scale_is_refuted_with_both_coefficients(
     )
 
 
+def test_a_mean_that_is_added_again_names_the_last_sum() -> None:
+    fields = average()
+    for nodes in fields["programs"]:
+        nodes.append({"op": "all_reduce", "group": [0, 1, 2, 3], "block": "loss[0]"})
+    assert refuted(built(fields)) == {
+        "completion": "rank 0, final loss[0]: expected each mean product 1/4 times, got each "
+        "once: it is added 4 times after its scale, so add it once: see rank 0, instruction 2 "
+        "(all_reduce loss[0] over 0,1,2,3)"
+    }
+
+
 def test_a_member_with_another_scale_is_refuted() -> None:
     fields = average()
     fields["programs"][2][1]["scale"] = "1/2"

@@ -86,7 +86,8 @@ def test_all_lemmas_are_proved_for_every_size() -> None:
     assert [lemma.name for lemma in lemmas() if not holds(lemma, end)] == []
     report = primepar.verify("stream-k")
     assert report.verdict == "proved"
-    assert (report.scope or "").startswith("every size, or for workers=4,M=6,N=8,K=6,")
+    sizes = StreamK().text.partition(":")[2]
+    assert report.scope == f"every size, or for {sizes} where stated"
     every = {"coverage", "completion", "deadlock-freedom", "races", "workers of a tile"}
     proved = {result.name for result in report.properties if "stream-k:" not in str(result.reason)}
     assert proved == every
@@ -204,6 +205,15 @@ def test_what_it_shows() -> None:
             "M=4096,N=4096,K=4096",
             "stream-k: expected at most 1000000 iterations in a program, got 8589934592: "
             "give it larger tiles",
+        ),
+        (
+            "M=2147483647,N=1,K=1,tile_m=1,tile_n=1,tile_k=1",
+            "stream-k: expected at most 1000000 iterations in a program, got 2147483647: "
+            "give it larger tiles",
+        ),
+        (
+            "M=2147483647,N=2147483647,tile_m=2147483647,tile_n=2147483647",
+            "expected a mesh and a shape that fit into memory, got larger ones: take smaller ones",
         ),
     ],
 )

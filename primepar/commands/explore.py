@@ -13,6 +13,7 @@ from primepar.commands.verify import EXIT_CODES, styled
 from primepar.errors import ConfigError
 from primepar.schedule import Program, lower
 from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_method import ProgramMethod
 
 if TYPE_CHECKING:
     from primepar.verify.explorer.explore import Exploration
@@ -42,13 +43,15 @@ def explore(
 
     if limit is not None and not every:
         raise ConfigError(f"--limit: expected --every too, got --limit {limit} alone: add --every")
-    placed = on_mesh(target, resolve(target), side)
+    resolved = resolve(target)
+    placed = on_mesh(target, resolved, side)
     program = placed if isinstance(placed, Program) else lower(placed)
     seen = explorer.explore(program, buffered, every, limit or explorer.MOST_STATES)
+    name = resolved.text if isinstance(resolved, ProgramMethod) else target
     if json:
-        typer.echo(json_text(_as_json(target, seen)), nl=False)
+        typer.echo(json_text(_as_json(name, seen)), nl=False)
     else:
-        typer.echo("\n".join(_lines(target, program, seen)))
+        typer.echo("\n".join(_lines(name, program, seen)))
     raise typer.Exit(EXIT_CODES[seen.overall])
 
 

@@ -68,6 +68,7 @@ class FluxGather(ProgramMethod, frozen=True, kw_only=True):
     K: Elements = 64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_multiple(self.name, "M", self.M, "devices * chunks", self.devices * self.chunks)
         check_multiple(self.name, "K", self.K, "devices", self.devices)
 

@@ -60,6 +60,7 @@ class FluxScatter(ProgramMethod, frozen=True, kw_only=True):
     K: Elements = 64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_multiple(self.name, "M", self.M, "devices * chunks", self.devices * self.chunks)
         check_multiple(self.name, "N", self.N, "devices", self.devices)
 

@@ -55,6 +55,16 @@ def next_count(count: Value, period: Value) -> Value:
     return where(count + 1 < period, count + 1, 0)
 
 
+def average_share(workers: Value) -> tuple[Value, Value]:
+    """Numerator and denominator of what every worker counts in an average.
+
+    Examples:
+        >>> average_share(4)
+        (1, 4)
+    """
+    return 1, workers
+
+
 def averaging_steps(steps: int, period: int, warm_up: int = 0) -> Iterator[int]:
     """Yield the steps, from 0, after which the workers average: every `period` and the last.
 
@@ -82,6 +92,7 @@ class LocalSGD(ProgramMethod, frozen=True, kw_only=True):
     outputs: Annotated[int, Meta(ge=1, le=4096)] = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warm_up > self.steps:
             raise MethodError(
                 f"local-sgd: expected a warm_up of at most {self.steps} steps, the whole run, got "
@@ -185,12 +196,13 @@ class LocalSteps:
 
     def _average(self, step: int, read: str, write: str) -> None:
         """One all-reduce of every worker's part, with coefficient 1 / workers."""
-        self._compute(step, "workers.average", [read], write, Fraction(1, self.workers))
+        share = Fraction(*average_share(self.workers))
+        self._compute(step, "workers.average", [read], write, share)
         self._free([read])
         everyone = tuple(range(self.workers))
         for worker, program in enumerate(self.programs):
             block = self._block(write, worker)
-            program.append(AllReduce(everyone, block=block, scale=str(Fraction(1, self.workers))))
+            program.append(AllReduce(everyone, block=block, scale=str(share)))
 
     def _compute(
         self, step: int, kernel: str, reads: list[str], write: str, scale: Fraction = Fraction(1)

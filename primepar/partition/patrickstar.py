@@ -81,6 +81,7 @@ class PatrickStar(ProgramMethod, frozen=True, kw_only=True):
     """Elements of device memory; 0 is the least that is enough."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         assert self.layout.chunks  # raises for a chunk smaller than a weight
 
     @cached_property

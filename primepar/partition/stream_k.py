@@ -73,6 +73,7 @@ class StreamK(ProgramMethod, frozen=True):
     variant: Variant = "basic"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for dim in ("M", "N", "K"):
             size, tile = getattr(self, dim), getattr(self, f"tile_{dim.lower()}")
             if tile > size:
@@ -81,16 +82,20 @@ class StreamK(ProgramMethod, frozen=True):
                     f"{dim}={size}, got {tile}: write tile_{dim.lower()}={size}"
                 )
 
+    @property
+    def tilings(self) -> dict[str, tuple[int, int]]:
+        """Size of each dim, and of its slices."""
+        return {"M": (self.M, self.tile_m), "N": (self.N, self.tile_n), "K": (self.K, self.tile_k)}
+
     @cached_property
     def slices(self) -> dict[str, int]:
         """Number of slices of each dim, the last of which may be smaller."""
-        return {dim: len(cuts) - 1 for dim, cuts in self.cuts.items()}
+        return {dim: -(-size // tile) for dim, (size, tile) in self.tilings.items()}
 
     @cached_property
     def cuts(self) -> dict[str, tuple[int, ...]]:
         """First elements of the slices of each dim, and its size."""
-        tiles = {"M": (self.M, self.tile_m), "N": (self.N, self.tile_n), "K": (self.K, self.tile_k)}
-        return {dim: (*range(0, size, tile), size) for dim, (size, tile) in tiles.items()}
+        return {dim: (*range(0, size, tile), size) for dim, (size, tile) in self.tilings.items()}
 
     @cached_property
     def split(self) -> WorkSplit:

@@ -26,13 +26,18 @@ class ProgramMethod(Struct, frozen=True, kw_only=True, dict=True):
     """A method with sizes; subclasses define their sizes as fields, and `program`.
 
     The first line of a subclass's docstring is its summary. A `__post_init__` raises `MethodError`
-    for sizes that do not fit together.
+    for sizes that do not fit together, after that of this class.
     """
 
     name: ClassVar[str] = ""
     """Its registered name."""
     untimed: ClassVar[frozenset[str]] = frozenset()
     """What takes no time in its timeline: last words of phases, and `transfer`."""
+
+    def __post_init__(self) -> None:
+        """Raise `MethodError` for a size beyond its bounds; msgspec checks only what it decodes."""
+        for field in fields(type(self)):
+            _value(self.name, field, getattr(self, field.name), strict=True)
 
     def program(self) -> Program:
         """Return the program of these sizes."""
@@ -73,10 +78,10 @@ class ProgramMethod(Struct, frozen=True, kw_only=True, dict=True):
         return f"{self.name}:{sizes}" if sizes else self.name
 
 
-def _value(method: str, field: FieldInfo, text: str) -> Any:
-    """Return a size that is given as text. Raises `MethodError` with the values it can have."""
+def _value(method: str, field: FieldInfo, given: Any, strict: bool = False) -> Any:
+    """Return a size, given as text unless `strict`. Raises `MethodError` for one out of bounds."""
     try:
-        return msgspec.convert(text, field.type, strict=False)
+        return msgspec.convert(given, field.type, strict=strict)
     except msgspec.ValidationError:
         pass
     kind = inspect.type_info(field.type)
@@ -88,6 +93,6 @@ def _value(method: str, field: FieldInfo, text: str) -> Any:
     else:
         allowed = "true or false"
     raise MethodError(
-        f"{method}: expected {field.name} to be {allowed}, got {text!r}: "
+        f"{method}: expected {field.name} to be {allowed}, got {given!r}: "
         f"write {field.name}={field.default}"
     )

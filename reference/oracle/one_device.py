@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.extents import cut_sizes, linear_sizes
@@ -60,9 +63,12 @@ def linear_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
     if not grid:
         return OneDevice({}, {})
     cut, sizes = cut_sizes(contents.program), linear_sizes(contents.program, grid)
+    shapes = {
+        tensor: [sizes.get(dim, 2) for dim in _dims(tensor, grid)] for tensor in ("I", "W", "dO")
+    }
     given = {
-        tensor: _integers(rng, [sizes.get(dim, 2) for dim in _dims(tensor, grid)])
-        for tensor in ("I", "W", "dO")
+        tensor: random_integers(rng, -4, 5, shape).astype(np.float64)
+        for tensor, shape in shapes.items()
     }
     step = linear_step(given["I"], given["W"], given["dO"])._asdict()
     made = {tensor: step[tensor] for tensor in outputs_of(contents.program)}
@@ -77,8 +83,16 @@ def linear_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
     return OneDevice({**given, **made}, units, output_places(contents, made), shape)
 
 
-def _integers(rng: np.random.Generator, shape: list[int]) -> Array:
-    return rng.integers(-4, 5, shape).astype(np.float64)
+def random_integers(
+    rng: np.random.Generator, low: int, end: int, shape: Sequence[int]
+) -> NDArray[np.int64]:
+    """Integers from `low` to below `end`. Raises `MemoryError` for an array that is too large.
+
+    NumPy raises `ValueError` for one that no machine can address.
+    """
+    if prod(shape) * np.dtype(np.int64).itemsize > sys.maxsize:
+        raise MemoryError
+    return rng.integers(low, end, shape)
 
 
 def _dims(tensor: str, grid: Mapping[Dim, int]) -> list[Dim]:

@@ -18,7 +18,7 @@ from primepar.reference.emulator.extents import LINEAR, Extents, Shape, linear_s
 from primepar.reference.emulator.provenance import Array
 from primepar.reference.emulator.scatter_gather import grid_of
 from primepar.reference.emulator.surrogate import LENGTH, PRIME, modular, stand_in
-from primepar.reference.oracle.one_device import OneDevice, output_places
+from primepar.reference.oracle.one_device import OneDevice, output_places, random_integers
 from primepar.schedule.meaning import Phase
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.signature import Template
@@ -83,7 +83,7 @@ class _Phases:
         """Make a random tensor for an input of the program; return whether the tensor is known."""
         tensor = self.meaning.real(template.tensor)
         if tensor not in self.tensors and tensor not in self.meaning.makers:
-            self.tensors[tensor] = self.rng.integers(0, PRIME, self._size(tensor))
+            self.tensors[tensor] = random_integers(self.rng, 0, PRIME, self._size(tensor))
         return tensor in self.tensors
 
     def _size(self, tensor: str) -> Shape:

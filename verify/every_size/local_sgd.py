@@ -29,20 +29,24 @@ from typing import Any
 
 import z3
 
-from primepar.partition.local_sgd import next_count
+from primepar.partition.local_sgd import average_share, next_count
 from primepar.verify.primitive.z3_symbols import SymbolSpace, Term
 from primepar.verify.report import PropertyResult
 from primepar.verify.z3_answer import check_by
 
 Count = Callable[[Any, Any], Any]
 """From the steps since the last average and the period to the same after one more step."""
+Share = Callable[[Any], tuple[Any, Any]]
+"""From the number of workers to the numerator and the denominator of a coefficient."""
 NOTE = "for every number of workers, period, warm-up and number of steps"
 PROPERTIES = {
-    "completion": ("weights",),
-    "traffic": ("rounds", "bytes"),
-    "period": ("range", "progress", "rounds", "every-step", "one-shot"),
+    "average": ("weights",),
+    "period": ("range", "progress", "rounds", "every-step", "one-shot", "bytes"),
 }
-"""Property -> the lemmas that it needs; `period` is when the workers average."""
+"""Property -> the lemmas that it needs: what an average is, and when the workers average.
+
+They are about the formulas of the method, not about the program that is made of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,16 @@ def prove_local_sgd(seconds: float) -> Iterator[PropertyResult]:
     return prove_period(next_count, seconds)
 
 
-def prove_period(count_after: Count, seconds: float) -> Iterator[PropertyResult]:
-    """Prove the lemmas of a count, and yield the properties that rest on them.
+def prove_period(
+    count_after: Count, seconds: float, share_of: Share = average_share
+) -> Iterator[PropertyResult]:
+    """Prove the lemmas of a count and a share, and yield the properties that rest on them.
 
     A lemma that fails refutes its properties; the counterexample has its numbers.
     """
     end = perf_counter() + seconds
-    answers = {lemma.name: _asked(lemma, end) for lemma in (*_periods(count_after), *_sums())}
+    every = (*_periods(count_after), *_sums(share_of))
+    answers = {lemma.name: _asked(lemma, end) for lemma in every}
     for name, lemmas in PROPERTIES.items():
         took = sum(answers[lemma].seconds for lemma in lemmas)
         wrong = [answers[lemma] for lemma in lemmas if answers[lemma].verdict != "proved"]
@@ -94,13 +101,14 @@ def _periods(count_after: Count) -> Iterator[PeriodLemma]:
     yield PeriodLemma("one-shot", z3.And(in_range, c + 1 < H.term), z3.Not(averages))
 
 
-def _sums() -> Iterator[PeriodLemma]:
+def _sums(share_of: Share) -> Iterator[PeriodLemma]:
     """The lemmas on what an average sends and makes; sums over workers grow by one worker."""
     H, q, r, n, K = z3.Ints("H q r n K")
     P, w, g, rate = z3.Reals("P w g lr")
     total, gradients = z3.Reals("total gradients")
     sent, size = P * z3.ToReal(r), z3.ToReal(H)
-    share = 1 / z3.ToReal(K)
+    numerator, denominator = (z3.ToReal(z3.IntVal(0) + term) for term in share_of(K))
+    share = numerator / denominator
     so_far = z3.And(
         K >= 1, total == z3.ToReal(n) * share * w - rate * share * gradients
     )  # fmt: skip
@@ -130,5 +138,5 @@ def _asked(lemma: PeriodLemma, end: float) -> PropertyResult:
     model = solver.model()
     numbers = sorted((str(name).removeprefix("side "), model[name]) for name in model.decls())
     place = ", ".join(f"{name}={number}" for name, number in numbers)
-    wrong = f"expected {lemma.name!r}, got a count without it at {place}"
+    wrong = f"expected {lemma.name!r}, got formulas without it at {place}"
     return PropertyResult(lemma.name, "refuted", took, counterexample=wrong)

@@ -13,7 +13,7 @@ from primepar.schedule.signature import Scale
 from primepar.verify.program.contents import BEFORE, LOOSE, OWN, Sum, Summand, parts_of
 from primepar.verify.program.coverage import sub_operator_text
 from primepar.verify.program.expected import Expected
-from primepar.verify.program.matching import place
+from primepar.verify.program.matching import Operation, place
 from primepar.verify.program.values import SymbolicRun
 
 OFTEN: Mapping[Scale, str] = {0: "never", 1: "once", 2: "twice"}
@@ -95,18 +95,28 @@ class Miscount:
         several = len(products) > 1
         name = part_text(self.expected, products[0])
         what, it = (f"each {products[0].source[0]} product", "each") if several else (name, "it")
-        return (
-            f"expected {what} {_often(required)}, got {it} {_often(got)}: "
-            f"{likely_cause(Fraction(got), Fraction(required))}{writer}"
-        )
+        cause = likely_cause(Fraction(got), Fraction(required), self._scaled(held))
+        return f"expected {what} {_often(required)}, got {it} {_often(got)}: {cause}{writer}"
+
+    def _scaled(self, held: str) -> bool:
+        """Whether an instruction that writes the block has a scale."""
+        calls = (written.operation.call or written.operation
+                 for written in self.run.written if written.block == held)  # fmt: skip
+        return any(getattr(call.instruction, "scale", "1") != "1" for call in calls)
 
     def _writer(self, part: Summand, got: Scale, required: Scale, held: str) -> str:
-        """Where the coefficient came to be wrong: without scales, where it first was too large."""
+        """Where the coefficient came to be wrong: without scales, where it first was too large.
+
+        A rank that wrote this coefficient and another one later is not the place.
+        """
+        wrong: dict[int, Operation] = {}
         for written in self.run.written:
             count = parts_of(written.content.parts).get(part, 0) if written.block == held else 0
             if count == got or (required == 1 and count > 1):
-                return f": see {place(written.operation)}"
-        return ""
+                wrong.setdefault(written.operation.rank, written.operation)
+            elif count:
+                wrong.pop(written.operation.rank, None)
+        return f": see {place(next(iter(wrong.values())))}" if wrong else ""
 
     def _sentence(
         self, part: Summand, name: str, counts: Mapping[Summand, Scale], held: str
@@ -125,21 +135,23 @@ class Miscount:
         return f"{expected}: fix what is received under this name"
 
 
-def likely_cause(got: Fraction, required: Fraction) -> str:
+def likely_cause(got: Fraction, required: Fraction, scaled: bool = False) -> str:
     """What a wrong coefficient comes from most often, and what to write instead.
 
     Example: 1/16 where 1/4 is required is a mean that is divided twice. 1/2 where 1/4 is required
-    is a sum that two ranks add, or a mean over 2 instead of 4.
+    is a sum that two ranks add, or a mean over 2 instead of 4. `scaled` is whether one is applied.
     """
     ratio = got / required
     if required != 1 and got == required * required:
         return f"scale {required} is applied twice, so leave one out"
-    if got == 1:
+    if got == 1 and not scaled:
         return f"no scale is applied, so write scale {required} once"
     if required == 1 and got.numerator == 1:
         return f"scale {got} is applied to what needs none, so leave it out"
     if ratio.denominator == 1 and required == 1:
         return f"it is added {_often(ratio)}, so add it once or write scale {1 / ratio}"
+    if got == required.numerator == 1:
+        return f"it is added {_often(ratio)} after its scale, so add it once"
     if got.numerator == required.numerator == 1:
         mean = f"a mean over {got.denominator} instead of {required.denominator}"
         added = f"it is added {_often(ratio)}, or is " if ratio.denominator == 1 else "it is "

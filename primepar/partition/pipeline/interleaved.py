@@ -31,7 +31,7 @@ class InterleavedOneForwardOneBackward(PipelineMethod, frozen=True, kw_only=True
 
     name = "interleaved-1f1b"
     schedule = "interleaved-1f1b"
-    chunks: Annotated[int, Meta(ge=1, le=16)] = 2
+    chunks: Annotated[int, Meta(ge=2, le=16)] = 2
 
     @property
     def chunk_count(self) -> int:

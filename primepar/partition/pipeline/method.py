@@ -33,6 +33,7 @@ class PipelineMethod(ProgramMethod, frozen=True, kw_only=True):
     width: Elements = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         assert self.pipeline.orders  # made here, so that sizes that do not fit are refused
 
     @cached_property
