@@ -90,6 +90,8 @@ def test_the_schedules_that_split_backward(schedule: str, splits: bool) -> None:
          "pipeline, got 0x4: write 1f1b:2x4,data for 2 stages and 4 micro-batches"),
         ("1fb1:2x4,data", 2, None, "1fb1:2x4,data: expected a schedule out of gpipe, 1f1b, "
          "interleaved-1f1b, zb-h1, zbv before :, got '1fb1': write 1f1b"),
+        ("1f1b:2x4", 2, None, "1f1b:2x4: expected a preset for the stages of the pipeline, got "
+         "none: write 1f1b:2x4,megatron for 2 stages and 4 micro-batches"),
         ("1f1b:2x4,summa", 4, None, "a stage of 1f1b:2x4,summa: summa: expected q x q devices, "
          "got 2: take 4 or 9"),
         ("1f1b:2x90000,data", 2, None, "1f1b:2x90000,data: expected at most 100,000 passes of a "
@@ -119,6 +121,12 @@ def test_a_pipeline_that_does_not_fit_is_refused(
          "Object contains unknown field `microbatches` - at `$.pipeline`"),
         ('"stages": 2', '"stages": 2, "chunks": 3',
          "1f1b: expected 1 chunks, got 3: write chunks=1"),
+        ('"ranks": 4', '"ranks": 8', '$.sequences["embedding"]: expected a sequence for the 4 '
+         "devices of a stage, 8 in 2 stages, got 2 in 'N2': their lengths multiply to the number "
+         "of devices"),
+        ('"ranks": 4', '"ranks": 2', '$.sequences["embedding"]: expected a sequence for the 1 '
+         "device of a stage, 2 in 2 stages, got 2 in 'N2': their lengths multiply to the number of "
+         "devices"),
         ('"batch": 8', '"batch": 6',
          "$.batch: expected a multiple of the 4 micro-batches, got 6: take 8"),
     ],
