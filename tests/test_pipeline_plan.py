@@ -170,13 +170,15 @@ def test_a_plan_with_a_pipeline_is_shown(plan_file: str) -> None:
     lines = run("show", plan_file).out.splitlines()
     assert lines[0] == "gpt2, 2 layers of hidden 32, on 4 devices"
     first = next(number for number, line in enumerate(lines) if line.startswith("pipeline"))
-    assert lines[first : first + 5] == [
+    assert lines[first : first + 6] == [
         "pipeline: 1f1b, 2 stages of 2 devices, 2 micro-batches of 2 sequences; layouts are those "
         "of stage 0,",
         "  and device i of stage s is device 2 s + i",
         "stage 0: embedding to blocks.0.add2",
         "stage 1: blocks.1.norm1 to loss",
-        "between stages: 8,192 elements that all devices send, with the gradients",
+        "between stages: 8,192 elements that all devices send, with the gradients, and without the "
+        "table that",
+        "  the head shares",
     ]
 
 
