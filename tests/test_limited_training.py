@@ -90,6 +90,12 @@ def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_pa
     assert losses(tmp_path / "rest.jsonl", *saved, "--resume") == free[2:]
 
 
+def test_a_trace_of_one_process_has_no_communication(tmp_path: Path) -> None:
+    done = run("train", *SMALL, "--set", f"output.trace={tmp_path / 'step.svg'}")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "traced step: no communication"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -90,6 +90,8 @@ def test_the_schedules_that_split_backward(schedule: str, splits: bool) -> None:
          "pipeline, got 0x4: write 1f1b:2x4,data for 2 stages and 4 micro-batches"),
         ("1fb1:2x4,data", 2, None, "1fb1:2x4,data: expected a schedule out of gpipe, 1f1b, "
          "interleaved-1f1b, zb-h1, zbv before :, got '1fb1': write 1f1b"),
+        ("1f1b:2x4", 2, None, "1f1b:2x4: expected a preset for the stages of the pipeline, got "
+         "none: write 1f1b:2x4,megatron for 2 stages and 4 micro-batches"),
         ("1f1b:2x4,summa", 4, None, "a stage of 1f1b:2x4,summa: summa: expected q x q devices, "
          "got 2: take 4 or 9"),
         ("1f1b:2x90000,data", 2, None, "1f1b:2x90000,data: expected at most 100,000 passes of a "
@@ -119,6 +121,12 @@ def test_a_pipeline_that_does_not_fit_is_refused(
          "Object contains unknown field `microbatches` - at `$.pipeline`"),
         ('"stages": 2', '"stages": 2, "chunks": 3',
          "1f1b: expected 1 chunks, got 3: write chunks=1"),
+        ('"ranks": 4', '"ranks": 8', '$.sequences["embedding"]: expected a sequence for the 4 '
+         "devices of a stage, 8 in 2 stages, got 2 in 'N2': their lengths multiply to the number "
+         "of devices"),
+        ('"ranks": 4', '"ranks": 2', '$.sequences["embedding"]: expected a sequence for the 1 '
+         "device of a stage, 2 in 2 stages, got 2 in 'N2': their lengths multiply to the number of "
+         "devices"),
         ('"batch": 8', '"batch": 6',
          "$.batch: expected a multiple of the 4 micro-batches, got 6: take 8"),
     ],
@@ -162,13 +170,15 @@ def test_a_plan_with_a_pipeline_is_shown(plan_file: str) -> None:
     lines = run("show", plan_file).out.splitlines()
     assert lines[0] == "gpt2, 2 layers of hidden 32, on 4 devices"
     first = next(number for number, line in enumerate(lines) if line.startswith("pipeline"))
-    assert lines[first : first + 5] == [
+    assert lines[first : first + 6] == [
         "pipeline: 1f1b, 2 stages of 2 devices, 2 micro-batches of 2 sequences; layouts are those "
         "of stage 0,",
         "  and device i of stage s is device 2 s + i",
         "stage 0: embedding to blocks.0.add2",
         "stage 1: blocks.1.norm1 to loss",
-        "between stages: 8,192 elements that all devices send, with the gradients",
+        "between stages: 8,192 elements that all devices send, with the gradients, and without the "
+        "table that",
+        "  the head shares",
     ]
 
 

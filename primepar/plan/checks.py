@@ -19,12 +19,17 @@ from primepar.schedule.operators import Dim
 from primepar.schedule.sequence import Sequence
 
 
-def check_sequences(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -> None:
-    """Raise `PlanError`, with the JSON path, where a sequence does not fit the model or mesh."""
+def check_sequences(
+    model: ModelConfig, ranks: int, sequences: Mapping[str, str], stages: int = 1
+) -> None:
+    """Raise `PlanError`, with the JSON path, where a sequence does not fit the model or mesh.
+
+    `ranks` are the devices of each of the `stages`.
+    """
     _check_names(model, ranks, sequences)
     for operator in operators(model):
         try:
-            check_sequence(model, ranks, operator, sequences[operator.name])
+            check_sequence(model, ranks, operator, sequences[operator.name], stages)
         except (SequenceError, PlanError) as error:
             raise PlanError(f'$.sequences["{operator.name}"]: {error}') from None
 
@@ -57,14 +62,17 @@ def _check_names(model: ModelConfig, ranks: int, sequences: Mapping[str, str]) -
         )
 
 
-def check_sequence(model: ModelConfig, ranks: int, operator: Operator, text: str) -> None:
+def check_sequence(
+    model: ModelConfig, ranks: int, operator: Operator, text: str, stages: int = 1
+) -> None:
     """Raise `PlanError` or `SequenceError` where one operator cannot have a sequence."""
     sequence = sequence_of(operator, text)
     devices = prod(sequence.axis_lengths)
     if devices != ranks:
+        where = "$.ranks" if stages == 1 else f"a stage, {ranks * stages} in {stages} stages"
         raise PlanError(
-            f"expected a sequence for the {ranks} devices of $.ranks, got {devices} "
-            f"in {str(sequence)!r}: their lengths multiply to the number of devices"
+            f"expected a sequence for the {ranks} device{'s' * (ranks != 1)} of {where}, got "
+            f"{devices} in {str(sequence)!r}: their lengths multiply to the number of devices"
         )
     for element in sequence.elements:
         side = element.sides[0]

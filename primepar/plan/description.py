@@ -157,7 +157,11 @@ def _pipeline_notes(plan: Plan, pipeline: PipelineLayout, batch: int, tokens: in
             copies = Fraction(sum(map(len, layout.held)), prod(layout.grid))
             sent += int(2 * copies * tokens * plan.model.hidden)
     if sent:
-        yield f"between stages: {sent:,} elements that all devices send, with the gradients"
+        shared = plan.model.tied and pipeline.stage_chunks[0][0] != pipeline.stage_chunks[-1][0]
+        yield (
+            f"between stages: {sent:,} elements that all devices send, with the gradients"
+            + ", and without the table that the head shares" * shared
+        )
 
 
 def words(description: Description, width: int = 100) -> str:

@@ -117,7 +117,7 @@ class PipelineLayout(
         return tuple(map(tuple, chunks))
 
 
-_PREFIX = re.compile(r"([^,:]*)(:[^,]*)?,(.*)")
+_PREFIX = re.compile(r"([^,:]*)(:[^,]*)?(?:,(.*))?")
 _SIZES = re.compile(r":([1-9]\d{0,8})x([1-9]\d{0,8})(?:x([1-9]\d{0,8}))?")
 
 
@@ -129,13 +129,18 @@ def take_pipeline(name: str) -> tuple[PipelineLayout | None, str]:
     missing or do not fit.
     """
     match, schedules = _PREFIX.fullmatch(name), get_args(ScheduleName)
-    if match is None or (match[2] is None and match[1] not in schedules):
+    if match is None or (None in match.groups()[1:] and match[1] not in schedules):
         return None, name
     schedule, text, rest = match.groups()
     if schedule not in schedules:
         raise PlanError(
             f"{name}: expected a schedule out of {', '.join(schedules)} before :, got "
             f"{schedule!r}{nearest(schedule, schedules)}"
+        )
+    if not rest:
+        raise PlanError(
+            f"{name}: expected a preset for the stages of the pipeline, got none: write "
+            f"{schedule}:2x4,megatron for 2 stages and 4 micro-batches"
         )
     sizes = _SIZES.fullmatch(text or "")
     if sizes is None:

@@ -45,7 +45,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                 self.pipeline.check(self.model.layers)
             except PlanError as error:
                 raise PlanError(f"$.pipeline: {error}") from None
-        check_sequences(self.model, self.stage_ranks, self.sequences)
+        stages = 1 if self.pipeline is None else self.pipeline.stages
+        check_sequences(self.model, self.stage_ranks, self.sequences, stages)
         if self.batch is not None:
             refusal = self.row_cuts.refusal(self.batch, self.model.context)
             if refusal is not None:

@@ -206,8 +206,9 @@ def _write_trace(trainer: Trainer, events: list[Event]) -> None:
         return
     everyone = gathered(trainer.world, events)
     if trainer.world.rank == 0 and everyone:
-        share = f"{together(communication(everyone)).share:.1%}"
-        trainer.reporter.line(f"traced step: {share} of the communication is hidden by computing")
+        moved = together(communication(everyone))
+        share = f"{moved.share:.1%} of the communication is hidden by computing"
+        trainer.reporter.line(f"traced step: {share if moved.total else 'no communication'}")
         svg = path.endswith(".svg")
         drawn = timeline_svg(everyone) if svg else json.dumps(chrome_trace(everyone))
         try:
