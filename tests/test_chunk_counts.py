@@ -125,11 +125,10 @@ def test_chunks_are_for_the_step_of_a_plan() -> None:
 
 
 def test_the_setting_of_a_run_is_checked() -> None:
-    done = run("train", "--set", "parallelism.chunks=0")
-    assert (done.code, done.err) == (
-        2,
-        "primepar: error: parallelism.chunks: expected 1 or more, got 0\n",
-    )
+    for chunks in (0, 65):
+        done = run("train", "--set", f"parallelism.chunks={chunks}")
+        text = f"parallelism.chunks: expected a number from 1 to 64, got {chunks}"
+        assert (done.code, done.err) == (2, f"primepar: error: {text}\n")
     assert Settings(chunks=4).step_options(None).chunks == 4
     assert Settings().step_options(None).chunks is None
 

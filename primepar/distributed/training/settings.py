@@ -19,6 +19,7 @@ from primepar.models import GPTConfig
 from primepar.operators.step_options import StepOptions
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.presets import names_preset
 from primepar.plan.replicas import check_replicas
 from primepar.schedule import Sequence
@@ -34,7 +35,6 @@ SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
 """Settings that are options of the command too."""
 _AT_LEAST: dict[str, float] = {
-    "chunks": 1,
     "steps": 1,
     "seed": 0,
     "batch": 1,
@@ -155,6 +155,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{shown(name)}: expected {least} or more, got {value}")
+        if self.chunks is not None and not 1 <= self.chunks <= MOST_CHUNKS:
+            raise ConfigError(
+                f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
+            )
         for name in ("lr", "clip"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
