@@ -91,6 +91,14 @@ def test_a_block_that_the_host_does_not_have() -> None:
     )
 
 
+def test_a_block_that_is_not_fetched() -> None:
+    report = verify_program(built(offloaded(*steps()[1:])))
+    assert str(report["placement"].counterexample) == (
+        "rank 0, instruction 0 (double y[0] += x[0]): expected x[0] in this rank's memory, got "
+        "none there: fetch it from host memory before"
+    )
+
+
 def test_a_block_that_is_on_the_device_at_the_end_and_not_on_the_host() -> None:
     assert only_wrong(offloaded(*steps()[:-1])) == (
         "completion",

@@ -15,6 +15,7 @@ from primepar.verify.program.values import (
     ON_HOST,
     OPERANDS,
     SIZE,
+    UNFETCHED,
     Broken,
     SymbolicRun,
 )
@@ -46,6 +47,8 @@ def _absent(broken: Broken) -> str:
         memory, fix = "host memory", "evict it before"
     elif broken.purpose == GONE:
         memory, fix = "memory", "free or evict it later"
+    elif broken.purpose == UNFETCHED:
+        memory, fix = "memory", "fetch it from host memory before"
     else:
         memory, fix = "memory", "receive or compute it before, or list it in initial"
     return f"{broken.where}: expected {broken.block} in this rank's {memory}, got none there: {fix}"

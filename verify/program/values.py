@@ -54,6 +54,7 @@ ON_HOST = "in host memory"
 OPERANDS = "and nothing but these"
 SIZE = "of its size"
 GONE = "after it was freed"
+UNFETCHED = "before it is fetched"
 SHORT = 64
 """The deadline is checked between this many instructions."""
 
@@ -208,7 +209,8 @@ class SymbolicRun:
         if self.program.initial is None and block not in self._freed[rank]:
             return self._load_initial(rank, block)
         if (rank, operation.index, block) not in self._racing:
-            why = GONE if block in self._freed[rank] else ""
+            left = UNFETCHED if block in self.host[rank] else ""
+            why = GONE if block in self._freed[rank] else left
             self.broken.append(Broken(kind, place(operation), block, None, block, why))
         self._write(rank, block, self.expected.datum(block))
         return memory[block]
