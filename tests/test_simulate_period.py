@@ -35,7 +35,7 @@ def test_a_step_has_its_share_of_an_average() -> None:
 
 @pytest.mark.parametrize("name", ["M2,megatron", "data"])
 def test_with_a_period_of_one_a_step_sends_what_a_synchronous_one_does(name: str) -> None:
-    """But for the loss, and the squares of gradients, which are numbers of the whole batch."""
+    """All but the loss and the squares of gradients, which are numbers of the whole batch."""
     plan = preset_plan(name, SMALL["llama"], 4)
     together = simulate_step(plan, 4, 4, CLUSTER, "float32")
     averaged = simulate_period(plan, 4, 4, CLUSTER, "float32", 1)

@@ -143,9 +143,8 @@ def verify(
 
     A primitive is proved for every side of its mesh, and so is a sequence without lengths, like
     `"K,P"`, and a method without sizes; with `side`, and for every other target, its program is
-    proved. With `buffered` every
-    send returns at once, which is a weaker question. `timeout` is in seconds. Raises `TargetError`
-    for a target or an option that does not fit.
+    proved. With `buffered` every send returns at once, which is a weaker question. `timeout` is in
+    seconds. Raises `TargetError` for a target or an option that does not fit.
 
     Examples:
         >>> import primepar

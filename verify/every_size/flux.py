@@ -24,10 +24,10 @@ The lemmas, for every p >= 1, every device and every step below p (of transfers 
 Why they are enough: there are p steps and p owners, so by `once` every tile is computed exactly
 once. By `channel` the messages of a channel are those of one step, which both ends post in order
 of the chunk; so the j-th send meets the j-th receive. Let the time of an instruction be (step,
-chunk, position in the tile). By `matched` both ends of a transfer have the same time but for the
-position, and by `signal` it is smaller than that of the wait. So whatever an instruction waits for
-has a smaller time, and there is no cycle. By `ends` no wait is missing. A block in flight is used
-by no instruction before its wait, by `once`, `own`, `arrives` and `again`.
+chunk, position in the tile). By `matched` both ends of a transfer have the same time except for
+the position, and by `signal` it is smaller than that of the wait. So whatever an instruction waits
+for has a smaller time, and there is no cycle. By `ends` no wait is missing. A block in flight is
+used by no instruction before its wait, by `once`, `own`, `arrives` and `again`.
 """
 
 from __future__ import annotations
