@@ -8,7 +8,7 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.errors import MeshError, PrimeParError, ProgramError
+from primepar.errors import PrimeParError, ProgramError
 from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
@@ -83,11 +83,7 @@ def update(
 
 
 class StepPrograms:
-    """The programs of a plan on a mesh; each one is made at its first use.
-
-    Raises `MeshError` for stages of a pipeline on NCCL: there a receive that is posted early holds
-    up the messages after it, and two stages may wait for each other.
-    """
+    """The programs of a plan on a mesh; each one is made at its first use."""
 
     def __init__(
         self,
@@ -96,12 +92,6 @@ class StepPrograms:
         options: StepOptions = DEFAULT,
         conform: bool = False,
     ) -> None:
-        if mesh.backend == "nccl" and plan.stage_ranks < plan.ranks:
-            raise MeshError(
-                f"plan: expected gloo for the {plan.ranks // plan.stage_ranks} stages of a "
-                "pipeline, as their messages pass one another, got nccl: write --set "
-                "training.device=cpu, or take a plan of one stage"
-            )
         self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}

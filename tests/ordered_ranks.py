@@ -1,0 +1,39 @@
+"""What the ranks of the tests of NCCL's rules do, in one world."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+import torch.distributed as dist
+from distributed_steps import BATCH, POSITIONS, initial
+from linear_cases import Arrays
+from partitioned_cases import DRAW
+
+from primepar.distributed import Executor, Mesh
+from primepar.models import ModelConfig
+from primepar.operators import StepInputs, StepSettings
+from primepar.partition import parse_sequence
+from primepar.schedule import Program
+
+
+class OrderedStep(NamedTuple):
+    """The blocks of a rank after a step, and what it sent by kind."""
+
+    blocks: Arrays
+    sent: dict[str, Any]
+
+
+def steps(asked: list[tuple[ModelConfig, bytes]]) -> list[OrderedStep]:
+    """One step of each model by its program, up to the gradients."""
+    mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
+    assert mesh.is_ordered
+    return [_step(mesh, model, msgspec.json.decode(text, type=Program)) for model, text in asked]
+
+
+def _step(mesh: Mesh, model: ModelConfig, program: Program) -> OrderedStep:
+    execute = Executor(mesh, program, StepSettings(model, BATCH, POSITIONS))
+    blocks = execute(initial(model, program, mesh.rank), StepInputs(DRAW))
+    arrays = {name: block.numpy().copy() for name, block in blocks.items()}
+    return OrderedStep(arrays, {kind: elements for kind, elements, _ in execute.sent})
