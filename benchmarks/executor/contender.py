@@ -12,7 +12,8 @@ from torch.nn import functional
 from benchmarks.executor.shapes import MlpShape
 
 Wholes = dict[str, torch.Tensor]
-"""`y`, `dx`, `dw1` [h, 4h] and `dw2` [4h, h], each in full."""
+"""Tensors in full: `y`, `dx`, and by `d` and its name the gradient of a parameter, [N, K]."""
+DW1, DW2 = "dblocks.0.fc1.weight", "dblocks.0.fc2.weight"
 
 
 class Contender(Protocol):
@@ -49,12 +50,17 @@ class MlpData:
             draw(inner, hidden, inner**-0.5),
         )
 
+    def tensors(self) -> Wholes:
+        """The tensors by the names of a model's first block."""
+        weights = {"blocks.0.fc1.weight": self.w1, "blocks.0.fc2.weight": self.w2}
+        return {"x": self.x, "dy": self.dy, **weights}
+
     def expected(self) -> Wholes:
         """What one device computes in float64."""
         x, w1, w2 = (part.double().requires_grad_() for part in (self.x, self.w1, self.w2))
         y = activation(x @ w1) @ w2
         dx, dw1, dw2 = torch.autograd.grad(y, (x, w1, w2), self.dy.double())
-        return {"y": y.detach(), "dx": dx, "dw1": dw1, "dw2": dw2}
+        return {"y": y.detach(), "dx": dx, DW1: dw1, DW2: dw2}
 
 
 class _Draw:

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from benchmarks.executor.contender import MlpData, Wholes, activation
+from benchmarks.executor.contender import DW1, DW2, MlpData, Wholes, activation
 
 
 class _Mlp(nn.Module):
@@ -75,4 +75,4 @@ class DTensorMlp:
             cast(DTensor, self.module.get_parameter(f"{name}.weight").grad).full_tensor().T
             for name in ("fc1", "fc2")
         )
-        return {"y": y, "dx": dx, "dw1": dw1, "dw2": dw2}
+        return {"y": y, "dx": dx, DW1: dw1, DW2: dw2}

@@ -9,8 +9,8 @@ from torch import distributed as dist
 
 from benchmarks.executor.contender import Contender, MlpData, check
 from benchmarks.executor.dtensor_mlp import DTensorMlp
-from benchmarks.executor.mlp_program import ProgramMlp
 from benchmarks.executor.module_mlp import ModuleMlp
+from benchmarks.executor.part_program import PartProgram
 from benchmarks.executor.plain_mlp import (
     ColumnFloor,
     MegatronMlp,
@@ -23,6 +23,9 @@ from primepar.errors import PrimeParError
 from primepar.models import ModelConfig
 from primepar.plan import PRESETS, preset_plan
 
+OPERATORS = ("blocks.0.fc1", "blocks.0.act", "blocks.0.fc2")
+SEQUENCES = 16
+"""Sequences of the batch, which the rows are divided into; an MLP has no other use of them."""
 FLOORS = (ColumnFloor.name, RowFloor.name)
 
 
@@ -58,14 +61,14 @@ def _contenders(
         layers=1,
         hidden=shape.hidden,
         heads=min(shape.hidden, 64),
-        context=shape.rows,
+        context=shape.rows // SEQUENCES,
         vocabulary=shape.hidden,
     )
     for preset in PRESETS:
         if _asked(preset, names):
             try:
                 plan = preset_plan(preset, model, shape.ranks)
-                yield ProgramMlp(data, preset, plan)
+                yield PartProgram(preset, plan, OPERATORS, SEQUENCES, data.tensors())
                 yield ModuleMlp(data, preset, plan)
             except PrimeParError as error:
                 left_out[preset] = str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.executor.contender import MlpData, Wholes, activation
+from benchmarks.executor.contender import DW1, DW2, MlpData, Wholes, activation
 from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
 from primepar.partition import parse_sequence
 from primepar.plan import Plan
@@ -36,8 +36,8 @@ class ModuleMlp:
         return {
             "y": self._whole(outside, self.y),
             "dx": self._whole(outside, self.x.grad),
-            "dw1": self._whole(self.fc1.home, self.fc1.weight.grad),
-            "dw2": self._whole(self.fc2.home, self.fc2.weight.grad),
+            DW1: self._whole(self.fc1.home, self.fc1.weight.grad),
+            DW2: self._whole(self.fc2.home, self.fc2.weight.grad),
         }
 
     def _whole(self, layout: Layout, part: torch.Tensor | None) -> torch.Tensor:

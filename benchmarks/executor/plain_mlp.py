@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from benchmarks.executor.contender import MlpData, Wholes, activation
+from benchmarks.executor.contender import DW1, DW2, MlpData, Wholes, activation
 
 
 def applied(function: type[torch.autograd.Function], x: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ class PlainMlp:
     def wholes(self) -> Wholes:
         assert self.x.grad is not None
         dw1, dw2 = _columns(self.w1.grad), _whole_rows(self.w2.grad)
-        return {"y": self.y.detach(), "dx": self.x.grad, "dw1": dw1, "dw2": dw2}
+        return {"y": self.y.detach(), "dx": self.x.grad, DW1: dw1, DW2: dw2}
 
 
 class ColumnFloor(PlainMlp):
