@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import msgspec
 import torch
 import torch.distributed as dist
 from distributed_steps import BATCH, POSITIONS, initial
 from linear_cases import Arrays
+from nccl_rules import restart
 from partitioned_cases import DRAW
 
 from primepar.distributed import Executor, Mesh
+from primepar.distributed.runtime import executor
+from primepar.errors import ProgramError
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition import parse_sequence
@@ -37,3 +41,23 @@ def _step(mesh: Mesh, model: ModelConfig, program: Program) -> OrderedStep:
     blocks = execute(initial(model, program, mesh.rank), StepInputs(DRAW))
     arrays = {name: block.numpy().copy() for name, block in blocks.items()}
     return OrderedStep(arrays, {kind: elements for kind, elements, _ in execute.sent})
+
+
+def outcomes(texts: list[bytes], checked: bool = False) -> list[str]:
+    """Run programs one after another: "" or the error of each. Unless `checked`, any may hang."""
+    if not checked:
+        patch.object(executor, "out_of_order", return_value=None).start()
+    mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
+    return [_outcome(mesh, msgspec.json.decode(text, type=Program)) for text in texts]
+
+
+def _outcome(mesh: Mesh, program: Program) -> str:
+    try:
+        execute = Executor(mesh, program)
+        execute({name: torch.ones(2, dtype=torch.float64) for name in execute.initial})
+    except (RuntimeError, ProgramError) as error:
+        return str(error)
+    finally:
+        if mesh.is_ordered:
+            restart()
+    return ""
