@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
 import torch
 import torch.distributed as dist
+import training_cases
 from distributed_steps import BATCH, POSITIONS, initial
 from linear_cases import Arrays
 from nccl_rules import restart
@@ -19,6 +21,7 @@ from primepar.errors import ProgramError
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition import parse_sequence
+from primepar.plan import Plan, save_plan
 from primepar.schedule import Program
 
 
@@ -61,3 +64,24 @@ def _outcome(mesh: Mesh, program: Program) -> str:
         if mesh.is_ordered:
             restart()
     return ""
+
+
+def trained(folder: Path, plans: dict[str, Plan]) -> dict[str, Any]:
+    """Train each plan for 3 steps, every instruction compared, and again from the second on."""
+    answers: dict[str, Any] = {}
+    for name, plan in plans.items():
+        file, saved, half = (folder / f"{name}-{part}" for part in ("plan.json", "saved", "half"))
+        if dist.get_rank() == 0:
+            save_plan(plan, file)
+        dist.barrier()
+        common: dict[str, Any] = {"plan": str(file), "steps": 3}
+        answers[name] = training_cases.train(
+            folder / name, checkpoint=str(saved), checkpoint_every=2, conform=True, **common
+        )
+        if dist.get_rank() == 0:
+            training_cases.keep(saved, half, 2)
+        dist.barrier()
+        answers[f"{name} resumed"] = training_cases.train(
+            folder / f"{name}-resumed", checkpoint=str(half), resume=True, **common
+        )
+    return answers
