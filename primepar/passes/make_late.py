@@ -1,7 +1,7 @@
 """Makes a block later, right before its first use, if that lowers the peak of its rank.
 
 Between the compute that makes a block and its first other use the block only takes memory. If the
-rank's peak lies there, the computes that add to the block move down, to where the peak is lowest.
+rank's peak is there, the computes that add to the block move down, to where the peak is lowest.
 Frees of their operands move down with them. Messages, collectives and waits keep their order on
 every rank.
 
@@ -18,7 +18,7 @@ Why it is correct: no compute passes an instruction that uses the block, or that
 operands. So every instruction reads the same data as before. And no deadlock arises: computes are
 local, and everything that communicates stays in its order.
 
-A peak is lowered while that is possible; what lies below it stays as it is. A block that is made
+A peak is lowered while that is possible; the order below the peak stays. A block that is made
 later hides fewer transfers before it, and more of those after it.
 """
 
@@ -43,7 +43,7 @@ def make_late(program: Program) -> Program:
     size = sizes_of(program)
     by_rank = zip(program.programs, initial_blocks(program), strict=True)
     programs = tuple(
-        _Lowered(size, Rank(number), initial).list(nodes)
+        _Lowered(size, Rank(number), initial).lowered(nodes)
         for number, (nodes, initial) in enumerate(by_rank)
     )
     return program if programs == program.programs else replace(program, programs=programs)
@@ -64,7 +64,7 @@ class _Lowered:
     def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self.size, self.rank, self.initial = size, rank, tuple(initial)
 
-    def list(self, nodes: Nodes) -> Nodes:
+    def lowered(self, nodes: Nodes) -> Nodes:
         """Return the list with the lowest peak that one delay after another reaches.
 
         Each delay lowers the first position of the highest total. So fewer positions are there, and
