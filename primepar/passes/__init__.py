@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.free_early import free_early
+from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
 from primepar.passes.overlap import overlap
@@ -20,6 +21,7 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "make-late": make_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -49,6 +51,7 @@ __all__ = [
     "apply",
     "chunk_transfers",
     "free_early",
+    "make_late",
     "merge_collectives",
     "merge_products",
     "overlap",
