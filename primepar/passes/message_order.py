@@ -52,7 +52,7 @@ def in_order(program: Program, calls: list[Call]) -> list[Call]:
 
 def _numbers(program: Program, calls: list[Call]) -> tuple[Numbers, Numbers]:
     """Return how many messages are sent, and how many received, before each call."""
-    at = {
+    numbers_of = {
         (rank, place): number
         for number, call in enumerate(calls)
         for rank, place in call.places.items()
@@ -61,7 +61,7 @@ def _numbers(program: Program, calls: list[Call]) -> tuple[Numbers, Numbers]:
     for rank, nodes in enumerate(program.programs):
         count = Counter[Channel]()
         for place, node in enumerate(nodes):
-            number = at.get((rank, place))
+            number = numbers_of.get((rank, place))
             if number is None:
                 count.update(_channels(node, rank))
                 continue

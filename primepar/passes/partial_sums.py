@@ -51,12 +51,11 @@ def partial_sums(program: Program) -> Program:
     """Return the program with reduce-scatters as messages, where order and memory allow it."""
     size, initial = sizes_of(program), initial_blocks(program)
     calls = in_order(program, list(_calls(program, size)))
-    if not calls:
-        return program
     lines = [
-        RankList(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(program.programs)
+        RankList(nodes, Rank(rank), initial[rank])
+        for rank, nodes in enumerate(program.programs if calls else ())
     ]
-    while True:
+    while calls:
         edits = [_edits(line, calls) for line in lines]
         kept = [
             call
@@ -65,10 +64,10 @@ def partial_sums(program: Program) -> Program:
                        for rank, place in call.places.items())
         ]  # fmt: skip
         if len(kept) == len(calls):
-            break
+            lists = zip(program.programs, edits, strict=True)
+            return replace(program, programs=tuple(tuple(edited(*pair)) for pair in lists))
         calls = in_order(program, kept)
-    lists = zip(program.programs, edits, strict=True)
-    return replace(program, programs=tuple(tuple(edited(*pair)) for pair in lists))
+    return program
 
 
 def _calls(program: Program, size: Size) -> Iterator[Call]:
@@ -124,12 +123,12 @@ def _messages(line: RankList, place: int) -> Edits:
     """Return the messages and sums of one member, in place of its call and of later frees."""
     node, rank = line.nodes[place], line.rank.rank
     assert isinstance(node, ReduceScatter)
-    group, own, scratch = node.group, node.group.index(rank), node.block
+    group, member, scratch = node.group, node.group.index(rank), node.block
     nodes: list[Instruction] = []
     edits: Edits = {place: nodes}
     for distance in range(1, len(group)):
         scratch = _scratch(line, scratch, place)
-        source, target = group[own - distance], (own + distance) % len(group)
+        source, target = group[member - distance], (member + distance) % len(group)
         block = node.blocks[target]
         received, sent = f"sum{place}<{source}", f"sum{place}>{group[target]}"
         nodes += [
