@@ -15,12 +15,14 @@ from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
 from primepar.passes.overlap import overlap
+from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "partial-sums": partial_sums,
     "make-late": make_late,
     "overlap": overlap,
 }
@@ -32,14 +34,15 @@ Chunks = int | ChunkCount | None
 def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
-    With `chunks` transfers are cut into chunks before `overlap`, which posts what can travel.
+    With `chunks` transfers are cut into chunks before `partial-sums` and `overlap`, which make
+    messages of sums and post what can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
-        if name == "overlap" and chunks is not None:
+        if name == "partial-sums" and chunks is not None:
             program = chunk_transfers(program, chunks)
         program = run(program) if name in asked else program
     return program
@@ -55,4 +58,5 @@ __all__ = [
     "merge_collectives",
     "merge_products",
     "overlap",
+    "partial_sums",
 ]
