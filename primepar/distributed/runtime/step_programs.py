@@ -104,6 +104,8 @@ class StepPrograms:
                 "pipeline, as their messages pass one another, got nccl: write --set "
                 "training.device=cpu, or take a plan of one stage"
             )
+        if mesh.wide_dtype != mesh.dtype:
+            options = msgspec.structs.replace(options, wide_sums=True)
         same = msgspec.json.encode((plan, options)) + digest_of_code()
         mesh.check_alike(same, "plan, options and version")
         self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
