@@ -5,8 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 from math import ceil
+from typing import Any
 
 import pytest
+from distributed_ranks import on_ranks
+from wide_sum_cases import Errors, all_partitioned, dense_errors
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
@@ -59,3 +62,38 @@ def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_step_with_wide_sums_is_proved(preset: str) -> None:
     assert verify_program(program_of("gpt2", preset), preset).verdict == "proved"
+
+
+SEQUENCES = ("P2x2", "Os2x2", "Is2x2", "Ws2x2", "S2x2", "N4", "K4", "M4")
+ROUNDED_ONCE = 1.01
+"""Of the error of one device: only the order of additions differs."""
+
+
+@cache
+def everyone() -> dict[tuple[str, bool], Any]:
+    """What rank 0 of four finds."""
+    found: dict[tuple[str, bool], Any] = on_ranks(RANKS, all_partitioned, SEQUENCES)[0]
+    return found
+
+
+def of_dense(sequence: str, wide: bool) -> Errors:
+    """Errors of a partitioned layer as multiples of those of one device."""
+    found = everyone()[sequence, wide]["errors"]
+    return {name: found[name] / error for name, error in dense_errors().items()}
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_partitioned_product_is_as_exact_as_a_dense_one(sequence: str) -> None:
+    assert max(of_dense(sequence, wide=True).values()) < ROUNDED_ONCE
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_sums_in_half_precision_are_not(sequence: str) -> None:
+    assert max(of_dense(sequence, wide=False).values()) > 1.2
+
+
+def test_only_the_sums_take_more_bytes() -> None:
+    """Of the 8 quarter blocks that a rank sends under P2x2, one is of a sum: of dW."""
+    narrow, wide = (everyone()["P2x2", wide]["sent"]["linear"] for wide in (False, True))
+    quarter = 128 * 128
+    assert (narrow, wide) == (8 * NARROW * quarter, 7 * NARROW * quarter + WIDE * quarter)
