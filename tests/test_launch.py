@@ -10,10 +10,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 from command import Done, run
 
 from primepar.distributed.training import launch
 from primepar.distributed.training.launch import Launch, check_installed, pick_device
+from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError, PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -123,28 +125,36 @@ def test_ranks_under_mpirun_are_refused() -> None:
     )
 
 
-def test_more_processes_than_gpus_are_refused() -> None:
+@pytest.mark.parametrize("choice", ["auto", "cuda"])
+def test_more_processes_than_gpus_are_refused(choice: DeviceChoice) -> None:
     with (
         patch("torch.cuda.is_available", return_value=True),
         patch("torch.cuda.device_count", return_value=1),
         pytest.raises(LaunchError) as caught,
     ):
-        pick_device("auto", 1, 2)
+        pick_device(choice, 1, 2)
     assert str(caught.value) == (
-        "device: expected a GPU for each of 2 processes on this machine, got 1: start 1 processes "
-        "here, or add --set training.device=cpu"
+        "training.device: expected a GPU for each of 2 processes on this machine, got 1, and NCCL "
+        "takes one process on each: start 1 here, or write --set training.device=cpu"
     )
 
 
-def test_a_missing_gpu_is_reported() -> None:
+@pytest.mark.parametrize(
+    ("cuda", "got"),
+    [
+        (None, f"torch {torch.__version__}, which is built without it: install a build with CUDA"),
+        ("13.0", "no GPU that torch can use: look at nvidia-smi and CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_cuda_that_is_not_there_is_reported(cuda: str | None, got: str) -> None:
     with (
         patch("torch.cuda.is_available", return_value=False),
+        patch("torch.version.cuda", cuda),
         pytest.raises(LaunchError) as caught,
     ):
         pick_device("cuda", 0, 1)
     assert str(caught.value) == (
-        "device: expected a GPU for each of 1 processes on this machine, got 0: start no processes "
-        "here, or add --set training.device=cpu"
+        f"training.device: expected CUDA, got {got}, or write --set training.device=cpu"
     )
 
 

@@ -9,6 +9,7 @@ from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
+from primepar.files import digest_of_code
 from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
@@ -83,7 +84,10 @@ def update(
 
 
 class StepPrograms:
-    """The programs of a plan on a mesh; each one is made at its first use."""
+    """The programs of a plan on a mesh; each one is made at its first use. A collective call.
+
+    Raises `MeshError` on all ranks if one has another plan, options or version.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,10 @@ class StepPrograms:
         options: StepOptions = DEFAULT,
         conform: bool = False,
     ) -> None:
+        if mesh.wide_dtype != mesh.dtype:
+            options = msgspec.structs.replace(options, wide_sums=True)
+        same = msgspec.json.encode((plan, options)) + digest_of_code()
+        mesh.check_alike(same, "plan, options and version")
         self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}

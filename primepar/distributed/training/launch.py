@@ -11,10 +11,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from primepar.distributed.training.alike import Facts, differences
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError, PrimeParError
 
@@ -28,6 +32,10 @@ _MPI = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE"}
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 GRACE_SECONDS = 10.0
 """How long a rank above 0 waits for rank 0 to report its error and the launcher to end the job."""
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
+
+The launcher ends the job if a rank dies."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class World:
         except PrimeParError as raised:
             error = raised
         self.store.set(f"{name}/{self.rank}", "failed" if error else "done")
-        answers = [self.store.get(f"{name}/{rank}") for rank in range(self.size)]
+        answers = self._answers(f"{name}/{{}}")
         failed = [rank for rank, answer in enumerate(answers) if answer == b"failed"]
         if failed:
             self._wait_for_all(name)
@@ -97,8 +105,30 @@ class World:
     def _wait_for_all(self, name: str) -> None:
         """Keep rank 0 and its store running until every rank has read the answers."""
         self.store.set(f"{name}/{self.rank}/read", "")
-        for rank in range(self.size if self.rank == 0 else 0):
-            self.store.get(f"{name}/{rank}/read")
+        if self.rank == 0:
+            self._answers(f"{name}/{{}}/read")
+
+    def _answers(self, key: str) -> list[bytes]:
+        """Return what every rank has stored under its key."""
+        keys = [key.format(rank) for rank in range(self.size)]
+        self.store.wait(keys, PATIENCE)
+        return [self.store.get(key) for key in keys]
+
+    def check_alike(self, name: str, facts: Facts) -> None:
+        """Compare the facts of all ranks. Raises `LaunchError` on rank 0 if any rank has others.
+
+        A collective call, in an `agreement`.
+        """
+        self.store.set(f"{name}/facts/{self.rank}", msgspec.json.encode(facts).decode())
+        if self.rank > 0:
+            return
+        everyone = [msgspec.json.decode(given) for given in self._answers(f"{name}/facts/{{}}")]
+        different = differences(everyone)
+        if different:
+            raise LaunchError(
+                f"ranks: expected what rank 0 has on every rank, got {different}: start all ranks "
+                "with one command line, on machines with the same files and the same version"
+            )
 
 
 @dataclass(frozen=True)
@@ -113,17 +143,24 @@ class _Place:
 
 
 @contextmanager
-def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
+def joined(launch: Launch, choice: DeviceChoice, facts: Facts | None = None) -> Iterator[World]:
     """Initialise the process group, and destroy it at the end.
 
-    Raises `LaunchError` if the launcher's MPI is not that of mpi4py, or a process has no device.
+    The ranks first compare their `facts`. Raises `LaunchError` on one rank if they differ, if the
+    launcher's MPI is not that of mpi4py, or if a process has no device.
     """
+    import torch
     from torch import distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
     with launch.one_error():
         place = _MEET[launch.launcher](launch)
+    store = PrefixStore("primepar", place.store)
+    world = World(place.rank, place.size, torch.device("cpu"), store)
+    with world.agreement("device"):
         device = pick_device(choice, place.local_rank, place.local_size)
+    with world.agreement("alike"):
+        world.check_alike("alike", {**(facts or {}), "device": device.type})
     if launch.launcher != "alone":
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -133,7 +170,7 @@ def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
             device_id=device if device.type == "cuda" else None,
         )
     try:
-        yield World(place.rank, place.size, device, PrefixStore("primepar", place.store))
+        yield replace(world, device=device)
     finally:
         # A mesh keeps a group and its threads; they must end before the interpreter does.
         gc.collect()
@@ -218,10 +255,20 @@ def pick_device(choice: DeviceChoice, local_rank: int, local_size: int) -> torch
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if choice == "cpu" or (choice == "auto" and gpus == 0):
         return torch.device("cpu")
+    if gpus == 0:
+        cause = (
+            f"torch {torch.__version__}, which is built without it: install a build with CUDA"
+            if torch.version.cuda is None
+            else "no GPU that torch can use: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+        raise LaunchError(
+            f"training.device: expected CUDA, got {cause}, or write --set training.device=cpu"
+        )
     if gpus < local_size:
         raise LaunchError(
-            f"device: expected a GPU for each of {local_size} processes on this machine, "
-            f"got {gpus}: start {gpus or 'no'} processes here, or add --set training.device=cpu"
+            f"training.device: expected a GPU for each of {local_size} processes on this machine, "
+            f"got {gpus}, and NCCL takes one process on each: start {gpus} here, or write --set "
+            "training.device=cpu"
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

@@ -51,6 +51,11 @@ class ReplicaSteps:
         yield "local step", self.programs.lowered(self.batch, self.positions, "update")
         yield "average", self.average_program
 
+    def compile(self) -> None:
+        """Compile the programs of a local step and of an average; raises what `Executor` raises."""
+        self.programs.program(self.batch, self.positions, "update")
+        self._average  # noqa: B018  made at its first use
+
     def is_local(self, step: int) -> bool:
         """Return whether replicas do a step by themselves; the first step is 1."""
         return step > self.settings.average_after

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 from math import isfinite, prod
 
@@ -16,7 +15,6 @@ import msgspec
 import torch
 from torch import distributed as dist
 
-from primepar import __version__
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
@@ -29,7 +27,7 @@ from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.stopping import Stopping
-from primepar.errors import ConfigError, MemoryLimitError, ProgramError
+from primepar.errors import ConfigError, MemoryLimitError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
@@ -86,6 +84,17 @@ class Trainer:
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
 
+    def compile(self) -> None:
+        """Compile the programs of the run. Raises `ProgramError` for what the backend lacks.
+
+        A collective call.
+        """
+        if self.settings.average_after or self.replicas is None:
+            self._program("update")
+        if self.replicas is not None:
+            self.replicas.compile()
+        self._program("loss")
+
     def _in_bytes(self, error: MemoryLimitError) -> MemoryLimitError:
         """Return the error of a limit that is too small, in the unit of its setting."""
         if error.least is None:
@@ -106,20 +115,6 @@ class Trainer:
         if self.replicas is not None:
             yield from self.replicas.proved()
         yield "evaluation", self.programs.lowered(*self._sizes, "loss")
-
-    def check_alike(self) -> None:
-        """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
-        settings = self.settings
-        periods = settings.average_every, settings.average_after
-        program_of = __version__, self.state.plan, self._sizes, self.programs.options, periods
-        digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
-        self.world.store.set(f"started/{self.world.rank}", digest)
-        first = self.world.store.get("started/0").decode()
-        if digest != first:
-            raise ProgramError(
-                f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
-                f"({digest}): start all ranks with one plan, the same options and one version"
-            )
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train up to `settings.steps`, or until a stop request.
