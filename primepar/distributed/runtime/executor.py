@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from primepar.distributed.runtime.backend_support import BackendRules
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import LimitedBlocks
@@ -44,7 +45,8 @@ class Executor:
     `settings`. If the backend batches messages (NCCL), a wait may also wait for other messages of
     the same batch. With a `proved` program every run is observed and compared with it.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
-    without a kernel, a block without a size, or a block that is used before it exists.
+    without a kernel, a block without a size, a block that is used before it exists, or an
+    instruction that the mesh's backend does not have.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Executor:
                 f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
                 "lower it for this mesh"
             )
+        types = mesh.dtype, mesh.wide_dtype
+        BackendRules(mesh.backend, mesh.device.type, types).check(program)
         mesh.ensure_groups(groups_of(program))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.failures import failure_of, is_lost_peer
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
+
+The launcher ends the job if a rank dies."""
 
 
 @contextmanager
@@ -29,8 +34,7 @@ def agreed(store: Store, rank: int, size: int, name: str) -> Iterator[None]:
     except PrimeParError as raised:
         error = raised
     store.set(f"{name}/{rank}", "failed" if error else "done")
-    answers = [store.get(f"{name}/{peer}") for peer in range(size)]
-    failed = [peer for peer, answer in enumerate(answers) if answer == b"failed"]
+    failed = [peer for peer, end in enumerate(answers(store, size, name)) if end == b"failed"]
     if failed:
         _wait_for_all(store, rank, size, name)
     if error is not None and failed[0] == rank:
@@ -41,9 +45,16 @@ def agreed(store: Store, rank: int, size: int, name: str) -> Iterator[None]:
 
 def _wait_for_all(store: Store, rank: int, size: int, name: str) -> None:
     """Keep rank 0 and its store running until every rank has read the answers."""
-    store.set(f"{name}/{rank}/read", "")
-    for peer in range(size if rank == 0 else 0):
-        store.get(f"{name}/{peer}/read")
+    store.set(f"{name}-read/{rank}", "")
+    if rank == 0:
+        answers(store, size, f"{name}-read")
+
+
+def answers(store: Store, size: int, name: str) -> list[bytes]:
+    """Return what every rank has stored under a name."""
+    keys = [f"{name}/{rank}" for rank in range(size)]
+    store.wait(keys, PATIENCE)
+    return [store.get(key) for key in keys]
 
 
 @contextmanager

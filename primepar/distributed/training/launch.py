@@ -13,13 +13,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
-from primepar.distributed.training.agreement import GRACE_SECONDS, agreed, first_error
-from primepar.distributed.training.devices import agreed_device
+import msgspec
+
+from primepar.distributed.training.agreement import (
+    GRACE_SECONDS,
+    agreed,
+    answers,
+    first_error,
+)
+from primepar.distributed.training.alike import Facts, differences
+from primepar.distributed.training.devices import check_devices, pick_device, used_device
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError, PrimeParError
 
@@ -91,6 +99,24 @@ class World:
         with agreed(self.store, self.rank, self.size, name):
             yield
 
+    def check_alike(self, name: str, facts: Facts) -> None:
+        """Compare the facts of all ranks. Raises `LaunchError` on rank 0 if any rank has others.
+
+        A collective call, in an `agreement`.
+        """
+        self.store.set(f"{name}/facts/{self.rank}", msgspec.json.encode(facts).decode())
+        if self.rank > 0:
+            return
+        everyone = [
+            msgspec.json.decode(given) for given in answers(self.store, self.size, f"{name}/facts")
+        ]
+        different = differences(everyone)
+        if different:
+            raise LaunchError(
+                f"ranks: expected what rank 0 has on every rank, got {different}: start all ranks "
+                "with one command line, on machines with the same files and the same version"
+            )
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -103,19 +129,29 @@ class _Place:
 
 
 @contextmanager
-def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
+def joined(launch: Launch, choice: DeviceChoice, facts: Facts | None = None) -> Iterator[World]:
     """Initialise the process group, and destroy it at the end, or abort it after an error.
 
-    Raises `LaunchError` if the launcher's MPI is not that of mpi4py, or devices do not fit. An
-    error of one rank, or of several, in the body is reported once.
+    The ranks first compare their `facts`. Raises `LaunchError` on one rank if they differ, if the
+    launcher's MPI is not that of mpi4py, or if a process has no device of its own. An error that
+    ranks meet in the body is reported once.
     """
+    import torch
     from torch import distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
     with launch.one_error():
         place = _MEET[launch.launcher](launch)
     store = PrefixStore("primepar", place.store)
-    device = agreed_device(choice, store, place.rank, place.size, place.local_rank)
+    world = World(place.rank, place.size, torch.device("cpu"), store)
+    with world.agreement("device"):
+        device = pick_device(choice, place.local_rank)
+    with world.agreement("alike"):
+        world.check_alike("alike", {**(facts or {}), "device": device.type})
+    if device.type == "cuda":
+        with world.agreement("devices"):
+            check_devices(used_device(device), store, place.rank, place.size)
+        torch.cuda.set_device(device)
     if launch.launcher != "alone":
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -126,7 +162,7 @@ def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
         )
     try:
         with first_error(store, place.rank):
-            yield World(place.rank, place.size, device, store)
+            yield replace(world, device=device)
     except BaseException:
         abort_groups()
         raise

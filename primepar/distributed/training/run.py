@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
 from primepar.distributed.training.launch import Launch, World, check_installed, joined
 from primepar.distributed.training.log import EndRow, Log, StartRow
@@ -58,7 +59,8 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         print(line, flush=True)
         return run(line)
     killed = launch.launcher in ("mpirun", "local")
-    with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
+    facts = facts_of(settings, layout, text)
+    with Stopping(killed=killed) as stopping, joined(launch, settings.device, facts) as world:
         prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
@@ -87,10 +89,12 @@ def train_here(
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
-        with world.agreement("options"):
-            trainer.check_alike()
+        with world.agreement("start"):
+            world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
             trainer.check(prove)
+        with world.agreement("compiled"):
+            trainer.compile()
         number, events = trainer.run(stopping)
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))
