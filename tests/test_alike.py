@@ -86,7 +86,9 @@ def changed(name: str, value: object) -> object:
     """Another value of a setting."""
     if name in OTHER:
         return OTHER[name]
-    return not value if isinstance(value, bool) else 1 if value is None else value + 1  # type: ignore[operator]
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int | float) else 1
 
 
 def test_every_setting_is_compared() -> None:

@@ -129,10 +129,9 @@ def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Pa
 
 
 def test_ranks_with_other_settings_do_not_wait_for_one_another(tmp_path: Path) -> None:
-    words = mpirun(1, *SMALL)
-    again = words[words.index("-n") :]
+    other = ["--set", "optimizer.clip=1.0", "--set", "training.dtype=bfloat16"]
     done = subprocess.run(
-        [*words, ":", *again, "--set", "optimizer.clip=1.0", "--set", "training.dtype=bfloat16"],
+        [*mpirun(1, *SMALL), ":", "-n", "1", *PRIMEPAR, *SMALL, *other],
         cwd=tmp_path, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2

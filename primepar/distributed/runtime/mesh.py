@@ -149,10 +149,10 @@ class Mesh:
         """Raise `MeshError` on all ranks if a rank has another content than rank 0."""
         if not self.backend:
             return
-        own = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
-        own = own.to(self.device)
-        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyone, own)
+        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+        digest = digest.to(self.device)
+        everyone = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, digest)
         others = [rank for rank, given in enumerate(everyone) if not given.equal(everyone[0])]
         if others:
             raise MeshError(

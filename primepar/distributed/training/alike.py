@@ -1,8 +1,8 @@
 """What must be the same on all ranks of a run, and the line that names the ranks that differ.
 
 Every rank leaves its facts in the store that all share, before they start torch.distributed: ranks
-with other settings could wait for one another forever. Rank 0 compares them. Paths may differ, as
-machines do: what the files contain is compared.
+with other settings could wait for one another without end. Rank 0 compares them. Paths may differ,
+as machines do: what the files contain is compared.
 """
 
 from __future__ import annotations
