@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -112,7 +112,7 @@ def _wait(processes: Sequence[BaseProcess], by_itself: bool) -> None:
 
 def _rank(
     rank: int, size: int, folder: Path, backend: str, words: list[str], fail: Fail | None
-) -> NoReturn:
+) -> None:
     """The process of one rank: the command, with its streams in files."""
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{name}-{rank}", os.O_CREAT | os.O_WRONLY), stream)

@@ -21,7 +21,7 @@ def ended(folder: Path, backend: str, fail: Fail) -> list[EndedRank]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rank_without_memory_says_so_and_all_end(backend: str, tmp_path: Path) -> None:
+def test_a_rank_without_memory_reports_it_and_all_end(backend: str, tmp_path: Path) -> None:
     ranks = ended(tmp_path, backend, out_of_memory)
     assert ranks[FAILED].code == 2
     (line,) = ranks[FAILED].err.splitlines()
@@ -64,5 +64,5 @@ def test_a_killed_rank_is_missed_by_one_of_the_others(backend: str, tmp_path: Pa
         (spoken,) = [(number, rank.err) for number, rank in enumerate(ranks) if rank.err]
         assert spoken[1] == (
             f"primepar: error: rank {spoken[0]}: expected every process to answer, got one that "
-            "has ended: its own message says why\n"
+            "has ended: look for the message of that process\n"
         )

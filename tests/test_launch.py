@@ -12,6 +12,7 @@ import pytest
 from command import Done, run
 
 from primepar.distributed.training import launch
+from primepar.distributed.training.agreement import GRACE_SECONDS
 from primepar.distributed.training.launch import Launch, check_installed
 from primepar.errors import PrimeParError
 
@@ -53,7 +54,7 @@ def test_rank_0_speaks_at_once_and_the_others_wait(
     monkeypatch.setattr("time.sleep", waited.append)
     with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_error():
         raise PrimeParError
-    assert waited == [launch.GRACE_SECONDS] * rank
+    assert waited == [GRACE_SECONDS] * rank
 
 
 @pytest.mark.parametrize(

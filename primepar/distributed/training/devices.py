@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UsedDevice(NamedTuple):
-    """What a process tells the others of its GPU: the host that it is in, and its UUID."""
+    """What a process reports to the others of its GPU: the host that it is in, and its UUID."""
 
     host: str
     gpu: str
@@ -49,7 +49,7 @@ def pick_device(choice: DeviceChoice, local_rank: int) -> torch.device:
 
 
 def used_device(device: torch.device) -> UsedDevice:
-    """Return the host and the GPU of a process as NCCL tells them apart.
+    """Return the host and the GPU of a process as NCCL distinguishes them.
 
     NCCL takes the host's name from `NCCL_HOSTID` if that is set (`getHostHash` in its sources).
     """

@@ -28,7 +28,7 @@ def failure_of(error: Exception, rank: int) -> PrimeParError | None:
     if is_lost_peer(error):
         return LaunchError(
             f"rank {rank}: expected every process to answer, got one that has ended: "
-            "its own message says why"
+            "look for the message of that process"
         )
     return None
 
@@ -40,7 +40,7 @@ def is_lost_peer(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """The first sentence of a message that tells the size, without the place in torch's sources."""
+    """The first sentence of a message that states the size, without the place in torch's sources."""
     text = " ".join(str(error).split())
     start = text.lower().find("tried to allocate")
     return text[max(start, 0) :].partition(". ")[0].rstrip(".") or type(error).__name__

@@ -43,7 +43,7 @@ class CommandLine:
 
     def __str__(self) -> str:
         added = [f"{name}={value}" for name, value in self.variables.items()]
-        times = [f"# {self.processes} processes"] if self.processes else []
+        times = [f" # {self.processes} processes"] if self.processes else []
         return " ".join([*added, shlex.join(self.words), *times])
 
 
