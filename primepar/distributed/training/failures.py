@@ -40,7 +40,7 @@ def is_lost_peer(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """The first sentence of a message that states the size, without the place in torch's sources."""
+    """The sentence of a message that states the size, without the place in torch."""
     text = " ".join(str(error).split())
     start = text.lower().find("tried to allocate")
     return text[max(start, 0) :].partition(". ")[0].rstrip(".") or type(error).__name__
