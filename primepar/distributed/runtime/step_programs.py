@@ -74,13 +74,25 @@ def update(
     inputs: StepInputs,
 ) -> tuple[float, float]:
     """Do one training step on a state; returns the loss and the norm of the gradient."""
+    loss, norm = update_on_device(run, state, tokens_BT, targets_BT, inputs).tolist()
+    return loss, norm
+
+
+def update_on_device(
+    run: StepProgram,
+    state: TrainingState,
+    tokens_BT: torch.Tensor,
+    targets_BT: torch.Tensor,
+    inputs: StepInputs,
+) -> torch.Tensor:
+    """Do one training step without waiting for a GPU; returns loss and norm, `[2]` in float64."""
     blocks = run(state.blocks, tokens_BT, targets_BT, inputs, state.host)
-    loss, norm = (blocks.pop(name).item() for name in ("loss[0]", "gradient.norm[0]"))
+    numbers = [blocks.pop(name).double().reshape(1) for name in ("loss[0]", "gradient.norm[0]")]
     state.blocks, state.host = (
         {name.replace(".new[", "["): block for name, block in held.items()}
         for held in (blocks, state.host)
     )
-    return loss, norm
+    return torch.cat(numbers)
 
 
 class StepPrograms:
