@@ -240,9 +240,7 @@ class RulesGroup(BASE):  # type: ignore[misc]
         return self.allreduce([torch.zeros(1, dtype=torch.uint8)])
 
     def _not_modelled(self, *arguments: Any, **named: Any) -> RulesWork:
-        raise RuntimeError(
-            "expected a collective that PrimePar calls, got one that is not modelled"
-        )
+        raise RuntimeError("expected a collective that is modelled, got another one")
 
     gather = scatter = reduce_scatter = alltoall = recv_anysource = _not_modelled
 
