@@ -199,4 +199,3 @@ def test_stages_on_nccl_are_refused() -> None:
         "plan: expected gloo for the 2 stages of a pipeline, as their messages pass one another, "
         "got nccl: write --set training.device=cpu, or take a plan of one stage"
     )
-    StepPrograms(preset_plan("1f1b:1x2,megatron", MODEL, RANKS), mesh)  # type: ignore[arg-type]
