@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
+from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
@@ -20,6 +21,7 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "coalesce-reductions": coalesce_reductions,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -48,6 +50,7 @@ __all__ = [
     "Chunks",
     "apply",
     "chunk_transfers",
+    "coalesce_reductions",
     "free_early",
     "merge_collectives",
     "merge_products",

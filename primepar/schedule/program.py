@@ -20,13 +20,14 @@
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
     group      = body of send and recv                         start together, return when all done
-    all_reduce     = group, block, reduction, scale?           block <- scale * sum over the group
+    all_reduce     = group, block, also?, reduction, scale?    block <- scale * sum over the group
     reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
     reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     barrier        = group
+    `also` lists more blocks, each reduced like the first, in the same call.
     A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
@@ -175,11 +176,28 @@ class _Collective(Node, frozen=True):
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Every member's block becomes `scale` times the reduction over the group."""
+    """Every member's block becomes `scale` times the reduction over the group.
+
+    So does each block of `also`: member by member, the blocks at the same place are reduced.
+    """
 
     block: Block
+    also: tuple[Block, ...] = ()
     reduction: Reduction = "sum"
     scale: Coefficient = "1"
+
+    @property
+    def reduced(self) -> Blocks:
+        """All blocks of the call, in order."""
+        return (self.block, *self.also)
+
+    def _check_names(self) -> None:
+        for name in self.also:
+            if self.reduced.count(name) > 1:
+                raise ValueError(
+                    f"expected every block of a call once, got {name} "
+                    f"{self.reduced.count(name)} times: reduce it once"
+                )
 
 
 class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
