@@ -165,21 +165,21 @@ class _Collective(Node, frozen=True):
 
     def _check_names(self) -> None:
         """Of what it writes no name may occur twice: the later data would replace the earlier."""
-        field = {"all_gather": "blocks", "all_to_all": "into"}.get(str(self.__struct_config__.tag))
+        fields = {"all_gather": "blocks", "all_to_all": "into", "all_reduce": "reduced"}
+        field = fields.get(str(self.__struct_config__.tag))
         names = getattr(self, field) if field else ()
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
+            several = field != "reduced"
+            where = f"of {field}" if several else "in block and also"
+            fix = "give each member's data a name of its own" if several else "reduce it once"
             raise ValueError(
-                f"expected every name of {field} once, got {twice} {names.count(twice)} times: "
-                "give each member's data a name of its own"
+                f"expected every name {where} once, got {twice} {names.count(twice)} times: {fix}"
             )
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Every member's block becomes `scale` times the reduction over the group.
-
-    So does each block of `also`: member by member, the blocks at the same place are reduced.
-    """
+    """Each block, also those of `also`, becomes `scale` times the reduction over the group."""
 
     block: Block
     also: tuple[Block, ...] = ()
@@ -188,16 +188,8 @@ class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
 
     @property
     def reduced(self) -> Blocks:
-        """All blocks of the call, in order."""
+        """All blocks of the call, in order; members reduce those at the same place."""
         return (self.block, *self.also)
-
-    def _check_names(self) -> None:
-        for name in self.also:
-            if self.reduced.count(name) > 1:
-                raise ValueError(
-                    f"expected every block of a call once, got {name} "
-                    f"{self.reduced.count(name)} times: reduce it once"
-                )
 
 
 class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
@@ -293,7 +285,6 @@ Instruction = (
 )  # fmt: skip
 _LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""
-
 
 BLOCK_LISTS = ("initial", "final", "host_initial", "host_final")
 """Fields with a list of blocks for each rank."""
