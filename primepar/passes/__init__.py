@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
+from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
 from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
@@ -22,6 +23,7 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "coalesce-reductions": coalesce_reductions,
     "partial-sums": partial_sums,
     "make-late": make_late,
     "overlap": overlap,
@@ -53,6 +55,7 @@ __all__ = [
     "Chunks",
     "apply",
     "chunk_transfers",
+    "coalesce_reductions",
     "free_early",
     "make_late",
     "merge_collectives",
