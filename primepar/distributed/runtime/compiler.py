@@ -35,6 +35,7 @@ from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.program import (
     AllGather,
     Alloc,
+    AllReduce,
     Collective,
     Compute,
     Cut,
@@ -210,7 +211,7 @@ class Compiler:
         actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
         if is_scaled(node, self.mesh.rank):
-            start = scaled(start, writes[0], self._factor(node))
+            start = scaled(start, writes, self._factor(node))
         if run is None:
             start = self._staged(start, reads, writes)
         if node.request is None:
@@ -230,7 +231,10 @@ class Compiler:
         actions = [
             action for name in writes for action in self.places.room(name, keep=name in reads)
         ]
-        return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
+        if isinstance(node, AllGather):
+            return actions, self.places.run_of(in_order(node))
+        several = isinstance(node, AllReduce) and node.also
+        return actions, self.places.run_of(writes) if several else None
 
     def _factor(self, node: Collective) -> Factor:
         factor = factor_of(node)

@@ -24,6 +24,7 @@ from primepar.errors import ConformanceError
 from primepar.operators import Site, StepInputs
 from primepar.schedule.program import (
     AllGather,
+    AllReduce,
     AllToAll,
     Barrier,
     Collective,
@@ -263,6 +264,8 @@ class Watch:
             case Barrier():
                 pass
             case AllToAll(blocks=blocks):
+                names = blocks
+            case AllReduce(reduced=blocks):
                 names = blocks
             case ReduceScatter(block=block) | AllGather(block=block):
                 names = (block,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from primepar.distributed.runtime.backend_support import BackendRules
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import LimitedBlocks
@@ -29,9 +30,10 @@ class Executor:
     counted as "linear", the rest as `kind`. All phases except those of linear operators need
     `settings`. With a `proved` program every run is observed and compared with it.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
-    without a kernel, a block without a size, or a block that is used before it exists. If the mesh
-    is ordered (NCCL), adjacent posts are one batch, a wait is for all messages of its batch, and a
-    program that would hang there is a `ProgramError`.
+    without a kernel, a block without a size, a block that is used before it exists, or an
+    instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
+    are one batch, a wait is for all messages of its batch, and a program that would hang there is a
+    `ProgramError`.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Executor:
                 f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
                 "lower it for this mesh"
             )
+        types = mesh.dtype, mesh.wide_dtype
+        BackendRules(mesh.backend, mesh.device.type, types).check(program)
         if mesh.is_ordered:
             check_order(program)
         mesh.ensure_groups(communicators(program))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable
 from fractions import Fraction
+from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.runtime.backend_support import check_device
 from primepar.distributed.runtime.buffers import BufferPool
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.errors import MeshError
@@ -49,7 +51,7 @@ class Mesh:
     objects on it, in the same order. Several `replicas` of a mesh share the world: each has the
     next processes, with ranks of its own from 0, and its messages stay inside. With `device_memory`
     programs raise `MemoryLimitError` if their blocks take more bytes on the device. Raises
-    `MeshError` if the world has another size.
+    `MeshError` if the world has another size, or its backend does not send from this device.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Mesh:
         self.first = self.replica * self.ranks
         """The process that has rank 0 of this replica."""
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        check_device(self.backend, self.device.type)
         self.is_ordered = _is_ordered(self.device)
         """Whether the backend has NCCL's rules: a communicator runs its operations one after
         another in the order of the posts, and messages that start together are a batch."""
@@ -144,6 +147,21 @@ class Mesh:
         room = room.to(self.device)
         dist.broadcast(room, 0)
         return bytes(room.cpu().numpy())
+
+    def check_alike(self, content: bytes, what: str) -> None:
+        """Raise `MeshError` on all ranks if a rank has another content than rank 0."""
+        if not self.backend:
+            return
+        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+        digest = digest.to(self.device)
+        everyone = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, digest)
+        others = [rank for rank, given in enumerate(everyone) if not given.equal(everyone[0])]
+        if others:
+            raise MeshError(
+                f"rank {', '.join(map(str, others))}: expected the {what} of rank 0, got another: "
+                "give every rank the same"
+            )
 
     def synchronize(self) -> None:
         """Wait until the device has finished its queued work."""
