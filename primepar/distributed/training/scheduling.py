@@ -1,10 +1,10 @@
 """How the operating system schedules the threads of a process that communicates by gloo.
 
-A thread that posts a message holds a lock of gloo while it writes to the socket. The write wakes the
-thread of gloo that receives, which tries the lock again and again until it is free. Where there are
-more processes than cores, Linux often lets the woken thread preempt the one that has the lock. Then
-it spins for the rest of its time slice, up to some milliseconds. A thread under SCHED_BATCH does not
-preempt when it is woken.
+A thread that posts a message holds a lock of gloo while it writes to the socket. The write wakes
+the thread of gloo that receives, which tries the lock again and again until it is free. Where there
+are more processes than cores, Linux often lets the woken thread preempt the one that has the lock.
+Then it spins for the rest of its time slice, up to some milliseconds. A thread under SCHED_BATCH
+does not preempt when it is woken.
 """
 
 from __future__ import annotations
