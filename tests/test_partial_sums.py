@@ -120,10 +120,9 @@ def test_a_partial_sum_leaves_before_the_next_product() -> None:
     sequence = parse_sequence("Os2x2")
     source = resident_layout(Movement(sequence), "forward", "I")
     nodes = lower_linear(sequence, Linear(M=8, N=16, K=32), source).backward.programs[0]
-    (sent,) = (place for place, node in enumerate(nodes)
-               if isinstance(node, ISend) and node.block.startswith("dI"))  # fmt: skip
-    waited = nodes.index(Wait(nodes[sent].request))
-    phases = [node.phase for node in nodes[sent:waited] if isinstance(node, Compute)]
+    (sent,) = (node for node in nodes if isinstance(node, ISend) and node.block.startswith("dI"))
+    between = nodes[nodes.index(sent) : nodes.index(Wait(sent.request))]
+    phases = [node.phase for node in between if isinstance(node, Compute)]
     assert "linear.gradient" in phases
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
+from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
+from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
 from primepar.passes.overlap import overlap
@@ -21,7 +23,9 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "coalesce-reductions": coalesce_reductions,
     "partial-sums": partial_sums,
+    "make-late": make_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -51,7 +55,9 @@ __all__ = [
     "Chunks",
     "apply",
     "chunk_transfers",
+    "coalesce_reductions",
     "free_early",
+    "make_late",
     "merge_collectives",
     "merge_products",
     "overlap",
