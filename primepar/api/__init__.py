@@ -11,11 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, OF_A_STEP, AnyTarget, AskedTarget
+from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, AnyTarget, AskedTarget
 from primepar.api.placement import Shape, Side
-from primepar.api.questions import check_target, verify_target
-from primepar.api.training_step import TrainingStep
-from primepar.errors import ShapeError
+from primepar.api.questions import check_target, simulate_target, verify_target
 from primepar.plan.plan import Plan
 from primepar.schedule import Program
 from primepar.schedule.operators import Phase
@@ -226,26 +224,12 @@ def simulate(
         '0.27 ms, 64 MiB sent by a device'
     """
     from primepar.plan.cluster import load_cluster
-    from primepar.plan.simulator.run import simulate as run_program
-    from primepar.plan.simulator.step import simulate_step
 
-    asked = AskedTarget.of(target)
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
-    if isinstance(asked.target, Plan):
-        asked.refuse(OF_A_PLAN, side=side, shape=shape)
-        step = TrainingStep.of(asked.target, batch, positions)
-        sizes = step.batch, step.positions
-        return simulate_step(asked.target, *sizes, machine, kind, chunks=chunks)
-    asked.refuse(OF_A_STEP, chunks=chunks)
-    if shape is None and not isinstance(asked.target, Program | ProgramMethod):
-        raise ShapeError(
-            f"{asked.name}: expected the operator's shape, of which its time is, got none: write "
-            "shape=(4096, 4096, 4096)"
-        )
-    program = asked.program(side, shape, None, batch, positions)
-    return run_program(program, machine, kind)
+    asked = AskedTarget.of(target)
+    return simulate_target(asked, machine, kind, side, shape, batch, positions, chunks)[0]
 
 
 def plan(

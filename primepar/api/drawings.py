@@ -74,13 +74,18 @@ def method_drawing(method: ProgramMethod) -> Drawing:
 
     A method that has a picture of its own is drawn by that.
     """
-    events = emulated_events(method.program(), untimed=method.untimed)
+    events = method_events(method)
     facts = [f"  {quantity}  {value}" for quantity, value in method.facts().items()]
     text = "\n".join([method.text, *facts, "", timeline_text(events, _columns(), "units")])
     picture = METHOD_PICTURES.get(method.name)
     return Drawing(
         text, lambda: picture(method, events) if picture else timeline_svg(events, unit="units")
     )
+
+
+def method_events(method: ProgramMethod) -> list[Event]:
+    """The events of a method's emulated program."""
+    return emulated_events(method.program(), untimed=method.untimed)
 
 
 def emulated_events(

@@ -1,4 +1,4 @@
-"""The questions that Python and the command line share: to check and to verify a target."""
+"""The questions that Python and the command line share: to check, verify or simulate a target."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AskedTarget
 from primepar.api.placement import Shape, Side, operator_of
 from primepar.api.training_step import TrainingStep
+from primepar.errors import ShapeError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence
 from primepar.schedule.nesting import Nesting
 from primepar.schedule.program_method import ProgramMethod
 
 if TYPE_CHECKING:
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.simulator.run import Simulation
+    from primepar.plan.simulator.step import AskedChunks
     from primepar.reference.check import CheckReport
     from primepar.verify.report import Report
 
@@ -77,3 +81,33 @@ def verify_target(
         smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
     program = asked.program(side, smallest, None, batch, positions)
     return verify_program(program, asked.name, buffered, timeout), program
+
+
+def simulate_target(
+    asked: AskedTarget,
+    machine: Cluster,
+    dtype: str,
+    side: Side | None,
+    shape: Shape | None,
+    batch: int | None,
+    positions: int | None,
+    chunks: AskedChunks,
+) -> tuple[Simulation, TrainingStep | None]:
+    """Run a target on a cluster; returns the run, and of a plan the training step."""
+    from primepar.plan.simulator.run import simulate
+    from primepar.plan.simulator.step import simulate_step
+
+    if isinstance(asked.target, Plan):
+        asked.refuse(OF_A_PLAN, side=side, shape=shape)
+        step = TrainingStep.of(asked.target, batch, positions)
+        sizes = step.batch, step.positions
+        return simulate_step(asked.target, *sizes, machine, dtype, chunks=chunks), step
+    asked.refuse(OF_A_STEP, chunks=chunks)
+    if shape is None and not isinstance(asked.target, Program | ProgramMethod):
+        example = asked.spelling.given("shape", (4096, 4096, 4096))
+        raise ShapeError(
+            f"{asked.name}: expected the operator's shape, of which its time is, got none: write "
+            f"{example}"
+        )
+    program = asked.program(side, shape, None, batch, positions)
+    return simulate(program, machine, dtype), None

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from primepar.api.asked_target import OF_A_METHOD, AskedTarget
-from primepar.api.drawings import emulated_events, grid_of, method_drawing
+from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
 from primepar.api.placement import COMMAND_LINE
 from primepar.commands.options import (
     BatchOption,
@@ -133,7 +133,7 @@ def _show_passes(
 def _show_method(method: ProgramMethod, output: Path | None, json: bool) -> None:
     """The facts and the timeline of a method, as text, as JSON or into a file."""
     if output is not None and output.suffix == ".json":
-        write_text(output, json_text(chrome_trace(emulated_events(method.program()))))
+        write_text(output, json_text(chrome_trace(method_events(method))))
     elif output is not None:
         write_text(output, method_drawing(method).svg)
     elif json:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from primepar.api.asked_target import OF_A_STEP
+from primepar.api.asked_target import AskedTarget
 from primepar.api.drawings import in_readable_unit
-from primepar.api.placement import COMMAND_LINE, refused
-from primepar.api.resolve_target import Target
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.questions import simulate_target
 from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
     BatchOption,
@@ -24,13 +24,10 @@ from primepar.commands.options import (
     ShapeOption,
     SideOption,
     json_text,
-    no_shape,
-    on_mesh,
-    operator_of,
 )
-from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
+from primepar.commands.plan_targets import Making, TrainingStep
 from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
-from primepar.errors import ConfigError, ShapeError, TargetError
+from primepar.errors import ConfigError, TargetError
 from primepar.files import write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
@@ -39,9 +36,7 @@ from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
-from primepar.plan.simulator.run import simulate as simulated
-from primepar.plan.simulator.step import AskedChunks, simulate_step
-from primepar.schedule import Program, lower
+from primepar.plan.simulator.step import AskedChunks
 from primepar.schedule.hidden_time import communication
 
 
@@ -108,27 +103,19 @@ def simulate(
     resolved, machine = making.resolved(target, step=True), load_cluster(cluster)
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
-    step = None
     if average_every is not None:
         refuse_with_period(target, resolved, {"--side": side, "--shape": shape, "--output": output})
         assert isinstance(resolved, Plan)
-        step = making.step(resolved)
+        whole = making.step(resolved)
         averaged = simulate_period(
-            resolved, step.batch, step.positions, machine, kind, average_every, _chunks(chunks)
+            resolved, whole.batch, whole.positions, machine, kind, average_every, _chunks(chunks)
         )
-        summary = period_summary(target, machine, kind, averaged, step)
-        text = "\n".join(period_lines(target, machine, kind, averaged, step)) + "\n"
+        summary = period_summary(target, machine, kind, averaged, whole)
+        text = "\n".join(period_lines(target, machine, kind, averaged, whole)) + "\n"
         typer.echo(json_text(summary) if json else text, nl=False)
         return
-    if isinstance(resolved, Plan):
-        refuse_for_plan(target, {"--side": side, "--shape": shape})
-        step = making.step(resolved)
-        count = _chunks(chunks)
-        run = simulate_step(resolved, step.batch, step.positions, machine, kind, chunks=count)
-    else:
-        if chunks is not None:
-            raise refused(target, OF_A_STEP, "chunks", chunks, COMMAND_LINE)
-        run = simulated(_program(target, resolved, side, shape), machine, kind)
+    asked, count = AskedTarget(target, resolved, COMMAND_LINE), _chunks(chunks)
+    run, step = simulate_target(asked, machine, kind, side, shape, batch, positions, count)
     summary = _summary(target, machine, kind, run, step)
     if output is not None:
         write_text(output, _drawn(run, output.suffix))
@@ -154,20 +141,6 @@ def _chunks(text: str | None) -> AskedChunks:
         f"--chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {text!r}: "
         "write --chunks auto"
     )
-
-
-def _program(target: str, resolved: Target, side: str | None, shape: str | None) -> Program:
-    placed = on_mesh(target, resolved, side)
-    if isinstance(placed, Program):
-        if shape is not None:
-            raise no_shape(target, shape)
-        return placed
-    if shape is None:
-        raise ShapeError(
-            f"{target}: expected the operator's shape, of which its time is, got none: "
-            "write --shape 4096,4096,4096"
-        )
-    return lower(placed, operator_of(shape))
 
 
 def _drawn(run: Simulation, suffix: str) -> str:

@@ -9,6 +9,7 @@ from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site
 from primepar.operators.optimizers import MOMENTS, Optimizer
 from primepar.operators.step import Until, lower_step, parameter_views
 from primepar.operators.step_options import StepOptions
+from primepar.operators.step_part import StepPart, lower_part
 
 __all__ = [
     "MOMENTS",
@@ -16,8 +17,10 @@ __all__ = [
     "Site",
     "StepInputs",
     "StepOptions",
+    "StepPart",
     "StepSettings",
     "Until",
+    "lower_part",
     "lower_step",
     "parameter_views",
     "site_of",
