@@ -14,7 +14,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheels wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction
 bench: $(STAMP) ## bytes and memory of every method, counted by the emulator
 	$(BIN)/python -m benchmarks.family_bytes
 	$(BIN)/python -m benchmarks.linear_bytes
+
+bench-half: $(STAMP) ## the error of bfloat16 products whose sums travel, in bfloat16 and in float32
+	$(BIN)/python -m benchmarks.half_precision
 
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from hashlib import sha256
+from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -115,6 +116,8 @@ def _rank(
     gc.set_threshold(100_000, 20, 50)
     try:
         device = use_gpu(rank, size) if backend == "nccl" else None
+        if backend.startswith("nccl_rules"):
+            import_module("nccl_rules")  # registers it
         dist.init_process_group(
             backend, f"file://{store}", rank=rank, world_size=size, device_id=device
         )

@@ -8,7 +8,7 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.errors import MeshError, PrimeParError, ProgramError
+from primepar.errors import PrimeParError, ProgramError
 from primepar.files import digest_of_code
 from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.operators.step_options import DEFAULT
@@ -98,9 +98,7 @@ def update_on_device(
 class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use. A collective call.
 
-    Raises `MeshError` on all ranks if one has another plan, options or version. Raises it also for
-    stages of a pipeline on NCCL: there a receive that is posted early holds up the messages after
-    it, and two stages may wait for each other.
+    Raises `MeshError` on all ranks if one has another plan, options or version.
     """
 
     def __init__(
@@ -110,12 +108,8 @@ class StepPrograms:
         options: StepOptions = DEFAULT,
         conform: bool = False,
     ) -> None:
-        if mesh.backend == "nccl" and plan.stage_ranks < plan.ranks:
-            raise MeshError(
-                f"plan: expected gloo for the {plan.ranks // plan.stage_ranks} stages of a "
-                "pipeline, as their messages pass one another, got nccl: write --set "
-                "training.device=cpu, or take a plan of one stage"
-            )
+        if mesh.wide_dtype != mesh.dtype:
+            options = msgspec.structs.replace(options, wide_sums=True)
         same = msgspec.json.encode((plan, options)) + digest_of_code()
         mesh.check_alike(same, "plan, options and version")
         self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
