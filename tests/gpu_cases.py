@@ -74,3 +74,8 @@ def all_runs(sequence: str, steps: int, limit: int) -> dict[str, Trained]:
         "float64": trained(sequence, torch.float64, FIRST),
         "bfloat16": trained(sequence, torch.bfloat16, FIRST),
     }
+
+
+def mesh_backend() -> str:
+    """The backend of a mesh on this rank's device."""
+    return Mesh(parse_sequence(""), device_of_rank()).backend
