@@ -77,6 +77,9 @@ class Mesh:
         """The process that has rank 0 of this replica."""
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
         check_device(self.backend, self.device.type)
+        self.is_ordered = _is_ordered(self.device)
+        """Whether the backend has NCCL's rules: a communicator runs its operations one after
+        another in the order of the posts, and messages that start together are a batch."""
         self.movement = Movement(sequence)
         self.limit = None if device_memory is None else device_memory // dtype.itemsize
         """Elements that blocks may take on the device; None is no limit."""
@@ -103,12 +106,16 @@ class Mesh:
         """Create the process groups that do not exist yet.
 
         A collective call: all ranks give the same (communicator, ranks) pairs in the same order,
-        including groups that they are not a member of.
+        including groups that they are not a member of. NCCL makes a communicator in its first call,
+        and needs all members there: the first call is a sum here.
         """
         for communicator, ranks in wanted:
             members = tuple(sorted(ranks))
             if len(members) > 1 and (communicator, members) not in self._groups:
-                self._groups[communicator, members] = self._new_group(communicator, members)
+                group = self._new_group(communicator, members)
+                self._groups[communicator, members] = group
+                if self.is_ordered and self.rank in members:
+                    dist.all_reduce(torch.zeros(1, device=self.device), group=group)
 
     def _new_group(self, communicator: str, members: Ranks) -> dist.ProcessGroup:
         world = dist.group.WORLD
@@ -123,10 +130,6 @@ class Mesh:
     def group(self, ranks: Ranks, communicator: str = "world") -> dist.ProcessGroup:
         """Return the process group of these ranks, in any order; `ensure_groups` created it."""
         return self._groups[communicator, tuple(sorted(ranks))]
-
-    def world(self, communicator: str = "world") -> dist.ProcessGroup:
-        """Return the group of all ranks for the messages of a communicator."""
-        return self.group(tuple(range(self.ranks)), communicator)
 
     def barrier(self) -> None:
         """Wait for every rank."""
@@ -177,3 +180,9 @@ class Mesh:
         """Stop recording and return this rank's events, in seconds since `start_trace`."""
         events, self.events = self.events, None
         return events or []
+
+
+def _is_ordered(device: torch.device) -> bool:
+    """Return what torch itself asks before it batches: NCCL can be one of several backends."""
+    world = dist.group.WORLD if dist.is_initialized() else None
+    return world is not None and bool(world._get_backend(device).supports_coalescing)

@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
+from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
@@ -151,11 +151,11 @@ class Trainer:
         batch = self._on_device(self.text.batch(step, seed, *sizes))
         local = self._local(step)
         if local is not None:
-            loss, norm = local.step(step, *batch, rate)
+            numbers_2 = local.step(step, *batch, rate)
         else:
             inputs = StepInputs(Draw(seed, step), rate, step)
-            loss, norm = update(self._program("update"), self.state, *batch, inputs)
-        signal = self._asked(stopping.signal)
+            numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
+        loss, norm, signal = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
         self.done = step
         linear, other = self._sent(step)
@@ -201,13 +201,16 @@ class Trainer:
         tokens_BT, targets_BT = (torch.from_numpy(array).to(self.world.device) for array in batch)
         return tokens_BT, targets_BT
 
-    def _asked(self, signal: int) -> int:
-        """Return the largest signal that a rank has received; a collective call."""
-        if self.world.size == 1:
-            return signal
-        largest = torch.tensor(signal, device=self.world.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
+    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int]:
+        """Return loss, norm and the largest signal that a rank has received; a collective call.
+
+        All three are read at once: it is the only time in a step that the CPU waits for a GPU.
+        """
+        largest_1 = numbers_2.new_full((1,), signal)  # filled there: a copy would wait
+        if self.world.size > 1:
+            dist.all_reduce(largest_1, dist.ReduceOp.MAX)
+        loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
+        return loss, norm, int(largest)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes that each rank sends in a step, for linear operators and for the rest.
