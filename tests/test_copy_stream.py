@@ -28,7 +28,7 @@ class FakeCopies(CopyStream):
         self.queued: list[str] = []
         self.names: dict[int, str] = {}
 
-    def copy(self, into: torch.Tensor, source: torch.Tensor) -> str:
+    def copy(self, into: torch.Tensor, source: torch.Tensor) -> Any:
         into.copy_(source)
         self.queued.append(f"copy {int(source[0])}")
         return f"copied {int(source[0])}"

@@ -7,13 +7,7 @@ streams that only record.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
-
-
-class Copied(Protocol):
-    """The event at the end of a copy."""
 
 
 class CopyStream:
@@ -23,7 +17,7 @@ class CopyStream:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(self, into: torch.Tensor, source: torch.Tensor) -> Copied:
+    def copy(self, into: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event:
         """Queue a copy; returns its end."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -31,9 +25,10 @@ class CopyStream:
         for block in (into, source):
             if block.is_cuda:
                 block.record_stream(self._stream)  # its memory is reused only after the copy
-        return self._stream.record_event()
+        copied: torch.cuda.Event = self._stream.record_event()
+        return copied
 
-    def wait(self, copied: Copied) -> None:
+    def wait(self, copied: torch.cuda.Event) -> None:
         """Let the stream that computes wait for a copy; the host goes on."""
         torch.cuda.current_stream(self._device).wait_event(copied)
 

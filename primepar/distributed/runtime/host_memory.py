@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 
 from primepar.distributed.runtime.buffers import BufferPool, Shape
-from primepar.distributed.runtime.copy_stream import Copied, CopyStream
+from primepar.distributed.runtime.copy_stream import CopyStream
 from primepar.errors import MemoryLimitError
 
 
@@ -26,7 +26,7 @@ class HostMemory:
         self._pools: dict[torch.dtype, BufferPool] = {}
         self.copies = CopyStream(device) if device.type == "cuda" else None
         """The stream of copies; without one they are done at once."""
-        self._arriving: dict[str, Copied] = {}
+        self._arriving: dict[str, torch.cuda.Event] = {}
         self._busy = False
         """Whether copies were queued since the last `finish`."""
 
