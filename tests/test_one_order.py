@@ -27,7 +27,7 @@ from primepar.verify import verify_program
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.wait_order import Waits
 
-COUNT = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 100
+COUNT = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 60
 DRAWN = [drawn(seed) for seed in range(COUNT)]
 
 

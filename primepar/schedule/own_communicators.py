@@ -98,18 +98,15 @@ def _ends(nodes: tuple[Instruction, ...], place: int) -> list[tuple[Message, int
 def _renamed(
     node: Instruction, rank: int, place: int, names: dict[tuple[int, int, int], str]
 ) -> Instruction:
+    changed: Any = node  # `replace` takes one type, and a node is of many
     if isinstance(node, Group):
-        body = tuple(
-            _renamed(message, rank, place, {(rank, place, 0): names[rank, place, part]})
-            if (rank, place, part) in names
-            else message
+        parts = (
+            (message, names.get((rank, place, part), message.communicator))
             for part, message in enumerate(node.body)
         )
-        changed: Any = replace(node, body=body)
-        return changed
-    name = names.get((rank, place, 0))
-    if name is None:
-        return node
-    message: Any = node
-    moved: Instruction = replace(message, communicator=name)
-    return moved
+        body = tuple(replace(message, communicator=name) for message, name in parts)
+        changed = replace(changed, body=body)
+    elif (rank, place, 0) in names:
+        changed = replace(changed, communicator=names[rank, place, 0])
+    renamed: Instruction = changed
+    return renamed
