@@ -22,6 +22,11 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 240
+PRELOADED = [
+    "primepar.cli", "primepar.distributed.modules.parameters",
+    "primepar.distributed.training.trainer", "torch._dynamo",
+]  # fmt: skip
+"""What the server loads once for all ranks."""
 SHARED = "PRIMEPAR_TEST_RANKS"
 """Names the folder where the workers of one pytest run leave what ranks return."""
 
@@ -52,7 +57,7 @@ def on_ranks(
 def forked(target: Callable[..., Any], *arguments: Any) -> BaseProcess:
     """Start a process; a server that has torch loaded forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=target, args=arguments)
     process.start()
     return process

@@ -10,7 +10,8 @@ import pytest
 from backends import BACKENDS
 from distributed_model_cases import mesh_of
 from distributed_ranks import on_ranks
-from test_distributed_pipeline import BATCH, CASES, RANKS, plan_of
+from distributed_steps import BATCH
+from test_distributed_pipeline import CASES, RANKS, plan_of
 
 from primepar.plan import preset_plan
 

@@ -50,7 +50,7 @@ def test_without_the_wheels_it_names_the_command_that_fetches_them(
     install([])
     advice = (
         f"run make wheels FOR={sys.version_info[0]}.{sys.version_info[1]} NAMES='msgspec' where "
-        "there is a registry, and bring the folder wheels/ here"
+        "there is a registry, and copy the folder wheels/ here"
     )
     assert message_of(install, ["msgspec"]) == (
         f"expected msgspec in {sys.executable}, found none: {advice}"
