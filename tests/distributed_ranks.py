@@ -21,7 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SECONDS = 240
+SECONDS = {"gloo": 240, "nccl": 540}
+"""Deadlines: ranks that share one GPU take turns on it."""
 PRELOADED = [
     "primepar.cli", "primepar.distributed.modules.parameters",
     "primepar.distributed.training.trainer", "torch._dynamo",
@@ -75,7 +76,7 @@ def _ran(
             ends.append(here)
             processes.append(process)
         try:
-            return _results(ends)
+            return _results(ends, SECONDS.get(backend, SECONDS["gloo"]))
         finally:
             for process in processes:
                 process.join(0.5)
@@ -83,10 +84,10 @@ def _ran(
                 process.join()
 
 
-def _results(ends: list[Connection]) -> list[Any]:
+def _results(ends: list[Connection], seconds: float) -> list[Any]:
     """Poll all ranks together: the first to fail is why the others wait."""
     results: dict[int, Any] = {}
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while len(results) < len(ends):
         if time.monotonic() > deadline:
             raise RuntimeError(f"ranks {sorted(set(range(len(ends))) - set(results))} hang")
@@ -168,4 +169,4 @@ def one_host_each(rank: int, size: int) -> None:
     """
     if torch.cuda.device_count() < size:
         os.environ["NCCL_HOSTID"] = f"primepar-{rank}"
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
