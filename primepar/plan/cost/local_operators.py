@@ -47,7 +47,7 @@ class LocalOperatorCost:
     def _all_reduce(self, dim: int, elements: float) -> float:
         """Seconds to all-reduce over the devices that hold the parts of rows (0) or columns (1)."""
         bits = self.layouts.line(self.layout, dim)
-        return self.training.links.all_reduce(bits, elements * self.training.item)
+        return self.training.links.all_reduce(bits, elements * self.training.wide_item)
 
     def _passes(self, *elements: float) -> float:
         """Seconds of memory-bound kernels, one for each number of elements."""
@@ -118,5 +118,5 @@ def embedding_cost(
     )
     seconds += training.update(table) + training.update(positions)
     seconds += training.links.all_reduce(bits, local * training.item)
-    seconds += training.links.all_reduce(line, (table + positions) * training.item)
+    seconds += training.links.all_reduce(line, (table + positions) * training.wide_item)
     return Cost(seconds, (table + positions) * training.kept, 2 * local * training.item)
