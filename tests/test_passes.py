@@ -300,5 +300,5 @@ def test_a_pass_that_there_is_not_is_refused() -> None:
         apply(program, ["overlap", "inline"])
     assert str(error.value) == (
         "passes: expected names out of free-early, merge-products, merge-collectives, make-late, "
-        "overlap, got 'inline'"
+        "needed-first, overlap, got 'inline'"
     )

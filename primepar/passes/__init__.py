@@ -14,6 +14,7 @@ from primepar.passes.free_early import free_early
 from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
+from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
 from primepar.schedule.program import Program
 
@@ -22,6 +23,7 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
     "make-late": make_late,
+    "needed-first": needed_first,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -32,14 +34,15 @@ Chunks = int | ChunkCount | None
 def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
-    With `chunks` transfers are cut into chunks before `overlap`, which posts what can travel.
+    With `chunks` transfers are cut into chunks before `needed-first` and `overlap`, which post what
+    can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
-        if name == "overlap" and chunks is not None:
+        if name == "needed-first" and chunks is not None:
             program = chunk_transfers(program, chunks)
         program = run(program) if name in asked else program
     return program
@@ -54,5 +57,6 @@ __all__ = [
     "make_late",
     "merge_collectives",
     "merge_products",
+    "needed_first",
     "overlap",
 ]
