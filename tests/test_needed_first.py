@@ -93,7 +93,7 @@ def test_messages_between_stages_keep_their_order(schedule: str) -> None:
 
 def test_a_transfer_before_its_block_is_made_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     given = merged("megatron-sp", 4)
-    monkeypatch.setattr(ordering._Posts, "_ready", lambda *args: -1)
+    monkeypatch.setattr(ordering.TransferSpans, "ready", lambda *args: -1)
     assert_refused(needed_first(given), given, "placement", "alignment", "races")
 
 

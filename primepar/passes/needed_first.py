@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import LOCAL, Rank, RankList, request_of
+from primepar.passes.block_uses import LOCAL, Rank, request_of
 from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.transfer_spans import TransferSpans
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -107,7 +107,7 @@ class _Posts:
         self, size: Size, number: int, nodes: Sequence[Instruction], initial: Iterable[str]
     ) -> None:
         rank, self.number = Rank(number), number
-        self.nodes, self.line = nodes, RankList(nodes, rank, initial)
+        self.nodes, self.spans = nodes, TransferSpans(nodes, rank, initial)
         live = LiveBlocks(size, rank, initial)
         self.grown, self.totals = list[int](), list[int]()
         for node in nodes:
@@ -115,20 +115,13 @@ class _Posts:
             self.totals.append(live.total)
         self.peak = max(self.totals, default=0)
         self.turns: list[_Transfer] = []
-        self.waits: dict[int, int] = {}
-        """Place of a post -> place of its wait."""
         self.targets: dict[int, int] = {}
         """Place of a post that moves -> the place before which it moves."""
 
     def runs(self) -> Iterator[list[int]]:
         """Yield the places of each turn: a collective, or messages with nothing between them."""
-        messages, posted = list[int](), dict[str, int]()
+        messages = list[int]()
         for place, node in enumerate(self.nodes):
-            request = request_of(node)
-            if isinstance(node, Wait):
-                self.waits[posted.pop(node.request, place)] = place
-            elif request is not None:
-                posted[request] = place
             if isinstance(node, ISend | IRecv):
                 messages.append(place)
                 continue
@@ -137,36 +130,19 @@ class _Posts:
             yield from [] if type(node) in LOCAL or isinstance(node, Wait) else [[place]]
         yield from [messages] if messages else []
 
-    def _ready(self, places: list[int]) -> int:
-        """Return the last place before posts where one of their blocks is used."""
-        used = [self.line.rank.touched(self.nodes[place]) for place in places]
-        names = {name for blocks in used for name in blocks.reads + blocks.made}
-        before = (self.line.before(name, places[0]) for name in names)
-        return max((use for use in before if use is not None), default=-1)
-
-    def _needed(self, places: list[int]) -> float:
-        """Return the first place after posts and their waits where a result is used."""
-        ends = [(place, self.waits.get(place, place)) for place in places]
-        after = (
-            self.line.after(name, end)
-            for place, end in ends
-            for name in self.line.rank.touched(self.nodes[place]).made
-        )
-        return min((use for use in after if use is not None), default=inf)
-
     def may_pass(self, places: list[int], collective: int) -> bool:
         """Return whether posts may move up past an earlier collective and all in between."""
         return (
             collective not in self.targets
-            and self._ready(places) < collective
-            and self._needed(places) < self._needed([collective])
+            and self.spans.ready(places) < collective
+            and self.spans.needed(places) < self.spans.needed([collective])
         )
 
     def gains(self, places: list[int], target: int) -> bool:
         """Return whether a compute before the target can hide posts there, and the peak stays."""
         computes = (
             isinstance(node, Compute) and node.phase is not None
-            for node in self.nodes[self._ready(places) + 1 : target]
+            for node in self.nodes[self.spans.ready(places) + 1 : target]
         )
         grown = sum(self.grown[place] for place in places)
         return any(computes) and max(self.totals[target : places[0]]) + grown <= self.peak
