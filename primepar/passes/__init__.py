@@ -10,20 +10,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
+from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
 from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
 from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
+from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "coalesce-reductions": coalesce_reductions,
     "make-late": make_late,
     "needed-first": needed_first,
+    "partial-sums": partial_sums,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -34,8 +38,8 @@ Chunks = int | ChunkCount | None
 def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
-    With `chunks` transfers are cut into chunks before `needed-first` and `overlap`, which post what
-    can travel.
+    With `chunks` transfers are cut into chunks before `needed-first`, `partial-sums` and `overlap`,
+    which order them, make messages of sums and post what can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
@@ -53,10 +57,12 @@ __all__ = [
     "Chunks",
     "apply",
     "chunk_transfers",
+    "coalesce_reductions",
     "free_early",
     "make_late",
     "merge_collectives",
     "merge_products",
     "needed_first",
     "overlap",
+    "partial_sums",
 ]

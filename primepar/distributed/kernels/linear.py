@@ -46,12 +46,31 @@ def product(site: Site) -> Product:
     ) -> None:
         left, right = operands(first, second)
         into = into.view(-1, into.shape[-1]) if into.dim() > 2 else into
-        if begun or scale != 1.0:
+        if into.dtype != left.dtype:
+            _add_wide(left, right, into, begun, scale)
+        elif begun or scale != 1.0:
             into.addmm_(left, right, beta=float(begun), alpha=scale)
         else:
             torch.mm(left, right, out=into)
 
     return write
+
+
+def _add_wide(
+    left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
+) -> None:
+    """Add a product of half precision to a float32 sum, without rounding it between.
+
+    A GPU multiplies in half precision and gives float32; this was never run. torch has no such
+    product on CPUs, where the operands are converted: the product of two bfloat16 is exact in
+    float32.
+    """
+    beta, alpha = float(begun), scale
+    if into.is_cuda:
+        kinds = {"out_dtype": into.dtype, "beta": beta, "alpha": alpha}
+        torch.addmm(into, left, right, out=into, **kinds)  # type: ignore[call-overload]
+    else:
+        into.addmm_(left.to(into.dtype), right.to(into.dtype), beta=beta, alpha=alpha)
 
 
 @lru_cache(maxsize=4096)

@@ -191,8 +191,9 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         ISend(peer=after, block="given", request="given"),
         IRecv(peer=before, block="gotten", request="gotten"),
     )
-    mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
-    start, multiply = post(mesh, messages), works.multiplying(*(works.scale * 128,) * 3)
+    members = {"world": tuple(range(mesh.ranks))}
+    mesh.ensure_groups(members.items())
+    start, multiply = post(mesh, messages, members), works.multiplying(*(works.scale * 128,) * 3)
     blocks = {name: works._random(size) for name in ("given", "gotten")}
 
     def hop() -> None:

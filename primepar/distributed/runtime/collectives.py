@@ -40,8 +40,8 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
     group = collective.group
     members = len(group)
     match collective:
-        case AllReduce(block=block):
-            return Fraction(2 * (members - 1) * size(block), members)
+        case AllReduce(reduced=blocks):
+            return Fraction(2 * (members - 1) * sum(map(size, blocks)), members)
         case AllGather(block=block) | ReduceScatter(block=block):
             return Fraction((members - 1) * size(block))
         case Broadcast(block=block, root=root):
@@ -67,6 +67,8 @@ def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
         return _alone(mesh, node)
     group = mesh.group(node.group, node.communicator)
     match node:
+        case AllReduce(also=also) if also:
+            return _several(node, group, run)
         case AllReduce(block=block, reduction=reduction):
             op = OPERATIONS[reduction]
             return lambda blocks: started(dist.all_reduce(blocks[block], op, group, True))
@@ -95,6 +97,27 @@ def _alone(mesh: Mesh, collective: Collective) -> Start:
         return Pending(())
 
     return copy
+
+
+def _several(node: AllReduce, group: dist.ProcessGroup, run: Get | None) -> Start:
+    """All-reduce several blocks as one flat tensor: their memory, or else a copy."""
+    names, op = node.reduced, OPERATIONS[node.reduction]
+    if run is not None:
+        return lambda blocks: started(dist.all_reduce(run(blocks), op, group, True))
+
+    def start(blocks: Blocks) -> Waitable:
+        into = [blocks[name] for name in names]
+        flat = torch.cat([block.flatten() for block in into])
+        work = dist.all_reduce(flat, op, group, True)
+
+        def take_apart() -> None:
+            parts = torch.split(flat, [block.numel() for block in into])
+            for block, part in zip(into, parts, strict=True):
+                block.copy_(part.view_as(block))
+
+        return Pending([work], take_apart)
+
+    return start
 
 
 def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:

@@ -31,9 +31,11 @@ from primepar.distributed.runtime.scales import Factor, factor_of, is_scaled, sc
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
+from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.program import (
     AllGather,
     Alloc,
+    AllReduce,
     Collective,
     Compute,
     Cut,
@@ -76,22 +78,22 @@ class Compiler:
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
+        self._members = message_members(program)
         self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted = set(host_blocks(program)[mesh.rank])
         """Blocks in host memory."""
 
     def steps(self) -> Iterator[CompiledStep]:
-        """Yield the closures; adjacent posts are one step if the backend batches them (NCCL)."""
-        run: list[Message] = []
-        for place, node in enumerate(self.instructions):
-            if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
-                run.append(node)
-                continue
-            yield from self._posts(run)
-            run, self.places.place = [], place
-            self._check(node)
-            yield from self._compile(node)
-        yield from self._posts(run)
+        """Yield the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
+        place, alone = 0, ((node,) for node in self.instructions)
+        for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
+            self.places.place = place
+            if len(nodes) > 1:
+                yield from self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
+            else:
+                self._check(nodes[0])
+                yield from self._compile(nodes[0])
+            place += len(nodes)
         for action in self.places.end():
             yield CompiledStep((), action, action)
 
@@ -145,10 +147,6 @@ class Compiler:
     # Messages
 
     def _posts(self, run: list[Message]) -> Iterator[CompiledStep]:
-        if not run:
-            return
-        for node in run:
-            self._check(node)
         actions, start = self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
         run_all = together([*actions, _posting(start, requests)])
@@ -160,14 +158,24 @@ class Compiler:
         return [*actions, lambda frame: start(frame.blocks).wait()]
 
     def _starting(self, messages: list[Message]) -> tuple[list[Action], Start]:
-        """Return the actions that allocate received blocks, and the start of the messages."""
-        sends = [message for message in messages if isinstance(message, Send | ISend)]
-        received = [message.block for message in messages if isinstance(message, Recv | IRecv)]
-        actions = [action for name in received for action in self.places.room(name)]
-        for message in sends:
-            self._count(message, message.block, Fraction(self.shapes.elements(message.block)))
-        sent = [message.block for message in sends]
-        return actions, self._staged(post(self.mesh, messages), sent, received)
+        """Return the actions that allocate received blocks, and the start of the messages.
+
+        Posts of a batch are instructions of their own, each at the place after the one before.
+        """
+        sent, received = list[str](), list[str]()
+        actions, first = list[Action](), self.places.place
+        for offset, message in enumerate(messages):
+            self.places.place = first + offset * isinstance(message, ISend | IRecv)
+            self._check(message)
+            if isinstance(message, Send | ISend):
+                size = Fraction(self.shapes.elements(message.block))
+                self._count(message, message.block, size)
+                sent.append(message.block)
+            else:
+                actions += self.places.room(message.block)
+                received.append(message.block)
+        start = post(self.mesh, messages, self._members)
+        return actions, self._staged(start, sent, received)
 
     def _staged(self, start: Start, reads: list[str], writes: list[str]) -> Start:
         """Return `start` with contiguous copies of the blocks that are not contiguous."""
@@ -203,7 +211,7 @@ class Compiler:
         actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
         if is_scaled(node, self.mesh.rank):
-            start = scaled(start, writes[0], self._factor(node))
+            start = scaled(start, writes, self._factor(node))
         if run is None:
             start = self._staged(start, reads, writes)
         if node.request is None:
@@ -223,7 +231,10 @@ class Compiler:
         actions = [
             action for name in writes for action in self.places.room(name, keep=name in reads)
         ]
-        return actions, self.places.run_of(in_order(node)) if isinstance(node, AllGather) else None
+        if isinstance(node, AllGather):
+            return actions, self.places.run_of(in_order(node))
+        several = isinstance(node, AllReduce) and node.also
+        return actions, self.places.run_of(writes) if several else None
 
     def _factor(self, node: Collective) -> Factor:
         factor = factor_of(node)

@@ -192,7 +192,8 @@ class MemoryPlaces:
         They are all parts that end before the program does; or all parts, if all leave with a
         buffer that the caller can own.
         """
-        if not self._shares:
+        narrow = any(self.shapes.wide(part) != self.shapes.wide(whole) for part in parts)
+        if not self._shares or narrow:
             return []
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
         if len(leaving) < len(parts) or buffer.given or self.leaves(whole):

@@ -5,9 +5,7 @@ Every instruction with a scale calls its `Factor` once per run, so that a run ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
+from collections.abc import Callable, Sequence
 
 from primepar.distributed.runtime.messages import Blocks, Pending, Start, Waitable
 from primepar.schedule.program import Collective, Compute
@@ -27,11 +25,18 @@ def is_scaled(node: Compute | Collective, rank: int) -> bool:
     return getattr(node, "scale", "1") != "1" and getattr(node, "root", rank) == rank
 
 
-def scaled(start: Start, block: str, factor: Factor) -> Start:
+def scaled(start: Start, names: Sequence[str], factor: Factor) -> Start:
     """Return the start of a reduction whose result is multiplied in place when it is done."""
 
     def begin(blocks: Blocks) -> Waitable:
-        into: torch.Tensor = blocks[block]
-        return Pending([start(blocks)], lambda: into.mul_(factor()))
+        into = [blocks[name] for name in names]
+        work = start(blocks)
+
+        def multiply() -> None:
+            scale = factor()
+            for block in into:
+                block.mul_(scale)
+
+        return Pending([work], multiply)
 
     return begin
