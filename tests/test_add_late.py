@@ -51,7 +51,7 @@ def test_an_addition_moves_to_the_first_use_of_its_sum() -> None:
     assert verify_program(given).verdict == verify_program(delayed).verdict == "proved"
 
 
-def test_an_addition_comes_before_what_has_no_room_beside_its_scratch_block() -> None:
+def test_an_addition_comes_before_what_has_no_room_next_to_its_scratch_block() -> None:
     given = own([ADD, FREE, addition(["b[0]"], "c[0]"), addition(["a[0]"], "d[0]")], d=1)
     assert peaks(given) == [13]
     assert add_late(given) == given

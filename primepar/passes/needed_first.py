@@ -80,7 +80,9 @@ class _Transfer:
         while not self.stays and (before := self._before(turns)) is not None:
             target, turns = before, turns + 1
         pairs = [(posts, target.places[posts][0]) for posts in self.places]
-        if target is not self and all(posts.gains(self.places[posts], at) for posts, at in pairs):
+        if target is not self and all(
+            posts.gains(self.places[posts], place) for posts, place in pairs
+        ):
             for posts, place in pairs:
                 posts.move(self.places[posts], place)
 
@@ -178,10 +180,10 @@ def _transfers(ranks: Sequence[_Posts]) -> list[_Transfer]:
                 if (first := _first(same, call)) != turn:
                     same[first] = turn
             keys.append((posts, places, turn))
-    found: dict[Key, _Transfer] = {}
+    transfers: dict[Key, _Transfer] = {}
     for posts, places, turn in keys:
-        found.setdefault(_first(same, turn), _Transfer()).add(posts, places)
-    return list(found.values())
+        transfers.setdefault(_first(same, turn), _Transfer()).add(posts, places)
+    return list(transfers.values())
 
 
 def _end(node: Instruction, rank: int) -> Key:
