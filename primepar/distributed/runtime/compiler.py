@@ -14,6 +14,7 @@ from fractions import Fraction
 from primepar.distributed.runtime.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.runtime.computes import Computes, together
 from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.joins import later_joins
 from primepar.distributed.runtime.memory_places import Get, MemoryPlaces
 from primepar.distributed.runtime.mesh import Mesh
@@ -53,7 +54,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
+from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses, writes
 
 
 class Compiler:
@@ -82,12 +83,16 @@ class Compiler:
         self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted = set(host_blocks(program)[mesh.rank])
         """Blocks in host memory."""
+        self._arriving: set[str] = set()
+        """Fetched blocks that nothing has named since."""
 
     def steps(self) -> Iterator[CompiledStep]:
         """Yield the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
         place, alone = 0, ((node,) for node in self.instructions)
         for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
             self.places.place = place
+            for node in nodes:
+                yield from self._arrivals(node)
             if len(nodes) > 1:
                 yield from self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
             else:
@@ -258,16 +263,30 @@ class Compiler:
                 f"{self._location}: expected block {name} in host memory, got none: evict it first"
             )
         self._evicted.remove(name)
+        self._arriving.add(name)
 
         def run(frame: Frame) -> None:
-            self.mesh.host.fetch(frame.host.pop(name), frame.blocks[name])
+            self.mesh.host.fetch(name, frame.host.pop(name), frame.blocks[name])
 
         return [*self.places.room(name), run]
+
+    def _arrivals(self, node: Instruction) -> Iterator[CompiledStep]:
+        """Yield the waits for the copies of fetched blocks that an instruction is first to name."""
+        rank = self.mesh.rank
+        for name in sorted(self._arriving & {*uses(node, rank), *writes(node, rank)}):
+            self._arriving.remove(name)
+            if self.mesh.host.copies is not None:
+                wait = _arrival(self.mesh.host, name)
+                yield CompiledStep((), wait, wait)
 
 
 def _in_place(node: Cut | Join) -> bool:
     """Return whether the blocks that are cut or joined are freed."""
     return bool(getattr(node, "in_place", False))
+
+
+def _arrival(host: HostMemory, name: str) -> Action:
+    return lambda frame: host.arrive(name)
 
 
 def _posting(start: Start, requests: list[str]) -> Action:
