@@ -274,7 +274,6 @@ def test_parts_are_never_written_through_one_another(
         if not in_place:
             assert torch.equal(blocks[one], 2 * whole()[half])
         assert len({block.untyped_storage().data_ptr() for block in blocks.values()}) == len(blocks)
-    assert one_device.pool.created == one_device.pool.idle
 
 
 def _with(program: Program, tensors: dict[str, Tensor]) -> Program:
@@ -293,18 +292,17 @@ def test_parts_that_are_joined_are_made_side_by_side() -> None:
     execute = Executor(one, program)
     for _ in range(3):
         assert execute({}) == {}
-    assert (one.pool.created, one.pool.idle) == (1, 1)
-    assert (one.pool.acquire((4, 4)).shape, execute.peak) == ((4, 4), 16)
+    assert (one.arena.bytes, execute.peak) == (16 * 8, 16)
 
 
 @pytest.mark.parametrize(("stays", "made"), [(True, 0), (False, 1)])
-def test_what_is_there_at_the_end_does_not_come_from_the_pool(stays: bool, made: int) -> None:
+def test_what_is_there_at_the_end_is_not_in_the_arena(stays: bool, made: int) -> None:
     frees = () if stays else tuple(Free(name) for name in COLUMNS)
     program = alone(Alloc("whole[0,0]"), Cut("whole[0,0]", COLUMNS, in_place=True), *frees)
     one = mesh()
     execute = Executor(one, program)
     results = [execute({}) for _ in range(2)]
-    assert (one.pool.created, one.pool.idle) == (made, made)
+    assert one.arena.bytes == made * 16 * 8
     for name in COLUMNS if stays else ():
         assert results[0][name].data_ptr() != results[1][name].data_ptr()
 

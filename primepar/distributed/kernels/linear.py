@@ -15,7 +15,7 @@ from primepar.operators import Site, StepInputs
 from primepar.schedule.signature import Template
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], None]
-Operands = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+View = Callable[[torch.Tensor], torch.Tensor]
 
 
 def multiply(
@@ -23,8 +23,9 @@ def multiply(
 ) -> torch.Tensor:
     """Return the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
     reads, writes = site.phase.reads, site.phase.writes
-    left, right = _operands(reads, writes)(first, second)
-    result = left @ right
+    swap, left, right = operands(reads, writes)
+    a, b = (second, first) if swap else (first, second)
+    result = left(a) @ right(b)
     given = {
         dim: size
         for template, block in zip(reads, (first, second), strict=True)
@@ -33,47 +34,41 @@ def multiply(
     return result.view([given[dim] for dim, _ in writes.entries])
 
 
-def product(site: Site) -> Product:
-    """Return the product as `f(first, second, into, begun, scale)`.
+def product(
+    left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
+) -> None:
+    """Compute `into = scale * left @ right`, or `into += scale * left @ right` if `begun`."""
+    if begun or scale != 1.0:
+        into.addmm_(left, right, beta=float(begun), alpha=scale)
+    else:
+        torch.mm(left, right, out=into)
 
-    It computes `into = scale * product`, or `into += scale * product` if `begun`. The rows of
-    `into` must be viewable as one dim.
-    """
-    operands = _operands(site.phase.reads, site.phase.writes)
 
-    def write(
-        first: torch.Tensor, second: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
-    ) -> None:
-        left, right = operands(first, second)
-        into = into.view(-1, into.shape[-1]) if into.dim() > 2 else into
-        if begun or scale != 1.0:
-            into.addmm_(left, right, beta=float(begun), alpha=scale)
-        else:
-            torch.mm(left, right, out=into)
-
-    return write
+def as_matrix(block: torch.Tensor) -> torch.Tensor:
+    """Return a block as a matrix whose rows are all its dims but the last."""
+    return block if block.dim() == 2 else block.view(-1, block.shape[-1])
 
 
 @lru_cache(maxsize=4096)
-def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
-    """Return the function that maps two blocks to the left and the right matrix of a product.
+def operands(reads: tuple[Template, ...], writes: Template) -> tuple[bool, View, View]:
+    """Return how two blocks become the matrices of a product.
 
-    The left matrix has the rows of the result, the right one its columns. B and M together are
-    rows.
+    The left matrix has the rows of the result, the right one its columns; B and M together are
+    rows. The first of the result is true if the second block is the left one. The functions map the
+    left and the right block to their matrices.
     """
     rows, columns = _sides(writes)
     first, second = map(_sides, reads)
     swap = rows not in first
     if swap:
         first, second = second, first
-    turn_left, turn_right = first[1] == rows, second[0] == columns
+    left = _turned if first[1] == rows else as_matrix
+    right = _turned if second[0] == columns else as_matrix
+    return swap, left, right
 
-    def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b = (block if block.dim() == 2 else block.flatten(0, -2) for block in (a, b))
-        left, right = (b, a) if swap else (a, b)
-        return left.t() if turn_left else left, right.t() if turn_right else right
 
-    return operands
+def _turned(block: torch.Tensor) -> torch.Tensor:
+    return as_matrix(block).t()
 
 
 def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:

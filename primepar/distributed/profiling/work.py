@@ -192,11 +192,11 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         IRecv(peer=before, block="gotten", request="gotten"),
     )
     mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
-    start, multiply = post(mesh, messages), works.multiplying(*(works.scale * 128,) * 3)
-    blocks = {name: works._random(size) for name in ("given", "gotten")}
+    start = post(mesh, messages, [[works._random(size)] for _ in messages])
+    multiply = works.multiplying(*(works.scale * 128,) * 3)
 
     def hop() -> None:
-        start(blocks).wait()
+        start().wait()
 
     hop_seconds, product_seconds = watch.seconds([hop, multiply])
     repetitions = max(1, round(hop_seconds / product_seconds))
@@ -206,7 +206,7 @@ def hidden(works: Works, watch: Stopwatch) -> float:
             multiply()
 
     def both() -> None:
-        pending = start(blocks)
+        pending = start()
         products()
         pending.wait()
 

@@ -2,29 +2,54 @@
 
 A block has a buffer of its own, or is a view of a shared one. Views are the parts of a block that
 is cut, and parts that are made in one buffer because they are joined later. A block that overlaps
-another one is never written: it first gets a buffer of its own. Given blocks are never written and
-never pooled. Blocks that exist at the end are not pooled either.
+another one is never written: it first gets a buffer of its own. Given blocks are never written.
+Blocks that exist at the end have memory of their own, which the caller owns. All other buffers are
+in the arena, where they and their views are made once.
 Example: `cut c -> (a, b)` makes `a` and `b` views of the buffer of `c`; a later sum into `a` first
 copies `a` to a new buffer, because `c` still views the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from math import prod
+from typing import Protocol
 
 import torch
 
-from primepar.distributed.runtime.buffers import BufferPool
 from primepar.distributed.runtime.joins import LaterJoin, LaterJoins
-from primepar.distributed.runtime.memory import Buffer, all_of
-from primepar.distributed.runtime.messages import Action, Blocks, Frame
-from primepar.distributed.runtime.shapes import Shapes, Slices
+from primepar.distributed.runtime.memory import Buffer, Slot, View, all_of
+from primepar.distributed.runtime.memory_actions import (
+    Allocate,
+    Release,
+    copying,
+    gluing,
+    gone,
+    handing_over,
+    made,
+    removing,
+)
+from primepar.distributed.runtime.messages import Action
+from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
 from primepar.schedule.program import Instruction
 from primepar.schedule.program_uses import frees
 
-Get = Callable[[Blocks], torch.Tensor]
+SCRATCH = "#"
+"""Name of what has the memory that one instruction, or one message, takes for itself."""
+
+
+class Observer(Protocol):
+    """Is told which blocks are made and freed; then every buffer is allocated in every run."""
+
+    def slot(self, name: str) -> Slot:
+        """Return a slot for a block."""
+
+    def made(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that has memory now."""
+
+    def gone(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that ends."""
 
 
 class MemoryPlaces:
@@ -33,42 +58,93 @@ class MemoryPlaces:
     def __init__(
         self,
         shapes: Shapes,
-        pools: tuple[BufferPool, BufferPool],
+        dtypes: tuple[torch.dtype, torch.dtype],
+        device: torch.device,
         instructions: tuple[Instruction, ...],
         joins: LaterJoins,
         *,
+        observer: Observer | None = None,
         shares: bool = True,
     ) -> None:
-        self.shapes, self.pools, self.place = shapes, pools, 0
+        self.shapes, self.dtypes, self.device, self.place = shapes, dtypes, device, 0
         self.here: dict[str, Buffer] = {}
-        self._joins, self._shares = joins, shares
+        self.slots: dict[str, Slot] = {}
+        """Block -> the slot of its tensor."""
+        self.given: dict[str, Buffer] = {}
+        self.buffers: list[Buffer] = []
+        """All buffers except given ones."""
+        self._joins, self._shares, self._observer = joins, shares, observer
         self._opened: dict[int, Buffer] = {}
-        self._count = 0
+        self._in_flight: dict[str, list[Buffer]] = {}
         self._last_end = {
             name: position for position, node in enumerate(instructions) for name in frees(node)
         }
 
-    def pool(self, name: str) -> BufferPool:
-        """Return the pool of a block's dtype."""
-        return self.pools[self.shapes.wide(name)]
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a block."""
+        return self.dtypes[self.shapes.wide(name)]
 
     def begin(self, names: Iterable[str]) -> None:
         """Register the blocks that exist before the first instruction."""
         for name in names:
-            self._fill(name, Buffer(self.shapes.shape(name), given=True))
+            self.given[name] = Buffer(self.shapes.shape(name), self.dtype(name), "given")
+            self._fill(name, self.given[name])
 
     def leaves(self, name: str, place: int = -1) -> bool:
         """Return whether the block exists after the last instruction: then the caller gets it."""
         return max(self.place, place) > self._last_end.get(name, -1)
 
-    def _fill(self, name: str, buffer: Buffer) -> None:
-        """Register a block that fills its buffer."""
-        buffer.views[name] = all_of(buffer.shape)
-        self.here[name] = buffer
+    def _fill(self, name: str, buffer: Buffer) -> list[Action]:
+        """Register a block that fills its buffer, which is allocated here."""
+        actions: list[Action] = [] if buffer.owner == "given" else [Allocate(buffer, self.device)]
+        return actions + self._view(buffer, {name: all_of(buffer.shape)})
 
     def _new(self, name: str, place: int = -1) -> Buffer:
         """Return a buffer for a block that is made here, or at a later `place` in the list."""
-        return Buffer.new(self.shapes.shape(name), self.pool(name), self.leaves(name, place))
+        buffer = self._buffer(self.shapes.shape(name), self.dtype(name))
+        if self.leaves(name, place):
+            buffer.hand_over()
+        return buffer
+
+    def _buffer(self, shape: Shape, dtype: torch.dtype) -> Buffer:
+        owner = "arena" if self._observer is None else "run"
+        buffer = Buffer(shape, dtype, owner, self.place, self.place)  # type: ignore[arg-type]
+        self.buffers.append(buffer)
+        return buffer
+
+    # Slots
+
+    def slot(self, name: str, view: View | None = None) -> Slot:
+        """Return the slot of a block as it is now, or of a view of it that is made once."""
+        if view is None:
+            return self.slots[name]
+        buffer = self.here[name]
+        place, turned = buffer.views[name], view
+        return buffer.attach(self._slot(name), lambda whole: turned(whole[place]))
+
+    def _slot(self, name: str) -> Slot:
+        return [None] if self._observer is None else self._observer.slot(name)
+
+    def scratch(self, shape: Shape, like: str) -> tuple[Buffer, list[Action]]:
+        """Return memory for one instruction, or for a message until its wait."""
+        buffer = self._buffer(shape, self.dtype(like))
+        buffer.views[SCRATCH] = all_of(shape)
+        return buffer, [Allocate(buffer, self.device)]
+
+    # Messages in flight
+
+    def posted(self, requests: Iterable[str], names: Iterable[str], more: list[Buffer]) -> None:
+        """Keep the memory of blocks, and `more`, until the waits for the requests."""
+        buffers = [self.here[name] for name in names] + more
+        for request in requests:
+            self._in_flight[request] = buffers
+
+    def waited(self, request: str) -> list[Action]:
+        """Note that the wait for a request is here; returns the releases of scratch memory."""
+        buffers = self._in_flight.pop(request, [])
+        for buffer in buffers:
+            buffer.last = max(buffer.last, self.place)
+        return [Release(buffer) for buffer in buffers if SCRATCH in buffer.views]
 
     # Room
 
@@ -81,20 +157,15 @@ class MemoryPlaces:
 
     def renew(self, name: str, *, keep: bool = False) -> list[Action]:
         """Give a block another buffer; with `keep` its contents are copied."""
-        aside, join = f"{name}#", self._joins.get((self.place, name))
-        actions: list[Action] = []
-        if keep:
-            actions = [lambda f: _put(f.blocks, aside, f.blocks[name])]
-        actions += self._leave(name)
-        if join is not None:
-            actions += self._enter(join, name)
-        else:
-            buffer = self._new(name)
-            self._fill(name, buffer)
-            actions += [lambda f: _put(f.blocks, name, buffer.make())]
-        if keep:
-            actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
-        return actions
+        old, join = self.slots.get(name), self._joins.get((self.place, name))
+        left = self._leave(name)
+        new = self._fill(name, self._new(name)) if join is None else self._enter(join, name)
+        if not keep or old is None:
+            return [*left, *new]
+        # The old memory is given up after the copy.
+        releases = [action for action in left if isinstance(action, Release)]
+        left = [action for action in left if action not in releases]
+        return [*left, *new, copying(self.slots[name], old), *releases]
 
     def is_planned(self, names: Iterable[str]) -> bool:
         """Return whether blocks that are made here are joined later, and so share a buffer."""
@@ -103,50 +174,31 @@ class MemoryPlaces:
     def _is_in(self, buffer: Buffer, join: LaterJoin) -> bool:
         return self._opened.get(join.place) is buffer
 
-    def adopt(self, name: str) -> list[Action]:
-        """Register a block whose tensor a later action makes; its old memory is released."""
-        actions = self._leave(name)
-        self._fill(name, Buffer(self.shapes.shape(name)))
-        return actions
-
     def _enter(self, join: LaterJoin, name: str) -> list[Action]:
         """Give a block its place in the buffer of the block that it is joined into later."""
         actions: list[Action] = []
         if join.place not in self._opened:
-            self._opened[join.place] = self._new(join.whole, join.place)
-            self._opened[join.place].key = key = self._key(join.whole)
-            actions = [lambda f: _put(f.blocks, key, buffer.make())]
+            buffer = self._opened[join.place] = self._new(join.whole, join.place)
+            actions = [Allocate(buffer, self.device)]
         buffer = self._opened[join.place]
-        return [*actions, self._view(buffer, {name: self.shapes.inside(name, join.whole)})]
+        return [*actions, *self._view(buffer, {name: self.shapes.inside(name, join.whole)})]
 
-    def _key(self, name: str) -> str:
-        self._count += 1
-        return f"{name}#{self._count}"
-
-    def _view(self, buffer: Buffer, views: dict[str, Slices]) -> Action:
-        """Make blocks views of a shared buffer."""
-        key, pairs = buffer.key, list(views.items())
+    def _view(self, buffer: Buffer, views: dict[str, Slices]) -> list[Action]:
+        """Make blocks views of a buffer."""
         buffer.views.update(views)
         self.here.update(dict.fromkeys(views, buffer))
-
-        def view(frame: Frame) -> None:
-            blocks = frame.blocks
-            whole = blocks[key]
-            for name, place in pairs:
-                blocks[name] = whole[place]
-
-        return view
+        actions: list[Action] = []
+        for name in views:
+            self.slots[name] = self.slot(name, lambda block: block)
+            if self._observer is not None:
+                actions.append(made(self._observer, name, self.slots[name]))
+        return actions
 
     # End
 
-    def drop(self, name: str) -> Action:
-        """Remove a block, and return its memory to its pool."""
-        shared, leave = self.here[name].key, self._leave(name)
-        if not shared and leave:
-            return leave[0]
-        if leave:
-            return lambda frame: (frame.blocks.pop(name), leave[0](frame))
-        return lambda frame: frame.blocks.pop(name)
+    def drop(self, name: str) -> list[Action]:
+        """Remove a block; its memory is released with its last block."""
+        return self._leave(name)
 
     def _leave(self, name: str) -> list[Action]:
         """Detach a block from its buffer, which is released with its last block."""
@@ -154,18 +206,22 @@ class MemoryPlaces:
         if buffer is None:
             return []
         del buffer.views[name]
-        if buffer.views or (buffer.pool is None and not buffer.key):
-            return []
-        key = buffer.key or name
-        if buffer.pool is None:
-            return [lambda frame: frame.blocks.pop(key)]
-        idle = buffer.pool.shelf(buffer.shape)
-        return [lambda frame: idle.append(frame.blocks.pop(key))]
+        actions: list[Action] = []
+        if self._observer is not None:
+            actions.append(gone(self._observer, name, self.slots[name]))
+        if self.given.get(name) is buffer:
+            actions.append(removing(name))
+        if not buffer.views:
+            buffer.last = max(buffer.last, self.place)
+            actions.append(Release(buffer))
+        return actions
 
-    def end(self) -> list[Action]:
-        """Remove the shared buffers from the dict, so that only blocks remain."""
-        keys = list(dict.fromkeys(buffer.key for buffer in self.here.values() if buffer.key))
-        return [lambda frame: [frame.blocks.pop(key) for key in keys]] if keys else []
+    def end(self, place: int) -> list[Action]:
+        """Hand the blocks that exist to the caller; buffers in flight are needed up to `place`."""
+        for buffers in self._in_flight.values():
+            for buffer in buffers:
+                buffer.last = place
+        return [handing_over({name: self.slots[name] for name in self.here})]
 
     # Cut and join
 
@@ -175,16 +231,13 @@ class MemoryPlaces:
         inside = {part: self.shapes.inside(part, whole) for part in parts}
         views = self._views(whole, inside)
         buffer, base = self.here[whole], self.here[whole].views[whole]
-        if views and not buffer.key:
-            key = buffer.key = self._key(whole)
-            actions += [lambda f: _put(f.blocks, key, f.blocks[whole])]
         if views:
-            actions += [self._view(buffer, {part: _shifted(inside[part], base) for part in views})]
+            actions += self._view(buffer, {part: _shifted(inside[part], base) for part in views})
         for part in parts:
             if part not in views:
                 actions += self.room(part)
-                actions += [self._copying(part, whole, inside[part])]
-        return [*actions, self.drop(whole)] if in_place else actions
+                actions += [copying(self.slots[part], self.slot(whole, _part(inside[part])))]
+        return [*actions, *self.drop(whole)] if in_place else actions
 
     def _views(self, whole: str, parts: Collection[str]) -> list[str]:
         """Return the parts that may be views.
@@ -195,14 +248,10 @@ class MemoryPlaces:
         if not self._shares:
             return []
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
-        if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
+        if len(leaving) < len(parts) or buffer.owner == "given" or self.leaves(whole):
             return [part for part in parts if part not in leaving]
         buffer.hand_over()
         return leaving
-
-    @staticmethod
-    def _copying(part: str, whole: str, place: Slices) -> Action:
-        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][place])
 
     def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
         """Join parts: a view if they are adjacent in one buffer, else a copy."""
@@ -210,10 +259,12 @@ class MemoryPlaces:
         actions = self._leave(whole)
         place = self._side_by_side(whole, inside)
         if place is not None:
-            actions += [self._view(self.here[parts[0]], {whole: place})]
+            actions += self._view(self.here[parts[0]], {whole: place})
         else:
-            actions += [*self.room(whole), _gluing(whole, inside)]
-        return [*actions, *(self.drop(part) for part in parts)] if in_place else actions
+            actions += self.room(whole)
+            pieces = [(self.slot(whole, _part(inside[part])), self.slots[part]) for part in parts]
+            actions += [gluing(pieces)]
+        return [*actions, *(a for part in parts for a in self.drop(part))] if in_place else actions
 
     def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
         """Return the place of the whole in the buffer that its parts share; None if they do not.
@@ -223,7 +274,7 @@ class MemoryPlaces:
         """
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
-        if buffers or not buffer.key:
+        if buffers or not self._shares:
             return None
         if self.leaves(whole) and not self._may_leave(buffer, inside):
             return None
@@ -241,7 +292,7 @@ class MemoryPlaces:
 
     def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
         """Hand a buffer over to the caller if it holds only these parts; return whether it does."""
-        alone = not buffer.given and buffer.views.keys() == set(parts)
+        alone = buffer.owner != "given" and buffer.views.keys() == set(parts)
         if alone and not any(map(self.leaves, parts)):
             buffer.hand_over()
             return True
@@ -253,54 +304,49 @@ class MemoryPlaces:
         """Return whether a block is not contiguous in memory."""
         return self.here[name].span(name) is None
 
-    def run_of(self, names: list[str]) -> Get | None:
+    def run_of(self, names: list[str]) -> Slot | None:
         """Return blocks that are adjacent in one buffer as one flat tensor, else None."""
         buffers = {self.here[name] for name in names}
         buffer = buffers.pop()
-        spans = [None] if buffers or not buffer.key else [buffer.span(name) for name in names]
+        if buffers:
+            return None
+        spans = [buffer.span(name) for name in names]
         if None in spans:
             return None
         ends = [span for span in spans if span is not None]
         if any(a[1] != b[0] for a, b in pairwise(ends)):
             return None
-        key, first, last = buffer.key, ends[0][0], ends[-1][1]
-        if (first, last) == (0, prod(buffer.shape)):
-            return lambda blocks: blocks[key].view(-1)
-        return lambda blocks: blocks[key].view(-1)[first:last]
+        first, last = ends[0][0], ends[-1][1]
+        return buffer.attach(self._slot(names[0]), lambda whole: whole.view(-1)[first:last])
 
-    def flat(self, names: list[str]) -> tuple[list[Action], Get]:
+    def flat(self, names: list[str]) -> tuple[list[Action], Slot, Buffer]:
         """Return some blocks as one flat tensor: their memory, or a copy by the actions."""
         run = self.run_of(names)
         if run is not None:
-            return [], run
-        key = self._key(names[0])
-        return [_flattening(key, names)], lambda blocks: blocks.pop(key)
+            return [], run, self.here[names[0]]
+        buffer, slots, actions = self.pieces(names)
+        pairs = list(zip(slots, (self.slots[name] for name in names), strict=True))
+        return [*actions, gluing(pairs)], buffer.attach([None], lambda whole: whole), buffer
+
+    def pieces(self, names: list[str]) -> tuple[Buffer, list[Slot], list[Action]]:
+        """Return flat scratch memory for some blocks, and the piece of each in its shape."""
+        sizes = [prod(self.shapes.shape(name)) for name in names]
+        buffer, actions = self.scratch((sum(sizes),), names[0])
+        slots, first = [], 0
+        for name, size in zip(names, sizes, strict=True):
+            slots.append(buffer.attach([None], _piece(first, self.shapes.shape(name))))
+            first += size
+        return buffer, slots, actions
 
 
-def _flattening(key: str, names: list[str]) -> Action:
-    def flatten(frame: Frame) -> None:
-        blocks = frame.blocks
-        blocks[key] = torch.cat([blocks[name].flatten() for name in names])
+def _part(place: Slices) -> View:
+    return lambda block: block[place]
 
-    return flatten
+
+def _piece(first: int, shape: Shape) -> View:
+    return lambda flat: flat[first : first + prod(shape)].view(shape)
 
 
 def _shifted(place: Slices, base: Slices) -> Slices:
     pairs = zip(place, base, strict=True)
     return tuple(slice(line.start + b.start, line.stop + b.start) for line, b in pairs)
-
-
-def _put(blocks: Blocks, name: str, block: torch.Tensor) -> None:
-    blocks[name] = block
-
-
-def _gluing(whole: str, inside: dict[str, Slices]) -> Action:
-    pairs = list(inside.items())
-
-    def glue(frame: Frame) -> None:
-        blocks = frame.blocks
-        into = blocks[whole]
-        for name, place in pairs:
-            into[place] = blocks[name]
-
-    return glue

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.operators import StepInputs
 from primepar.schedule.program import Instruction, IRecv, ISend, Recv, Send
@@ -26,33 +27,37 @@ class Waitable(Protocol):
         """Return when it is done (on CUDA: the stream waits, not the host)."""
 
 
-Start = Callable[[Blocks], Waitable]
+Start = Callable[[], Waitable]
 """Starts a transfer of blocks."""
 
 
 class Frame:
-    """The state of one run: blocks on the device and on the host, and requests in flight."""
+    """What differs between runs: the caller's blocks on the device and on the host, and inputs."""
 
-    __slots__ = ("blocks", "host", "inputs", "requests")
+    __slots__ = ("blocks", "host", "inputs")
 
     def __init__(self, blocks: Blocks, inputs: StepInputs, host: Blocks | None = None) -> None:
         self.blocks, self.inputs = blocks, inputs
         self.host: Blocks = {} if host is None else host
-        self.requests: dict[str, Waitable] = {}
 
 
 Action = Callable[[Frame], object]
 
 
 class CompiledStep(NamedTuple):
-    """One closure, and the instructions that it executes.
+    """The actions of some instructions, in order; none if all was done at compile time.
 
-    `first` replaces `run` in the first run: it also checks the results of kernels.
+    `first` replaces `actions` in the first run: it also checks the results of kernels.
     """
 
     instructions: tuple[Instruction, ...]
-    run: Action
-    first: Action
+    actions: list[Action]
+    first: list[Action]
+
+    def run(self, frame: Frame, *, first: bool) -> None:
+        """Do all of them."""
+        for action in self.first if first else self.actions:
+            action(frame)
 
 
 class Pending:
@@ -76,68 +81,66 @@ class Pending:
         self._works, self._then = [], None
 
 
-def started(work: Waitable | None) -> Waitable:
-    """Return the work that torch started; torch returns None if there is nothing to do."""
-    return Pending(()) if work is None else work
+def posting(start: Start, work: Slot) -> Action:
+    """Return the start of communication, which is then in the slot."""
+
+    def post(frame: Frame) -> None:
+        work[0] = start()
+
+    return post
 
 
-def staged(start: Start, given: list[str], gotten: list[str]) -> Start:
-    """Return `start` with contiguous copies of the named blocks."""
+def waiting(work: Slot) -> Action:
+    """Return the wait for the communication in a slot."""
 
-    def begin(blocks: Blocks) -> Waitable:
-        copies = {name: blocks[name].contiguous() for name in given}
-        copies |= {
-            name: torch.empty_like(blocks[name], memory_format=torch.contiguous_format)
-            for name in gotten
-            if name not in copies
-        }
-        into = [(blocks[name], copies[name]) for name in gotten]
-        work = start({**blocks, **copies})
+    def wait(frame: Frame) -> None:
+        started, work[0] = work[0], None
+        if started is not None:  # torch returns None if there is nothing to do
+            started.wait()
 
-        def take() -> None:
-            for block, copy in into:
-                block.copy_(copy)
-
-        return Pending([work], take)
-
-    return begin
+    return wait
 
 
-def post(mesh: Mesh, messages: Sequence[Message]) -> Start:
+def followed(start: Start, then: Callable[[], object]) -> Start:
+    """Return a start with a function that is called when the communication is done."""
+    return lambda: Pending([start()], then)
+
+
+def post(mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot]) -> Start:
     """Return the function that posts messages in order, and returns one object to wait for."""
     if mesh.backend == "nccl":
-        return _together(mesh, messages)
-    calls = [_call(mesh, message) for message in messages]
+        return _together(mesh, messages, slots)
+    calls = [_call(mesh, message, slot) for message, slot in zip(messages, slots, strict=True)]
     if len(calls) == 1:
         return calls[0]
-    return lambda blocks: Pending([call(blocks) for call in calls])
+    return lambda: Pending([call() for call in calls])
 
 
-def _call(mesh: Mesh, message: Message) -> Start:
+def _call(mesh: Mesh, message: Message, slot: Slot) -> Start:
     """Post one message by the group's own method, without the checks of `torch.distributed`."""
     group = mesh.world(message.communicator)
-    name, peer, tag = message.block, message.peer, message.tag
+    peer, tag = message.peer, message.tag
     if isinstance(message, Send | ISend):
-        return lambda blocks: group.send([blocks[name]], peer, tag)
-    return lambda blocks: group.recv([blocks[name]], peer, tag)
+        return lambda: group.send(slot, peer, tag)
+    return lambda: group.recv(slot, peer, tag)
 
 
-def _together(mesh: Mesh, messages: Sequence[Message]) -> Start:
+def _together(mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot]) -> Start:
     """Post one batch per communicator: torch does not accept several groups in one batch."""
-    groups: dict[str, list[Message]] = {}
-    for message in messages:
-        groups.setdefault(message.communicator, []).append(message)
+    groups: dict[str, list[tuple[Message, Slot]]] = {}
+    for message, slot in zip(messages, slots, strict=True):
+        groups.setdefault(message.communicator, []).append((message, slot))
 
-    def operation(blocks: Blocks, message: Message, group: dist.ProcessGroup) -> Any:
+    def operation(message: Message, slot: Slot, group: dist.ProcessGroup) -> Any:
         call = dist.isend if isinstance(message, Send | ISend) else dist.irecv
         peer = mesh.first + message.peer
-        return dist.P2POp(call, blocks[message.block], peer, group, message.tag)
+        return dist.P2POp(call, slot[0], peer, group, message.tag)
 
-    def batches(blocks: Blocks) -> Waitable:
+    def batches() -> Waitable:
         works: list[Waitable | None] = []
         for communicator, batch in groups.items():
             group = mesh.world(communicator)
-            operations = [operation(blocks, message, group) for message in batch]
+            operations = [operation(message, slot, group) for message, slot in batch]
             works += dist.batch_isend_irecv(operations)
         return Pending(works)
 

@@ -40,7 +40,7 @@ class Recorder:
         """Run all steps in order; the `first` run also checks the results of kernels."""
         for step in steps:
             start = self._now()
-            (step.first if first else step.run)(frame)
+            step.run(frame, first=first)
             posted = [node for node in step.instructions if _request(node) is not None]
             for node in posted:
                 self._post(node, start)

@@ -1,4 +1,4 @@
-"""The scales of instructions as numbers for torch, and their place in collectives.
+"""The scales of instructions as numbers for torch.
 
 Every instruction with a scale calls its `Factor` once per run, so that a run can be observed.
 """
@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
-from primepar.distributed.runtime.messages import Blocks, Pending, Start, Waitable
 from primepar.schedule.program import Collective, Compute
 
 Factor = Callable[[], float]
@@ -25,13 +22,3 @@ def factor_of(node: Compute | Collective) -> Factor:
 def is_scaled(node: Compute | Collective, rank: int) -> bool:
     """Return whether a rank multiplies by a scale: in a reduce only the root does."""
     return getattr(node, "scale", "1") != "1" and getattr(node, "root", rank) == rank
-
-
-def scaled(start: Start, block: str, factor: Factor) -> Start:
-    """Return the start of a reduction whose result is multiplied in place when it is done."""
-
-    def begin(blocks: Blocks) -> Waitable:
-        into: torch.Tensor = blocks[block]
-        return Pending([start(blocks)], lambda: into.mul_(factor()))
-
-    return begin
