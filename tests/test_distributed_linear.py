@@ -114,7 +114,7 @@ def test_no_memory_is_made_after_the_first_step(case: str) -> None:
 def test_two_buffers_for_each_tensor_that_moves_are_enough() -> None:
     arena = [result["arenas", "P2x2"][-1] for result in results(4)]
     moving = ("I", "W", "dO", "dW", "dI on its way back")
-    largest = linear_cases.N * linear_cases.K // 4 * 8
+    largest = cases.N * cases.K // 4 * 8
     assert max(arena) <= 2 * len(moving) * largest
 
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import torch
 
-from primepar.distributed.kernels.common import working_dtype
 from primepar.operators import Site, StepInputs
 from primepar.schedule.signature import Template
 
@@ -19,19 +18,12 @@ View = Callable[[torch.Tensor], torch.Tensor]
 
 
 def multiply(
-    site: Site, inputs: StepInputs, first: torch.Tensor, second: torch.Tensor
-) -> torch.Tensor:
-    """Return the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
-    reads, writes = site.phase.reads, site.phase.writes
-    swap, left, right = operands(reads, writes)
+    site: Site, inputs: StepInputs, into: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+) -> None:
+    """Write the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
+    swap, left, right = operands(site.phase.reads, site.phase.writes)
     a, b = (second, first) if swap else (first, second)
-    result = left(a) @ right(b)
-    given = {
-        dim: size
-        for template, block in zip(reads, (first, second), strict=True)
-        for (dim, _), size in zip(template.entries, block.shape, strict=True)
-    }
-    return result.view([given[dim] for dim, _ in writes.entries])
+    product(left(a), right(b), as_matrix(into), False, 1.0)
 
 
 def product(
@@ -78,12 +70,18 @@ def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def add_bias(
-    site: Site, inputs: StepInputs, y_RC: torch.Tensor, bias_C: torch.Tensor
-) -> torch.Tensor:
-    """Return the rows plus the bias."""
-    return y_RC + bias_C
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    y_RC: torch.Tensor,
+    bias_C: torch.Tensor,
+) -> None:
+    """Write the rows plus the bias."""
+    torch.add(y_RC, bias_C, out=into_RC)
 
 
-def bias_gradient(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the block's rows, `[C]`, in float32 at least."""
-    return dy_RC.sum(0, dtype=working_dtype(dy_RC.dtype))
+def bias_gradient(
+    site: Site, inputs: StepInputs, into_C: torch.Tensor, dy_RC: torch.Tensor
+) -> None:
+    """Write the sum of the block's rows, `[C]`, in float32 at least."""
+    torch.sum(dy_RC, 0, dtype=into_C.dtype, out=into_C)

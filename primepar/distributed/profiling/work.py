@@ -130,11 +130,13 @@ class Works:
             for name in ("clip.squares", "first.update", "second.update", "adamw.update")
         )
         w, m, v, gradient = blocks
+        total = gradient.new_empty(1, dtype=self.mesh.wide_dtype)
 
         def work() -> None:
-            squares(site, NOTHING, gradient)
-            moments = first(site, NOTHING, m, gradient), second(site, NOTHING, v, gradient)
-            adamw(site, NOTHING, w, *moments)
+            squares(site, NOTHING, total, gradient)
+            first(site, NOTHING, m, m, gradient)
+            second(site, NOTHING, v, v, gradient)
+            adamw(site, NOTHING, w, w, m, v)
 
         return work
 

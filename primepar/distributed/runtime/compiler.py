@@ -101,8 +101,8 @@ class Compiler:
     def steps(self) -> list[CompiledStep]:
         """Return the closures; adjacent posts are one step if the backend batches them (NCCL)."""
         return [
-            CompiledStep(nodes, list(filter(needed, actions)), list(filter(needed, first)))
-            for nodes, actions, first in list(self._steps())
+            CompiledStep(nodes, list(filter(needed, actions)))
+            for nodes, actions in list(self._steps())
         ]
 
     def _steps(self) -> Iterator[CompiledStep]:
@@ -117,7 +117,7 @@ class Compiler:
             yield self._compile(node)
         yield from self._posts(run)
         end = self.places.end(len(self.instructions))
-        yield CompiledStep((), end, end)
+        yield CompiledStep((), end)
 
     def layout(self) -> tuple[list[tuple[Buffer, int]], int]:
         """Return the buffers in the arena with their first bytes, and the bytes of all together."""
@@ -141,7 +141,7 @@ class Compiler:
     def _compile(self, node: Instruction) -> CompiledStep:
         match node:
             case Compute():
-                return CompiledStep((node,), *self.computes.actions(node, self._location))
+                return CompiledStep((node,), self.computes.actions(node, self._location))
             case ISend() | IRecv():
                 (step,) = self._posts([node])
                 return step
@@ -159,7 +159,7 @@ class Compiler:
                 actions = self._memory(node)
             case _:
                 actions = self._collective(node)
-        return CompiledStep((node,), actions, actions)
+        return CompiledStep((node,), actions)
 
     def _memory(self, node: Alloc | Free | Fetch | Evict) -> list[Action]:
         name = node.block
@@ -184,7 +184,7 @@ class Compiler:
         operands, start = self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
         actions = self._posted(requests, operands, start)
-        yield CompiledStep(tuple(run), actions, actions)
+        yield CompiledStep(tuple(run), actions)
 
     def _posted(self, requests: list[str], operands: list[Operands], start: Start) -> list[Action]:
         """Post communication; what follows it is done after the waits for the requests."""

@@ -1,6 +1,6 @@
 """Compiles sub-operators and additions to closures.
 
-A product of a linear operator writes into a buffer; a kernel returns a new tensor.
+A product of a linear operator adds to a block; any other kernel replaces one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from primepar.distributed.kernels import KERNELS, Kernel
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Slot
-from primepar.distributed.runtime.memory_actions import copying
+from primepar.distributed.runtime.memory_actions import Release, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
 from primepar.distributed.runtime.scales import Factor, factor_of
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
-from primepar.operators import Site, StepInputs, StepSettings, site_of
+from primepar.operators import Site, StepSettings, site_of
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
 
@@ -44,14 +44,13 @@ class Computes:
         self.shapes, self.places, self.settings = shapes, places, settings
         self._watch = watch
 
-    def actions(self, node: Compute, place: str) -> tuple[list[Action], list[Action]]:
-        """Return the action that runs a compute, and one that also checks its result.
+    def actions(self, node: Compute, place: str) -> list[Action]:
+        """Return the actions that run a compute.
 
         Raises `ProgramError` for a phase without a kernel, or a kernel without its settings.
         """
         if node.phase is None:
-            action = self._addition(node)
-            return action, action
+            return self._addition(node)
         phase = self.shapes.meaning.phases[node.phase]
         if phase.kernel not in KERNELS:
             raise ProgramError(
@@ -66,14 +65,13 @@ class Computes:
             )
         site = site_of(self.shapes.meaning, node, self.settings)
         if self.shapes.is_product(node.phase):
-            action = self._product(node, site)
-            return action, action
+            return self._product(node, site)
         if self.settings is None:
             raise ProgramError(
                 f"{place}: expected the settings of a training step for phase {node.phase}, "
                 "got none: give the executor StepSettings"
             )
-        return self._kernel(node, phase, site, place)
+        return self._kernel(node, phase, site)
 
     def _factor(self, node: Compute) -> Factor:
         """Return the function that an instruction with a scale calls once for its number."""
@@ -119,49 +117,23 @@ class Computes:
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
 
-    def _kernel(
-        self, node: Compute, phase: Phase, site: Site, place: str
-    ) -> tuple[list[Action], list[Action]]:
+    def _kernel(self, node: Compute, phase: Phase, site: Site) -> list[Action]:
+        """Call a kernel on the block, or on scratch memory that is then combined with the block."""
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
         begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
-        before = self.places.room(name, keep=begun)
-        combine = COMBINE[phase.reduction] if begun else torch.Tensor.copy_
-        into = self.places.slot(name)
-        factor = None if node.scale == "1" else self._factor(node)
-        run, first = (
-            [*before, _calling(function, site, reads, into, combine, factor)]
-            for function in (kernel, self._checked(kernel, node, place))
-        )
-        return run, first
-
-    def _checked(self, kernel: Kernel, node: Compute, place: str) -> Kernel:
-        """Return the kernel with a check that it returns a new block.
-
-        The block has the shape of the phase's output, and its dtype or the wide one (then it is
-        rounded).
-        """
-        shape, dtype = self.shapes.shape(node.accumulates), self.places.dtype(node.accumulates)
-        dtypes = dtype, self.places.dtypes[1]
-        slices = ", ".join(f"{dim}={index}" for dim, index in (node.sub_operator or {}).items())
-
-        def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
-            result = kernel(site, inputs, *blocks)
-            phase, got = site.phase, ""
-            if tuple(result.shape) != shape or result.dtype not in dtypes:
-                got = _text(tuple(result.shape), result.dtype)
-            for name, block in zip(node.reads, blocks, strict=True):
-                if result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
-                    got = f"the memory of {name}"
-            if got:
-                raise ProgramError(
-                    f"{place}: expected a new block of {_text(shape, dtype)} from the kernel "
-                    f"{phase.kernel} of phase {phase.name} at {slices}, got {got}"
-                )
-            return result
-
-        return checked
+        actions = self.places.room(name, keep=begun)
+        block = made = self.places.slot(name)
+        if begun:
+            buffer, allocated = self.places.scratch(self.shapes.shape(name), name)
+            made, actions = buffer.attach([None], lambda whole: whole), [*actions, *allocated]
+        actions.append(_calling(kernel, site, reads, made))
+        if node.scale != "1":
+            actions.append(_scaling(self._factor(node), made))
+        if begun:
+            actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
+        return actions
 
     def _addition(self, node: Compute) -> list[Action]:
         name = node.accumulates
@@ -179,9 +151,6 @@ class Computes:
             for read in rest:
                 combine(into[0], read[0])
 
-        def multiply(frame: Frame) -> None:
-            into[0].mul_(factor())
-
         def add_scaled(frame: Frame) -> None:
             scale = factor()
             for read in rest:
@@ -190,28 +159,22 @@ class Computes:
         factor = self._factor(node)
         rest = [first, *others] if begun else others
         if node.scale != "1":
-            return [*actions, *([add_scaled] if begun else [begin, add, multiply])]
+            return [*actions, *([add_scaled] if begun else [begin, add, _scaling(factor, into)])]
         actions += [] if begun else [begin]
         return [*actions, add] if rest else actions
 
 
-def _calling(
-    kernel: Kernel,
-    site: Site,
-    reads: list[Slot],
-    into: Slot,
-    combine: Combine,
-    factor: Factor | None,
-) -> Action:
-    """Return the closure of a kernel; its result, a new block, is scaled in place."""
-
-    def call(frame: Frame) -> None:
-        scale = 1.0 if factor is None else factor()
-        result = kernel(site, frame.inputs, *[read[0] for read in reads])
-        combine(into[0], result if factor is None else result.mul_(scale))
-
-    return call
+def _calling(kernel: Kernel, site: Site, reads: list[Slot], into: Slot) -> Action:
+    """Return the closure of a kernel."""
+    if len(reads) == 1:
+        (only,) = reads
+        return lambda frame: kernel(site, frame.inputs, into[0], only[0])
+    return lambda frame: kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
 
 
-def _text(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+def _scaling(factor: Factor, block: Slot) -> Action:
+    return lambda frame: block[0].mul_(factor())
+
+
+def _combining(combine: Combine, into: Slot, term: Slot) -> Action:
+    return lambda frame: combine(into[0], term[0])

@@ -128,9 +128,9 @@ class Watch:
     def kernel(self, kernel: Kernel) -> Kernel:
         """Return the kernel with every call noted."""
 
-        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
+        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> None:
             self.seen.calls.append(_kernel_call(site.phase.name, site.reads, site.writes))
-            return kernel(site, inputs, *blocks)
+            kernel(site, inputs, *blocks)
 
         return noted
 
@@ -168,8 +168,8 @@ class Watch:
         self.seen.gone.add(name)
         self._blocks.pop(name)
 
-    def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
-        """Run all steps; the `first` run also checks the results of kernels.
+    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+        """Run all steps.
 
         Raises `ConformanceError` at the first step that differs from its instruction.
         """
@@ -181,7 +181,7 @@ class Watch:
                 self.seen.clear()
                 due = self._proved[position : position + len(step.instructions)]
                 try:
-                    step.run(frame, first=first)
+                    step.run(frame)
                 except KeyError as error:
                     self._fail(position, f"a use of {error.args[0]}, which does not exist", due)
                 if not step.instructions:

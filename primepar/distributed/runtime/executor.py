@@ -78,7 +78,6 @@ class Executor:
         self.arena_bytes = size
         """Bytes of the arena that this rank's list needs."""
         self._runs = [action for step in self._steps for action in step.actions]
-        self._first_runs = [action for step in self._steps for action in step.first]
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
         self.measured = 0
@@ -110,8 +109,8 @@ class Executor:
         Blocks move between both dicts as the program fetches and evicts them, and the memory of a
         fetched block is used again.
         Raises `ProgramError` for a missing block. The first run also raises it for a block of
-        another shape, or a kernel whose result does not fit its phase. On a mesh with a limit it
-        raises `MemoryLimitError` if the blocks on the device exceed it.
+        another shape. On a mesh with a limit it raises `MemoryLimitError` if the blocks on the
+        device exceed it.
         """
         self._check_given(self.initial, blocks, "initial")
         self._check_given(self.host_initial, host or {}, "host_initial")
@@ -131,17 +130,16 @@ class Executor:
     def _run(self, frame: Frame) -> None:
         for name, buffer in self._given.items():
             buffer.bind(frame.blocks[name])
-        first = not self._checked
         if self.watch is not None:
-            self.watch.run(self._steps, frame, first=first)
+            self.watch.run(self._steps, frame)
             self._check_watched(self.watch.peak)
             return
         if self._count is not None:
             self._count.start(frame.blocks)
         if self.mesh.events is not None:
-            Recorder(self.mesh, self.shapes, self.mesh.events).run(self._steps, frame, first=first)
+            Recorder(self.mesh, self.shapes, self.mesh.events).run(self._steps, frame)
         else:
-            for action in self._first_runs if first else self._runs:
+            for action in self._runs:
                 action(frame)
         if self._count is not None:
             self.measured = self._count.peak

@@ -133,11 +133,9 @@ class MemoryPlaces:
 
     # Messages in flight
 
-    def posted(self, requests: Iterable[str], names: Iterable[str], more: list[Buffer]) -> None:
-        """Keep the memory of blocks, and `more`, until the waits for the requests."""
-        buffers = [self.here[name] for name in names] + more
-        for request in requests:
-            self._in_flight[request] = buffers
+    def posted(self, request: str, names: Iterable[str], more: list[Buffer]) -> None:
+        """Keep the memory of blocks, and `more`, until the wait for a request."""
+        self._in_flight[request] = [*(self.here[name] for name in names), *more]
 
     def waited(self, request: str) -> list[Action]:
         """Note that the wait for a request is here; returns the releases of scratch memory."""

@@ -45,40 +45,31 @@ Action = Callable[[Frame], object]
 
 
 class CompiledStep(NamedTuple):
-    """The actions of some instructions, in order; none if all was done at compile time.
-
-    `first` replaces `actions` in the first run: it also checks the results of kernels.
-    """
+    """The actions of some instructions, in order; none if all was done at compile time."""
 
     instructions: tuple[Instruction, ...]
     actions: list[Action]
-    first: list[Action]
 
-    def run(self, frame: Frame, *, first: bool) -> None:
+    def run(self, frame: Frame) -> None:
         """Do all of them."""
-        for action in self.first if first else self.actions:
+        for action in self.actions:
             action(frame)
 
 
 class Pending:
-    """The works of one post, and a function to call when they are done.
+    """The works of one post.
 
     A second wait does nothing: one work may belong to several messages.
     """
 
-    def __init__(
-        self, works: Sequence[Waitable | None], then: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, works: Sequence[Waitable | None]) -> None:
         self._works = [work for work in works if work is not None]
-        self._then = then
 
     def wait(self) -> None:
         """Return when all of it is done (on CUDA: the stream waits, not the host)."""
         for work in self._works:
             work.wait()
-        if self._then is not None:
-            self._then()
-        self._works, self._then = [], None
+        self._works = []
 
 
 def posting(start: Start, work: Slot) -> Action:
@@ -99,11 +90,6 @@ def waiting(work: Slot) -> Action:
             started.wait()
 
     return wait
-
-
-def followed(start: Start, then: Callable[[], object]) -> Start:
-    """Return a start with a function that is called when the communication is done."""
-    return lambda: Pending([start()], then)
 
 
 def post(mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot]) -> Start:
