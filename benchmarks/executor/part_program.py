@@ -1,0 +1,78 @@
+"""Consecutive operators of a model as one program under a preset: forward and backward together.
+
+The gradient of the output is an input of the program. Weights are handed over and taken back, as
+the trainer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import torch
+
+from benchmarks.executor.contender import Wholes
+from primepar.distributed import Executor, Mesh, gather_tensor, scatter_tensor
+from primepar.distributed.runtime.scatter_gather import Parts
+from primepar.operators import StepPart, StepSettings, lower_part
+from primepar.operators.builder import View
+from primepar.plan import Plan
+from primepar.schedule import Layout
+
+
+class PartProgram:
+    """`names` are the operators. `wholes` have the tensors x and dy, and the parameters."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        names: Iterable[str],
+        batch: int,
+        wholes: Mapping[str, torch.Tensor],
+    ) -> None:
+        self.name = name
+        self.mesh = Mesh(plan.sequence("head"))
+        positions = plan.model.context
+        content = None
+        if self.mesh.rank == 0:
+            content = msgspec.json.encode(lower_part(plan, names, batch, positions))
+        self.part = msgspec.json.decode(self.mesh.broadcast(content), type=StepPart)
+        settings = StepSettings(plan.model, batch, positions)
+        self.execute = Executor(self.mesh, self.part.program, settings)
+        self.blocks: dict[str, torch.Tensor] = {}
+        for tensor, layout in self._given().items():
+            part = scatter_tensor(self.mesh, layout, wholes[tensor])
+            self.blocks |= self._parts(tensor, layout, wholes[tensor].shape).cut(part)
+        self.results: dict[str, torch.Tensor] = {}
+
+    def _given(self) -> dict[str, Layout]:
+        parameters = {name: layout_of(view) for name, view in self.part.parameters.items()}
+        return {"x": self.part.source, "dy": self.part.target, **parameters}
+
+    def _parts(self, tensor: str, layout: Layout, shape: tuple[int, ...]) -> Parts:
+        return Parts(tensor, layout, self.mesh.rank, tuple(shape))
+
+    def step(self) -> None:
+        self.results.clear()
+        ended = self.execute(dict(self.blocks))
+        self.results = {name: ended.pop(name) for name in list(ended) if name not in self.blocks}
+        self.blocks |= ended
+
+    def wholes(self) -> Wholes:
+        made = {"y": (self.part.y, self.part.target), "dx": (self.part.dx, self.part.source)}
+        for name, view in self.part.parameters.items():
+            made[f"d{name}"] = f"{name}.grad", layout_of(view)
+        return {name: self._whole(*tensor) for name, tensor in made.items()}
+
+    def _whole(self, tensor: str, layout: Layout) -> torch.Tensor:
+        cuts = self.part.program.tensors or {}
+        shape = tuple(line[-1] for line in cuts[tensor].cuts)
+        part = self._parts(tensor, layout, shape).take(dict(self.results))
+        whole = gather_tensor(self.mesh, layout, part)
+        return torch.empty(0) if whole is None else whole
+
+
+def layout_of(view: View) -> Layout:
+    """The layout of a tensor that is cut evenly."""
+    return Layout(tuple(len(line) - 1 for line in view.cuts), view.held)

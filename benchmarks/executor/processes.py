@@ -1,0 +1,71 @@
+"""Starts the ranks of one world: a server that has loaded torch forks them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_PRELOADED = ["primepar.distributed.modules.linear", "benchmarks.executor.dtensor_mlp"]
+
+
+def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `work(*arguments)` on `size` processes over gloo, and return what rank 0 returns.
+
+    Raises `RuntimeError` with the traceback of the first rank that fails.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory() as folder:
+        store, (ours, theirs) = str(Path(folder) / "store"), context.Pipe(duplex=False)
+        processes = [
+            context.Process(target=_rank, args=(theirs, store, rank, size, work, arguments))
+            for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        theirs.close()
+        try:
+            failed, answer = ours.recv()
+        except EOFError:
+            failed, answer = True, "a rank died"
+        finally:
+            for process in processes:
+                process.join(1)
+                process.kill()
+                process.join()
+    if failed:
+        raise RuntimeError(answer)
+    return answer
+
+
+def _rank(
+    end: Connection,
+    store: str,
+    rank: int,
+    size: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    import torch
+    from torch import distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
+        result = work(*arguments)
+        dist.barrier()
+        if rank == 0:
+            end.send((False, result))
+    except BaseException:
+        end.send((True, f"rank {rank}: {traceback.format_exc()}"))
+        raise SystemExit(1) from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
