@@ -60,14 +60,14 @@ def offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def _placed(lifetimes: Sequence[Lifetime], order: list[int]) -> tuple[list[int], int]:
-    """Place buffers in an order; each in the smallest gap between those that are alive with it."""
+    """Place buffers in an order; each in the smallest gap between those that live with it."""
     first, last, start, end = (np.zeros(len(order), dtype=np.int64) for _ in range(4))
     places, total = [0] * len(order), 0
     for count, index in enumerate(order):
         buffer = lifetimes[index]
         size = _aligned(buffer.bytes)
-        alive = (first[:count] <= buffer.last) & (last[:count] >= buffer.first)
-        place = _gap(start[:count][alive], end[:count][alive], size)
+        live = (first[:count] <= buffer.last) & (last[:count] >= buffer.first)
+        place = _gap(start[:count][live], end[:count][live], size)
         first[count], last[count] = buffer.first, buffer.last
         start[count], end[count] = place, place + size
         places[index], total = place, max(total, place + size)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh
@@ -22,6 +23,16 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 
+OPTIONS: dict[type, str] = {
+    AllReduce: "AllreduceOptions",
+    Reduce: "ReduceOptions",
+    Broadcast: "BroadcastOptions",
+    AllGather: "AllgatherOptions",
+    ReduceScatter: "ReduceScatterOptions",
+    AllToAll: "AllToAllOptions",
+    Barrier: "BarrierOptions",
+}
+"""Collective -> the class of its options in torch."""
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -91,30 +102,13 @@ def _newest(name: str, older: str) -> str:
 
 def _options(node: Collective) -> Any:
     """Return the options of a call that returns when it is posted."""
-    match node:
-        case AllReduce(reduction=reduction):
-            options = dist.AllreduceOptions()
-            options.reduceOp = OPERATIONS[reduction]
-        case Reduce(reduction=reduction, root=root):
-            options = dist.ReduceOptions()
-            options.reduceOp, options.rootRank = (
-                OPERATIONS[reduction],
-                sorted(node.group).index(root),
-            )
-        case Broadcast(root=root):
-            options = dist.BroadcastOptions()
-            options.rootRank, options.rootTensor = sorted(node.group).index(root), 0
-        case AllGather():
-            options = dist.distributed_c10d.AllgatherOptions()
-        case ReduceScatter(reduction=reduction):
-            options = dist.ReduceScatterOptions()
-            options.reduceOp = OPERATIONS[reduction]
-        case AllToAll():
-            options = dist.AllToAllOptions()
-        case Barrier():
-            return None
-    options.asyncOp = True
-    return options
+    made: Any = getattr(distributed_c10d, OPTIONS[type(node)])()
+    made.asyncOp = True
+    if isinstance(node, AllReduce | Reduce | ReduceScatter):
+        made.reduceOp = OPERATIONS[node.reduction]
+    if isinstance(node, Reduce | Broadcast):
+        made.rootRank = sorted(node.group).index(node.root)
+    return made
 
 
 def in_order(collective: AllGather | ReduceScatter) -> list[str]:

@@ -189,10 +189,10 @@ class Compiler:
     def _posted(self, requests: list[str], operands: list[Operands], start: Start) -> list[Action]:
         """Post communication; what follows it is done after the waits for the requests."""
         work: Slot = [None]
-        for request, each in zip(requests, operands, strict=True):
-            self.places.posted(request, each.names, each.scratch)
-            self._works[request], self._after[request] = work, each.after
-        before = [action for each in operands for action in each.before]
+        for request, tensors in zip(requests, operands, strict=True):
+            self.places.posted(request, tensors.names, tensors.scratch)
+            self._works[request], self._after[request] = work, tensors.after
+        before = [action for tensors in operands for action in tensors.before]
         return [*before, posting(start, work)]
 
     def _wait(self, request: str) -> list[Action]:
@@ -220,7 +220,7 @@ class Compiler:
             if isinstance(message, Send | ISend):
                 self._count(message, message.block, Fraction(self.shapes.elements(message.block)))
         operands = [Operands.of_message(self.places, message) for message in messages]
-        return operands, post(self.mesh, messages, [each.given for each in operands])
+        return operands, post(self.mesh, messages, [tensors.given for tensors in operands])
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
         """Count elements that this rank sends, by kind and element size."""

@@ -128,9 +128,8 @@ class Computes:
         if begun:
             buffer, allocated = self.places.scratch(self.shapes.shape(name), name)
             made, actions = buffer.attach([None], lambda whole: whole), [*actions, *allocated]
-        actions.append(_calling(kernel, site, reads, made))
-        if node.scale != "1":
-            actions.append(_scaling(self._factor(node), made))
+        factor = None if node.scale == "1" else self._factor(node)
+        actions.append(_calling(kernel, site, reads, made, factor))
         if begun:
             actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
         return actions
@@ -164,12 +163,20 @@ class Computes:
         return [*actions, add] if rest else actions
 
 
-def _calling(kernel: Kernel, site: Site, reads: list[Slot], into: Slot) -> Action:
-    """Return the closure of a kernel."""
-    if len(reads) == 1:
-        (only,) = reads
-        return lambda frame: kernel(site, frame.inputs, into[0], only[0])
-    return lambda frame: kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
+def _calling(
+    kernel: Kernel, site: Site, reads: list[Slot], into: Slot, factor: Factor | None
+) -> Action:
+    """Return the closure of a kernel; its result is scaled in place."""
+
+    def call(frame: Frame) -> None:
+        kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
+
+    def call_scaled(frame: Frame) -> None:
+        scale = factor() if factor else 1.0
+        call(frame)
+        into[0].mul_(scale)
+
+    return call if factor is None else call_scaled
 
 
 def _scaling(factor: Factor, block: Slot) -> Action:

@@ -40,7 +40,7 @@ SCRATCH = "#"
 
 
 class Observer(Protocol):
-    """Is told which blocks are made and freed; then every buffer is allocated in every run."""
+    """Notes which blocks are made and freed; with it every buffer is allocated in every run."""
 
     def slot(self, name: str) -> Slot:
         """Return a slot for a block."""
@@ -156,7 +156,7 @@ class MemoryPlaces:
     def renew(self, name: str, *, keep: bool = False) -> list[Action]:
         """Give a block another buffer; with `keep` its contents are copied."""
         old, join = self.slots.get(name), self._joins.get((self.place, name))
-        left = self._leave(name)
+        left = self.drop(name)
         new = self._fill(name, self._new(name)) if join is None else self._enter(join, name)
         if not keep or old is None:
             return [*left, *new]
@@ -195,11 +195,7 @@ class MemoryPlaces:
     # End
 
     def drop(self, name: str) -> list[Action]:
-        """Remove a block; its memory is released with its last block."""
-        return self._leave(name)
-
-    def _leave(self, name: str) -> list[Action]:
-        """Detach a block from its buffer, which is released with its last block."""
+        """Remove a block; its buffer is released with its last block."""
         buffer = self.here.pop(name, None)
         if buffer is None:
             return []
@@ -225,7 +221,7 @@ class MemoryPlaces:
 
     def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
         """Make the parts views of the whole; parts that the caller gets at the end are copies."""
-        actions = [action for part in parts for action in self._leave(part)]
+        actions = [action for part in parts for action in self.drop(part)]
         inside = {part: self.shapes.inside(part, whole) for part in parts}
         views = self._views(whole, inside)
         buffer, base = self.here[whole], self.here[whole].views[whole]
@@ -254,7 +250,7 @@ class MemoryPlaces:
     def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
         """Join parts: a view if they are adjacent in one buffer, else a copy."""
         inside = {part: self.shapes.inside(part, whole) for part in parts}
-        actions = self._leave(whole)
+        actions = self.drop(whole)
         place = self._side_by_side(whole, inside)
         if place is not None:
             actions += self._view(self.here[parts[0]], {whole: place})
@@ -274,7 +270,7 @@ class MemoryPlaces:
         buffer = buffers.pop()
         if buffers or not self._shares:
             return None
-        if self.leaves(whole) and not self._may_leave(buffer, inside):
+        if self.leaves(whole) and not self._maydrop(buffer, inside):
             return None
         starts = {
             tuple(
@@ -288,7 +284,7 @@ class MemoryPlaces:
         place = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
         return None if starts else place
 
-    def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
+    def _maydrop(self, buffer: Buffer, parts: Collection[str]) -> bool:
         """Hand a buffer over to the caller if it holds only these parts; return whether it does."""
         alone = buffer.owner != "given" and buffer.views.keys() == set(parts)
         if alone and not any(map(self.leaves, parts)):

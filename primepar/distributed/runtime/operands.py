@@ -119,12 +119,12 @@ class Operands:
 
     def _gather(self, node: AllGather) -> None:
         """All members' blocks as one line: adjacent in memory, or copied out of it at the end."""
-        own, names = node.block, in_order(node)
+        mine, names = node.block, in_order(node)
         planned = self.places.is_planned(node.blocks)
         for name in node.blocks:
-            if planned or name != own:  # this rank's block stays as it is
-                self.before += self.places.room(name, keep=name == own)
-        self.given = self._line(own)
+            if planned or name != mine:  # this rank's block stays as it is
+                self.before += self.places.room(name, keep=name == mine)
+        self.given = self._line(mine)
         run = self.places.run_of(names)
         if run is not None:
             self.names += names
@@ -135,7 +135,7 @@ class Operands:
         pairs = [
             (self.places.slot(name), piece)
             for name, piece in zip(names, pieces, strict=True)
-            if name != own
+            if name != mine
         ]
         self.after.append(gluing(pairs))
 
