@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.stamp
 
+FOR ?= 3.12
+NAMES ?= msgspec z3-solver
+PLATFORMS := manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
+
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +64,9 @@ bench: $(STAMP) ## bytes and memory of every method, counted by the emulator
 	$(BIN)/python -m benchmarks.family_bytes
 	$(BIN)/python -m benchmarks.linear_bytes
 
+bench-half: $(STAMP) ## the error of bfloat16 products whose sums travel, in bfloat16 and in float32
+	$(BIN)/python -m benchmarks.half_precision
+
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify
 
@@ -83,12 +90,16 @@ attack: $(STAMP) ## generated primitives against an independent oracle, and alte
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_score.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_certificates.py
 
-gpu: $(STAMP) ## the tests that need a CUDA device
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu
+gpu: ## the tests that need a GPU, with the torch of PYTHON and without a registry; on CPUs: ON=--cpu
+	@$(PYTHON) tests/gpu_suite.py $(ON)
+
+wheels: ## packages for make gpu where there is no registry: make wheels FOR=3.12 NAMES='msgspec z3-solver'
+	PIP_REQUIRE_VIRTUALENV=0 $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest wheels \
+	    --constraint constraints.txt --python-version $(FOR) $(PLATFORMS:%=--platform %) $(NAMES)
 
 wheel: $(STAMP) ## build the sdist and, from it, the wheel into dist/
 	$(BIN)/python -m build
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist site out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site out wheels .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from functools import cache
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 from primepar.errors import PrimeParError
@@ -59,3 +62,15 @@ def publish(part: Path, path: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
+
+
+@cache
+def digest_of_code(*packages: str) -> bytes:
+    """Return a digest of the sources of some packages of primepar, or of all."""
+    root, digest = Path(__file__).parent, sha256()
+    # A package may be a link, which rglob follows only where it begins.
+    folders = packages or sorted(path.name for path in root.iterdir() if path.is_dir())
+    files = [] if packages else sorted(root.glob("*.py"))
+    for path in chain(files, *(sorted((root / folder).rglob("*.py")) for folder in folders)):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.digest()

@@ -12,7 +12,9 @@ import time
 import traceback
 from collections.abc import Callable
 from hashlib import sha256
+from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ import torch.distributed as dist
 SECONDS = 240
 SHARED = "PRIMEPAR_TEST_RANKS"
 """Names the folder where the workers of one pytest run leave what ranks return."""
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+"""The devices of the ranks of a backend."""
 
 
 def on_ranks(
@@ -47,19 +51,23 @@ def on_ranks(
     return answers
 
 
+def forked(target: Callable[..., Any], *arguments: Any) -> BaseProcess:
+    """Start a process; a server that has torch loaded forks it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
+    process = context.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
 def _ran(
     size: int, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str
 ) -> list[Any]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
         store, ends, processes = str(Path(folder) / "store"), [], []
         for rank in range(size):
-            here, there = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_rank, args=(there, store, backend, rank, size, work, arguments)
-            )
-            process.start()
+            here, there = multiprocessing.Pipe(duplex=False)
+            process = forked(_rank, there, store, backend, rank, size, work, arguments)
             there.close()
             ends.append(here)
             processes.append(process)
@@ -110,6 +118,8 @@ def _rank(
     gc.set_threshold(100_000, 20, 50)
     try:
         device = use_gpu(rank, size) if backend == "nccl" else None
+        if backend.startswith("nccl_rules"):
+            import_module("nccl_rules")  # registers it
         dist.init_process_group(
             backend, f"file://{store}", rank=rank, world_size=size, device_id=device
         )
@@ -125,11 +135,21 @@ def _rank(
 
 
 def use_gpu(rank: int, size: int) -> torch.device:
-    """This rank's GPU. NCCL takes one GPU twice only from what it holds for two hosts."""
-    gpus = torch.cuda.device_count()
-    if gpus < size:
-        os.environ["NCCL_HOSTID"] = f"primepar-{rank}"
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    device = torch.device("cuda", rank % gpus)
+    """Make this rank's GPU the current one; all ranks share those that are there."""
+    one_host_each(rank, size)
+    device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def one_host_each(rank: int, size: int) -> None:
+    """Let NCCL take one GPU for several ranks, where there are fewer GPUs than ranks.
+
+    NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected"). It knows the host by
+    a hash of its name, or of `NCCL_HOSTID` (`getHostHash` in its `src/misc/utils.cc`). Ranks of
+    different hosts talk through sockets, here those of the loop-back interface. This is slow and
+    only for tests.
+    """
+    if torch.cuda.device_count() < size:
+        os.environ["NCCL_HOSTID"] = f"primepar-{rank}"
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -18,8 +18,9 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import Collective, Free, Instruction, IRecv, ISend, ReduceScatter
+from primepar.schedule.program import AllReduce, Collective, Free, Instruction, IRecv, ISend
 from primepar.schedule.program_file import instruction_text
+from primepar.schedule.program_uses import gets, gives
 from primepar.verify import verify_program
 
 BATCH, POSITIONS = 8, 4
@@ -45,10 +46,11 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
                 yield rank, Call(type(node).__name__, (node.peer,), (), elements(node.block))
             elif isinstance(node, Collective):
                 how = tuple(getattr(node, field, None) for field in ("root", "reduction"))
-                given = getattr(node, "block", "")
-                if isinstance(node, ReduceScatter):
-                    given = node.blocks[0]
-                yield rank, Call(type(node).__name__, node.group, how, elements(given))
+                given = gives(node, rank) or gets(node, rank)
+                if not isinstance(node, AllReduce):
+                    given = given[:1]
+                size = sum(map(elements, given))
+                yield rank, Call(type(node).__name__, node.group, how, size)
 
 
 def as_planned(plan: Plan, batch: int, positions: int) -> Program:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from step_cases import lowered
 
 from primepar.distributed.runtime.arena import (
     ALIGNMENT,
-    Arena,
     Lifetime,
     least_bytes,
     offsets,

@@ -74,3 +74,13 @@ def test_the_stationary_chain_redistributes_nothing_and_sends_less() -> None:
 def test_one_dimension_sends_least_on_few_devices_with_few_rows() -> None:
     rows = family(64, 32, 4)
     assert min(rows, key=lambda name: total(rows[name])) == "megatron"
+
+
+def test_a_sum_in_float32_is_rounded_once_however_many_hops_it_makes() -> None:
+    done = run("--size", "256", "--json", script="half_precision.py")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["hops"] for row in rows] == [1, 2, 4, 8, 16]
+    for row in rows:
+        assert abs(row["float32"] - 1) < 0.01
+        assert abs(row["bfloat16"] / row["predicted"] - 1) < 0.05

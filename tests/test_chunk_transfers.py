@@ -38,7 +38,7 @@ from primepar.schedule.program import (
 )
 from primepar.verify import verify_program
 
-BEFORE = ("free-early", "merge-products", "merge-collectives")
+BEFORE = ("free-early", "merge-products", "merge-collectives", "coalesce-reductions")
 
 
 def merged(name: str, ranks: int, family: str) -> Program:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,6 @@ from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
 from safetensors.numpy import load_file
 
-from primepar.distributed.runtime.step_programs import StepPrograms
-from primepar.errors import MeshError
 from primepar.models import ModelConfig
 from primepar.models.config import Family
 from primepar.plan import Plan, preset_plan, save_plan
@@ -188,14 +185,3 @@ def test_a_module_has_the_parameters_of_its_stage_and_gathers_all(four: Runs) ->
     assert set(first["held"]) & set(last["held"]) == set()
     assert {*first["held"], *last["held"]} == set(parameters)
     assert last["logits"] is None
-
-
-def test_stages_on_nccl_are_refused() -> None:
-    mesh = SimpleNamespace(backend="nccl", ranks=RANKS)
-    with pytest.raises(MeshError) as error:
-        StepPrograms(trained(), mesh)  # type: ignore[arg-type]
-    assert str(error.value) == (
-        "plan: expected gloo for the 2 stages of a pipeline, as their messages pass one another, "
-        "got nccl: write --set training.device=cpu, or take a plan of one stage"
-    )
-    StepPrograms(preset_plan("1f1b:1x2,megatron", MODEL, RANKS), mesh)  # type: ignore[arg-type]

@@ -6,15 +6,15 @@ import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from command import Done, run
 
 from primepar.distributed.training import launch
-from primepar.distributed.training.launch import Launch, check_installed, pick_device
-from primepar.errors import LaunchError, PrimeParError
+from primepar.distributed.training.agreement import GRACE_SECONDS
+from primepar.distributed.training.launch import Launch, check_installed
+from primepar.errors import PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2"}
@@ -22,6 +22,7 @@ TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
     "TORCHELASTIC_RUN_ID": "none",
 }  # fmt: skip
+LOCAL = {"PRIMEPAR_RANK": "1", "PRIMEPAR_RANKS": "4", "PRIMEPAR_STORE": "store"}
 
 
 def train(environment: dict[str, str], *arguments: str) -> Done:
@@ -37,6 +38,7 @@ def train(environment: dict[str, str], *arguments: str) -> Done:
         (OPEN_MPI, Launch("mpirun", 2, 4)),
         (MPICH, Launch("mpirun", 1, 2)),
         (TORCHRUN, Launch("torchrun", 3, 8)),
+        (LOCAL, Launch("local", 1, 4)),
         ({"RANK": "3", "WORLD_SIZE": "8"}, Launch("alone", 0, 1)),
     ],
 )
@@ -52,7 +54,7 @@ def test_rank_0_speaks_at_once_and_the_others_wait(
     monkeypatch.setattr("time.sleep", waited.append)
     with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_error():
         raise PrimeParError
-    assert waited == [launch.GRACE_SECONDS] * rank
+    assert waited == [GRACE_SECONDS] * rank
 
 
 @pytest.mark.parametrize(
@@ -121,38 +123,3 @@ def test_ranks_under_mpirun_are_refused() -> None:
         "primepar: error: --ranks: expected a process started alone, got one of 4 that mpirun "
         "started: leave --ranks out\n",
     )
-
-
-def test_more_processes_than_gpus_are_refused() -> None:
-    with (
-        patch("torch.cuda.is_available", return_value=True),
-        patch("torch.cuda.device_count", return_value=1),
-        pytest.raises(LaunchError) as caught,
-    ):
-        pick_device("auto", 1, 2)
-    assert str(caught.value) == (
-        "device: expected a GPU for each of 2 processes on this machine, got 1: start 1 processes "
-        "here, or add --set training.device=cpu"
-    )
-
-
-def test_a_missing_gpu_is_reported() -> None:
-    with (
-        patch("torch.cuda.is_available", return_value=False),
-        pytest.raises(LaunchError) as caught,
-    ):
-        pick_device("cuda", 0, 1)
-    assert str(caught.value) == (
-        "device: expected a GPU for each of 1 processes on this machine, got 0: start no processes "
-        "here, or add --set training.device=cpu"
-    )
-
-
-def test_without_mpirun_ranks_names_what_to_install(tmp_path: Path) -> None:
-    with patch("sys.executable", str(tmp_path / "python")):
-        assert train({}, "--ranks", "4") == (
-            2,
-            "",
-            f"primepar: error: --ranks: expected mpirun next to python in {tmp_path}, found none: "
-            "run pip install 'primepar[torch]'\n",
-        )

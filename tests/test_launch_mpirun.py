@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from primepar.distributed.training.log import EndRow, StepRow, read_log
@@ -20,12 +21,17 @@ SMALL = [
     "--plan", "K2", "--batch", "4", "--set", "model.layers=1", "--set", "model.hidden=32",
     "--set", "model.context=16",
 ]  # fmt: skip
+NO_CUDA = (
+    f"torch {torch.__version__}, which is built without it: install a build with CUDA"
+    if torch.version.cuda is None
+    else "no GPU that torch can use: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+)
 PRIMEPAR = [sys.executable, "-m", "primepar", "train"]
 
 
 def environment() -> dict[str, str]:
-    """Ours, with one thread for each process."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Ours, with one thread for each process, and without GPUs."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def mpirun(ranks: int, *arguments: str) -> list[str]:
@@ -104,8 +110,13 @@ def test_mpirun_that_is_terminated_leaves_no_process_and_no_torn_file(tmp_path: 
             "primepar: error: none: expected a checkpoint to resume from, found none: leave "
             "--resume out to begin a new run",
         ),
+        (
+            [*SMALL, "--set", "training.device=cuda"],
+            f"primepar: error: training.device: expected CUDA, got {NO_CUDA}, or write --set "
+            "training.device=cpu",
+        ),
     ],
-    ids=["before they meet", "after they met"],
+    ids=["before they meet", "after they met", "without CUDA"],
 )
 def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -114,6 +125,22 @@ def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Pa
     assert done.returncode == 2
     printed = [text.strip() for text in (done.stdout + done.stderr).splitlines()]
     assert [text for text in printed if "error" in text.lower()] == [line]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_with_other_settings_do_not_wait_for_one_another(tmp_path: Path) -> None:
+    other = ["--set", "optimizer.clip=1.0", "--set", "training.dtype=bfloat16"]
+    done = subprocess.run(
+        [*mpirun(1, *SMALL), ":", "-n", "1", *PRIMEPAR, *SMALL, *other],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    printed = [text.strip() for text in (done.stdout + done.stderr).splitlines()]
+    assert [text for text in printed if "error" in text.lower()] == [
+        "primepar: error: ranks: expected what rank 0 has on every rank, got optimizer.clip 1.0 on "
+        "rank 1, not none; training.dtype bfloat16 on rank 1, not float32: start all ranks with "
+        "one command line, on machines with the same files and the same version"
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

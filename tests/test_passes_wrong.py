@@ -10,7 +10,7 @@ from phase_programs import Json, built, compute, program
 from step_cases import lowered
 
 from primepar.errors import EmulationError
-from primepar.passes import apply, free_early, merge_collectives, merge_products, overlap
+from primepar.passes import apply, free_early, make_late, merge_collectives, merge_products, overlap
 from primepar.passes.block_uses import RankList
 from primepar.passes.merge_products import _Group
 from primepar.reference import emulate
@@ -19,8 +19,8 @@ from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Cut, Join
 from primepar.verify import verify_program
 
-freeing, overlapping = (
-    import_module(f"primepar.passes.{name}") for name in ("free_early", "overlap")
+freeing, delaying, overlapping = (
+    import_module(f"primepar.passes.{name}") for name in ("free_early", "make_late", "overlap")
 )
 
 
@@ -144,3 +144,34 @@ def test_a_wait_past_a_use_of_its_block_is_refuted(monkeypatch: pytest.MonkeyPat
     given = apply(lowered("summa", 4, "gpt2"), ["free-early"])
     monkeypatch.setattr(overlapping._Late, "_release_conflicting", lambda *args: None)
     assert_refused(overlap(given), given, "races")
+
+
+def addition(reads: list[str], block: str) -> Json:
+    return {"op": "compute", "reads": reads, "accumulates": block}
+
+
+USE_OF_C: Json = addition(["c[0]"], "e[0]")
+CUT_OF_A: Json = {"op": "cut", "block": "a[0]", "blocks": ["half[0]", "half[1]"], "in_place": True}
+
+
+@pytest.mark.parametrize("between", [USE_OF_C, CUT_OF_A])
+def test_a_block_made_after_its_use_or_without_its_operand_is_refuted(
+    between: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c = a is best made after b is freed; a use of c, or the end of a, forbids that."""
+    made = [addition(["a[0]"], "c[0]"), addition(["b[0]", "x[0]"], "e[0]")]
+    frees: list[Json] = [{"op": "free", "block": f"{name}[0]"} for name in "xb"]
+    nodes = [*made, frees[0], between, frees[1], addition(["c[0]"], "f[0]")]
+    tensors: Json = {name: {"cuts": [[0, 4]]} for name in "abce"}
+    tensors |= {name: {"cuts": [[0, 1]]} for name in "fx"}
+    tensors["half"] = {"cuts": [[0, 2, 4]], "of": "a"}
+    given = built(program([nodes], tensors=tensors, initial=[["a[0]", "b[0]", "x[0]"]]))
+    delayed = make_late(given)
+    assert [given.programs[0].index(node) for node in delayed.programs[0]] == [1, 2, 0, 3, 4, 5]
+    assert verify_program(given).verdict == verify_program(delayed).verdict == "proved"
+
+    def is_in_the_way(used: Any, block: str, operands: set[str]) -> bool:
+        return "f[0]" in used.made
+
+    monkeypatch.setattr(delaying, "_is_in_the_way", is_in_the_way)
+    assert_refused(make_late(given), given, "placement")

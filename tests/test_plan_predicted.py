@@ -148,9 +148,10 @@ def test_bytes_are_whole_and_of_the_data_type() -> None:
         {"a": (Fraction(1, 3), Fraction(5))},
         {("a", "b"): (Fraction(0), Fraction(1))},
     )
-    predicted = PredictedTraffic(operators, between, nothing)
+    predicted = PredictedTraffic(operators, between, nothing, (Fraction(1, 3), Fraction(2)))
+    assert predicted.bytes("float64") == (3, 48)
     assert predicted.bytes("float32") == (2, 24)
-    assert predicted.bytes("bfloat16") == (1, 12)
+    assert predicted.bytes("bfloat16") == (2, 16)
 
 
 def test_a_batch_that_the_plan_does_not_divide_is_refused() -> None:

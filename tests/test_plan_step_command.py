@@ -117,7 +117,7 @@ def test_show_makes_the_program_of_a_preset(config: str) -> None:
 
 def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -> None:
     def spoil(rank: int, instructions: list[Instruction]) -> None:
-        del instructions[place(instructions, "all_reduce norm.weight.grad")]
+        del instructions[place(instructions, "all_reduce loss[0] norm")]
 
     wrong = spoilt(lower_step(preset_plan("summa", SMALL["opt"], 4), 1, 4), spoil)
     with patch.object(TrainingStep, "program", wrong):

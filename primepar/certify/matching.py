@@ -130,7 +130,8 @@ def _agree(match: list[Post]) -> bool:
     claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
               for post in match}  # fmt: skip
     lists = [getattr(post, name, match) for post in match for name in ("blocks", "into")]
-    return len(claims) == 1 and all(len(blocks) == len(match) for blocks in lists)
+    several = {len(getattr(post, "also", ())) for post in match}
+    return len(claims) == len(several) == 1 and all(len(blocks) == len(match) for blocks in lists)
 
 
 def _conflicts(node: op.Instruction, in_flight: op.Instruction, rank: int) -> set[str]:

@@ -99,7 +99,8 @@ class Run:
             case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
                 return given[source]
             case op.AllReduce() | op.Reduce():
-                return [_reduced(node, [given[member][0] for member in node.group])]
+                lists = [given[member] for member in node.group]
+                return [_reduced(node, list(contents)) for contents in zip(*lists, strict=True)]
             case op.AllGather(group=group):
                 return [given[member][0] for member in group]
             case op.ReduceScatter(group=group) | op.AllToAll(group=group):

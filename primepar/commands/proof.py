@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
 from primepar.errors import RefutedError
+from primepar.files import digest_of_code
 from primepar.schedule import Program
 
 PROVERS = ("schedule", "verify")
@@ -53,14 +53,4 @@ def _folder() -> Path:
 
 
 def _key(program: Program) -> str:
-    return sha256(_provers() + msgspec.json.encode(program)).hexdigest()
-
-
-@cache
-def _provers() -> bytes:
-    """A digest of the code that the verdict depends on."""
-    root, digest = Path(__file__).parent.parent, sha256()
-    for package in PROVERS:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.digest()
+    return sha256(digest_of_code(*PROVERS) + msgspec.json.encode(program)).hexdigest()

@@ -172,11 +172,19 @@ class ProgramBuilder:
         self.tensors[name], self.dims[name] = Tensor(cuts, wide=wide), dims
         return View(name, cuts, tuple(map(tuple, held)), dims)
 
-    def other(self, view: View, name: str, cuts: Cuts, held: Iterable[Iterable[Index]]) -> View:
-        """Declare other cuts of an existing tensor, under another name."""
+    def other(
+        self,
+        view: View,
+        name: str,
+        cuts: Cuts,
+        held: Iterable[Iterable[Index]],
+        wide: bool | None = None,
+    ) -> View:
+        """Declare other cuts of an existing tensor, under another name; as wide as it, or not."""
         assert name not in self.tensors
         known = self.tensors[view.name]
-        self.tensors[name] = Tensor(cuts, known.of or view.name, known.wide)
+        wide = known.wide if wide is None else wide
+        self.tensors[name] = Tensor(cuts, known.of or view.name, wide)
         self.dims[name] = view.dims
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
 

@@ -36,6 +36,7 @@ class LinearLowering:
             self.name,
             self.names,
             frozenset() if self.table is None else frozenset(("W", "dW")),
+            step.wide_sums,
         )
         self.bias: View | None = None
         self.takes = self.products.cuts("I")

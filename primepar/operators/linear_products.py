@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from primepar.operators.builder import Cuts, Held, ProgramBuilder, View, even
-from primepar.operators.redistribution import indices, take_in
+from primepar.operators.redistribution import indices, reblocked, take_in
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import PRODUCTS, Linear, Phase, tensor_dims
 from primepar.schedule.program import Program
@@ -15,13 +15,16 @@ from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Signature
 
 Phases = tuple[Phase, ...]
+OUTPUTS = frozenset(product.writes for product in PRODUCTS.values())
 
 
 @dataclass(frozen=True)
 class Products:
     """One linear operator inlined into a program; `names` maps its tensors to names there.
 
-    Blocks of `turned` tensors are (K, N) where those of the operator are (N, K).
+    Blocks of `turned` tensors are (K, N) where those of the operator are (N, K). With `wide_sums` a
+    sum of several sub-operators is a wide tensor, `NAME.sum`, until it is complete. Then it is
+    copied to the tensor of its name, which has the model's dtype.
     """
 
     builder: ProgramBuilder
@@ -30,6 +33,7 @@ class Products:
     name: str
     names: dict[str, str]
     turned: frozenset[str] = frozenset()
+    wide_sums: bool = False
 
     def take_in(self, *phases: Phase) -> Program:
         """Append the program of some phases, with their signatures."""
@@ -39,19 +43,41 @@ class Products:
 
     def append(self, program: Program, phases: Phases, apart: frozenset[str] = frozenset()) -> None:
         """Append a program of these phases; blocks of tensors `apart` are scratch blocks."""
-        take_in(self.builder, program, self.names, self.name, self.turned, apart)
+        names = {tensor: self._written(tensor) for tensor in self.names}
+        take_in(self.builder, program, names, self.name, self.turned, apart)
         for phase in phases:
             reads, writes = PRODUCTS[phase]
-            *read, written = (self._template(tensor) for tensor in (*reads, writes))
-            signature = Signature(tuple(read), written, kernel=f"linear.{phase}")
+            read = tuple(self._template(tensor, self.names[tensor]) for tensor in reads)
+            written = self._template(writes, self._written(writes))
+            signature = Signature(read, written, kernel=f"linear.{phase}")
             self.builder.phases[f"{self.name}.{phase}"] = signature
             self.builder.grid[f"{self.name}.{phase}"] = dict(self.sequence.grid)
 
     def made(self, program: Program, tensor: str) -> View:
         """Declare a tensor that the program makes, with the blocks that every rank ends with."""
+        return self.rounded(self.summed(program, tensor), tensor)
+
+    def summed(self, program: Program, tensor: str) -> View:
+        """Declare a tensor that the program makes, before it is `rounded`."""
         held = self.held(program.final or (), tensor)
         dims = self.dims(tensor) if tensor.endswith("W") else ("M", "K")
-        return self.builder.new(self.names[tensor], self.cuts(tensor), held, dims)
+        name = self._written(tensor)
+        return self.builder.new(name, self.cuts(tensor), held, dims, self._is_wide(tensor))
+
+    def rounded(self, view: View, tensor: str) -> View:
+        """Append the copy of a wide sum to its tensor; other tensors are returned unchanged."""
+        if not self._is_wide(tensor):
+            return view
+        return reblocked(self.builder, view, view.cuts, self.names[tensor], copy=True, wide=False)
+
+    def _is_wide(self, tensor: str) -> bool:
+        """Return whether a tensor is a sum of several sub-operators, held as a wide one."""
+        summed = {dim for dim, slices in self.sequence.grid.items() if slices > 1}
+        return self.wide_sums and tensor in OUTPUTS and not summed <= set(tensor_dims(tensor))
+
+    def _written(self, tensor: str) -> str:
+        """Return the name under which the products write a tensor."""
+        return f"{self.names[tensor]}.sum" if self._is_wide(tensor) else self.names[tensor]
 
     def held(self, by_rank: Iterable[Iterable[str]], tensor: str) -> Held:
         """Return the indices of a tensor among the blocks of every rank of its programs."""
@@ -65,8 +91,8 @@ class Products:
         dims = tuple(dim for dim in tensor_dims(tensor) if dim in self.sequence.grid)
         return dims[::-1] if tensor in self.turned else dims
 
-    def _template(self, tensor: str) -> str:
-        return f"{self.names[tensor]}[{','.join(self.dims(tensor))}]"
+    def _template(self, tensor: str, name: str) -> str:
+        return f"{name}[{','.join(self.dims(tensor))}]"
 
     def cuts(self, tensor: str) -> Cuts:
         """Return the cuts of a tensor into the blocks that the sequence computes with."""

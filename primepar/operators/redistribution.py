@@ -34,19 +34,25 @@ from primepar.schedule.redistribute import redistribution
 
 
 def reblocked(
-    builder: ProgramBuilder, view: View, cuts: Cuts, name: str, copy: bool = False
+    builder: ProgramBuilder,
+    view: View,
+    cuts: Cuts,
+    name: str,
+    copy: bool = False,
+    wide: bool | None = None,
 ) -> View:
     """Cut and join a view into other blocks, under the name `name`.
 
-    A view that has these cuts already is returned unchanged; with `copy` it is always copied.
+    A view that has these cuts already is returned unchanged; with `copy` it is always copied. The
+    parts that are cut are as `wide` as the view, if nothing else is given.
     """
     fine = refined(view.cuts, cuts)
     if fine != view.cuts or (copy and cuts == view.cuts):
-        view = _cut(builder, view, fine, name if fine == cuts else f"{name}.parts")
+        view = _cut(builder, view, fine, name if fine == cuts else f"{name}.parts", wide)
     return view if view.cuts == cuts else _joined(builder, view, cuts, name)
 
 
-def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
+def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str, wide: bool | None) -> View:
     held: list[list[Index]] = []
     for rank, indices_of_rank in enumerate(view.held):
         held.append([])
@@ -55,7 +61,7 @@ def _cut(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:
             names = tuple(block_name(name, part) for part in parts)
             builder.programs[rank].append(Cut(block_name(view.name, index), names))
             held[-1] += parts
-    return builder.other(view, name, cuts, held)
+    return builder.other(view, name, cuts, held, wide)
 
 
 def _joined(builder: ProgramBuilder, view: View, cuts: Cuts, name: str) -> View:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from primepar.schedule.program import Instruction
 
-_ONE, _SEVERAL = ("block", "accumulates"), ("blocks", "into", "reads")
+_ONE, _SEVERAL = ("block", "accumulates"), ("blocks", "into", "reads", "also")
 
 
 @cache

@@ -107,10 +107,10 @@ class RepeatedProducts:
         products = self.products
         phases: Phases = ("gradient",) if self.step.splits else ("backward", "gradient")
         sums = _sums(products.sequence, products.operator, phases)
-        dw = products.made(done, "dW")
+        dw = products.summed(done, "dW")
         with self.step.at_last():
             products.append(sums.reductions, ())
-        return dw
+            return products.rounded(dw, "dW")
 
 
 def _same(held: Held, other: Held) -> bool:

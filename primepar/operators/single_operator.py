@@ -93,13 +93,16 @@ class LinearPrograms(NamedTuple):
     dw: str
 
 
-def lower_linear(sequence: Sequence, operator: Linear, source: Layout) -> LinearPrograms:
+def lower_linear(
+    sequence: Sequence, operator: Linear, source: Layout, wide_sums: bool = False
+) -> LinearPrograms:
     """Lower a linear operator whose input, and the gradient of it, have layout `source`.
 
+    With `wide_sums` sums of several sub-operators are wide until they are complete.
     Raises `ShapeError` if a layout does not divide a tensor, and `SequenceError` for a resident
     layout that is not a rectangle of blocks on every device.
     """
-    ahead, back = (_Lowering.of(sequence, operator, source) for _ in range(2))
+    ahead, back = (_Lowering.of(sequence, operator, source, wide_sums) for _ in range(2))
     y, kept = ahead.forward()
     dx, dw = back.backward(kept)
     for builder, views in ((ahead.builder, (y, *kept)), (back.builder, (dx, dw))):
@@ -122,10 +125,10 @@ class _Lowering:
     source: Layout
 
     @classmethod
-    def of(cls, sequence: Sequence, operator: Linear, source: Layout) -> _Lowering:
+    def of(cls, sequence: Sequence, operator: Linear, source: Layout, wide_sums: bool) -> _Lowering:
         builder = ProgramBuilder(sequence.ranks)
         names = {tensor: tensor for tensor in ("O", "dO", "dI", "dW")}
-        products = Products(builder, sequence, operator, NAME, names)
+        products = Products(builder, sequence, operator, NAME, names, wide_sums=wide_sums)
         return cls(builder, products, Movement(sequence), source)
 
     def _shape(self, tensor: str) -> tuple[int, ...]:

@@ -10,7 +10,11 @@ from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
 from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
 from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders, Position
-from primepar.partition.pipeline.message_places import PlacedMessage, placed_messages
+from primepar.partition.pipeline.message_places import (
+    PlacedMessage,
+    communicator,
+    placed_messages,
+)
 from primepar.schedule.program import IRecv, ISend, Wait
 
 Post = ISend | IRecv
@@ -167,7 +171,8 @@ class StageLists:
         """Post the blocks of a view on all ranks of a stage, for the same ranks of another."""
         for rank, local, block in self._blocks(view, stage, number):
             to = peer * len(view.held) + local
-            node = kind(to, block, request=_request(kind, to, block))
+            line = communicator(*((stage, peer) if kind is ISend else (peer, stage)))
+            node = kind(to, block, communicator=line, request=_request(kind, to, block))
             self.builder.programs[rank].append(node)
 
     def _wait_view(

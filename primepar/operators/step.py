@@ -53,7 +53,9 @@ def lower_step(
     plan.check_batch(batch, positions)
     builder = ProgramBuilder(plan.ranks)
     trains = until in ("gradients", "update")
-    step = StepContext(plan, builder, batch, positions, trains, options.optimizer)
+    step = StepContext(
+        plan, builder, batch, positions, trains, options.optimizer, options.wide_sums
+    )
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
     )

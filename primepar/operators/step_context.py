@@ -36,6 +36,8 @@ class StepContext:
     trains: bool = True
     """Whether a backward follows; if not, forward moves only copies of the parameters."""
     optimizer: Optimizer = "adamw"
+    wide_sums: bool = False
+    """Whether sums of linear operators are wide until they are complete."""
     repeats: bool = False
     splits: bool = False
     """Whether the products of weight gradients have a section of their own."""

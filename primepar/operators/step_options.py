@@ -18,6 +18,10 @@ class StepOptions(Struct, frozen=True):
     """Number of chunks of transfers and of the products next to them, or how it is chosen."""
     device_elements: int | None = None
     """Elements that blocks may take on a device; states are in host memory between their uses."""
+    wide_sums: bool = False
+    """Whether sums of several sub-operators of a linear operator are wide until they are complete.
+
+    Under half precision they are then added, and sent, in float32, and rounded once."""
 
 
 DEFAULT = StepOptions()

@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
+from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
+from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
 from primepar.passes.overlap import overlap
+from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
+    "coalesce-reductions": coalesce_reductions,
+    "partial-sums": partial_sums,
+    "make-late": make_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -30,14 +36,15 @@ Chunks = int | ChunkCount | None
 def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
-    With `chunks` transfers are cut into chunks before `overlap`, which posts what can travel.
+    With `chunks` transfers are cut into chunks before `partial-sums` and `overlap`, which make
+    messages of sums and post what can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
-        if name == "overlap" and chunks is not None:
+        if name == "partial-sums" and chunks is not None:
             program = chunk_transfers(program, chunks)
         program = run(program) if name in asked else program
     return program
@@ -48,8 +55,11 @@ __all__ = [
     "Chunks",
     "apply",
     "chunk_transfers",
+    "coalesce_reductions",
     "free_early",
+    "make_late",
     "merge_collectives",
     "merge_products",
     "overlap",
+    "partial_sums",
 ]

@@ -232,7 +232,7 @@ class SiteFinder:
             return None
         meets = (type(call), call.communicator, call.group, self._numbers[rank][at_call])
         if isinstance(call, AllReduce):
-            if cut is not None or call.block != node.accumulates:
+            if cut is not None or call.reduced != (node.accumulates,):
                 return None
             return ReductionSite(
                 place, at_call, call.block, (call.block,), call.block, None, (), call.group, meets

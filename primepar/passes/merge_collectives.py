@@ -158,6 +158,8 @@ class _Merge:
         nodes: list[Any] = [self.programs[rank][place] for place in run]
         member = nodes[0].group.index(rank) if rank in nodes[0].group else None
         listed = [getattr(node, "blocks", (node.block,)) for node in nodes]
+        if any(getattr(node, "also", ()) for node in nodes):
+            return None
         if member is None or any(node.block not in (blocks[member:] or blocks)[:1]
                                  for node, blocks in zip(nodes, listed, strict=True)):  # fmt: skip
             return None

@@ -75,7 +75,9 @@ def _ways(node: Instruction) -> Iterator[tuple[str, str]]:
             yield from (way for inner in body for way in _ways(inner))
         case AllToAll(blocks=blocks):
             yield _COLLECTIVES[AllToAll], _tensor(blocks[0])
-        case AllGather() | AllReduce() | Broadcast() | Reduce() | ReduceScatter():
+        case AllReduce():
+            yield from ((_COLLECTIVES[AllReduce], _tensor(block)) for block in node.reduced)
+        case AllGather() | Broadcast() | Reduce() | ReduceScatter():
             yield _COLLECTIVES[type(node)], _tensor(node.block)
 
 

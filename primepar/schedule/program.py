@@ -20,13 +20,14 @@
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
     group      = body of send and recv                         start together, return when all done
-    all_reduce     = group, block, reduction, scale?           block <- scale * sum over the group
+    all_reduce     = group, block, also?, reduction, scale?    block <- scale * sum over the group
     reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
     reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     barrier        = group
+    `also` lists more blocks, each reduced like the first, in the same call.
     A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
     alloc free     = block                                     a buffer appears or goes
@@ -164,22 +165,31 @@ class _Collective(Node, frozen=True):
 
     def _check_names(self) -> None:
         """Of what it writes no name may occur twice: the later data would replace the earlier."""
-        field = {"all_gather": "blocks", "all_to_all": "into"}.get(str(self.__struct_config__.tag))
+        fields = {"all_gather": "blocks", "all_to_all": "into", "all_reduce": "reduced"}
+        field = fields.get(str(self.__struct_config__.tag))
         names = getattr(self, field) if field else ()
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
+            several = field != "reduced"
+            where = f"of {field}" if several else "in block and also"
+            fix = "give each member's data a name of its own" if several else "reduce it once"
             raise ValueError(
-                f"expected every name of {field} once, got {twice} {names.count(twice)} times: "
-                "give each member's data a name of its own"
+                f"expected every name {where} once, got {twice} {names.count(twice)} times: {fix}"
             )
 
 
 class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Every member's block becomes `scale` times the reduction over the group."""
+    """Each block, also those of `also`, becomes `scale` times the reduction over the group."""
 
     block: Block
+    also: tuple[Block, ...] = ()
     reduction: Reduction = "sum"
     scale: Coefficient = "1"
+
+    @property
+    def reduced(self) -> Blocks:
+        """All blocks of the call, in order; members reduce those at the same place."""
+        return (self.block, *self.also)
 
 
 class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
@@ -275,7 +285,6 @@ Instruction = (
 )  # fmt: skip
 _LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""
-
 
 BLOCK_LISTS = ("initial", "final", "host_initial", "host_final")
 """Fields with a list of blocks for each rank."""

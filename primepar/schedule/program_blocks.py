@@ -9,7 +9,7 @@ from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import BLOCK_LISTS, Compute, Group, Instruction, Program
 
 _FIELDS = ("block", "accumulates")
-_LISTS = ("reads", "blocks", "into")
+_LISTS = ("reads", "blocks", "into", "also")
 
 
 def check_blocks(program: Program) -> None:

@@ -12,6 +12,7 @@ from primepar.errors import ProgramError
 from primepar.files import read_bytes, write_text
 from primepar.schedule.program import (
     AllGather,
+    AllReduce,
     AllToAll,
     Barrier,
     Collective,
@@ -150,6 +151,8 @@ def _other_text(instruction: Instruction) -> str:
             what = f"{' '.join(blocks)} -> {block}"
         case AllToAll(blocks=blocks, into=into):
             what = f"{' '.join(blocks)} -> {' '.join(into)}"
+        case AllReduce():
+            what = " ".join(instruction.reduced)
         case Barrier():
             what = ""
         case _:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from primepar.schedule.program import (
     AllGather,
     Alloc,
+    AllReduce,
     AllToAll,
     Barrier,
     Broadcast,
@@ -38,6 +39,8 @@ def gives(collective: Collective, rank: int) -> tuple[str, ...]:
             return (block,) if rank == root else ()
         case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
             return blocks
+        case AllReduce():
+            return collective.reduced
         case _:
             return (collective.block,)
 
@@ -55,6 +58,8 @@ def gets(collective: Collective, rank: int) -> tuple[str, ...]:
             return (block,) if rank == root else ()
         case Broadcast(block=block, root=root):
             return (block,) if rank != root else ()
+        case AllReduce():
+            return collective.reduced
         case _:
             return (collective.block,)
 

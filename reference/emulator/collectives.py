@@ -41,8 +41,10 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
         case AllReduce() | Reduce():
             if getattr(collective, "root", rank) != rank:
                 return ()
-            blocks = [given[member][0] for member in members]
-            return (combine(blocks, collective.reduction, collective.scale_value),)
+            lists = zip(*(given[member] for member in members), strict=True)
+            return tuple(
+                combine(blocks, collective.reduction, collective.scale_value) for blocks in lists
+            )
         case Broadcast(root=root):
             return given[root] if rank != root else ()
         case AllGather():
@@ -68,7 +70,7 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
         from_root = (place - collective.group.index(collective.root)) % size
     match collective:
         case AllReduce():
-            return Fraction(2 * (size - 1) * sizes[0], size)
+            return Fraction(2 * (size - 1) * sum(sizes), size)
         case Reduce():
             return Fraction(sizes[0] if from_root else 0)
         case Broadcast(root=root):
@@ -148,7 +150,7 @@ def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
-    """Raise `MismatchError` unless kind, order of the group, root and reduction are the same."""
+    """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
     if claim(collective) != claim(meeting.first):
         other = next(iter(meeting.given))
         raise MismatchError(
@@ -166,4 +168,6 @@ def claim(collective: Collective) -> str:
         for what in ("root", "reduction", "scale")
         if hasattr(collective, what) and (what != "scale" or collective.scale_value != 1)
     ]
+    if isinstance(collective, AllReduce) and collective.also:
+        rest.append(f"blocks={len(collective.reduced)}")
     return " ".join([f"{tag}{where} over", ",".join(map(str, collective.group)), *rest])

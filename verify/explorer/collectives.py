@@ -33,6 +33,8 @@ def inputs(node: Collective, rank: int) -> tuple[str, ...]:
             return (block,) if root == rank else ()
         case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
             return blocks
+        case AllReduce(block=block, also=also):
+            return (block, *also)
         case _:
             return (node.block,)
 
@@ -50,6 +52,8 @@ def outputs(node: Collective, rank: int) -> tuple[str, ...]:
             return blocks
         case AllToAll(into=into):
             return into
+        case AllReduce(block=block, also=also):
+            return (block, *also)
         case _:
             return (node.block,)
 
@@ -60,7 +64,7 @@ def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> li
     member_index = node.group.index(rank)
     match node:
         case AllReduce():
-            return [_reduced(node, [contents[0] for contents in sent])]
+            return [_reduced(node, list(contents)) for contents in zip(*sent, strict=True)]
         case Reduce(root=root):
             return [_reduced(node, [contents[0] for contents in sent])] if root == rank else []
         case Broadcast(root=root):
@@ -88,6 +92,7 @@ def agree(nodes: Sequence[Collective]) -> bool:
             getattr(node, "root", None),
             getattr(node, "reduction", None),
             node.scale_value,
+            len(getattr(node, "also", ())),
         )
         for node in nodes
     }

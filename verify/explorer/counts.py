@@ -188,8 +188,9 @@ def _by_collective(names: BlockNames, rank: int, node: Collective, passed: str |
     """What one member of a ring, of a chain or of direct messages sends."""
     count, member_index = len(node.group), node.group.index(rank)
     match node:
-        case AllReduce(block=block):
-            return Fraction(2 * (count - 1), count) * _elements(names, block)
+        case AllReduce(reduced=blocks):
+            total = sum(_elements(names, block) for block in blocks)
+            return Fraction(2 * (count - 1), count) * total
         case ReduceScatter(blocks=blocks):
             return Fraction(count - 1, count) * sum(_elements(names, block) for block in blocks)
         case AllGather(block=block):

@@ -13,6 +13,7 @@ from typing import get_args
 
 from primepar.schedule.program import (
     AllGather,
+    AllReduce,
     AllToAll,
     Collective,
     Group,
@@ -277,6 +278,12 @@ def _disagreement(first: Operation, call: Operation) -> str | None:
                 f"expected {name} {_plain(want)} as in {place(first)}, got {_plain(got)}: "
                 "write the same on all of the group's ranks"
             )
+    several = [len(node.reduced) for node in (one, other) if isinstance(node, AllReduce)]
+    if len(set(several)) > 1:
+        return (
+            f"expected {several[0]} blocks as in {place(first)}, got {several[1]}: "
+            "list the same on all of the group's ranks"
+        )
     blocks: list[tuple[str, ...]] = []
     if isinstance(other, AllGather | ReduceScatter | AllToAll):
         blocks.append(other.blocks)

@@ -59,8 +59,8 @@ def touched(instruction: Instruction, rank: int) -> AccessedBlocks:
     match instruction:
         case Compute(reads=reads, accumulates=block):
             return AccessedBlocks((*reads, block), (block,))
-        case AllReduce(block=block):
-            return AccessedBlocks((block,), (block,))
+        case AllReduce(reduced=blocks):
+            return AccessedBlocks(blocks, blocks)
         case Reduce(block=block, root=root):
             return AccessedBlocks((block,), (block,) if rank == root else ())
         case Broadcast(block=block, root=root):

@@ -82,8 +82,9 @@ def _by_collective(
         return Fraction(0)
     member_index = node.group.index(operation.rank)
     match node:
-        case AllReduce(block=block):
-            return Fraction(2 * (members - 1) * elements(meaning, block), members)
+        case AllReduce(reduced=blocks):
+            total = sum(elements(meaning, block) for block in blocks)
+            return Fraction(2 * (members - 1) * total, members)
         case AllGather(block=block):
             return Fraction((members - 1) * elements(meaning, block))
         case ReduceScatter(blocks=blocks):

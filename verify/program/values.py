@@ -349,8 +349,8 @@ def _results(
     """Yield the blocks that a member receives from a collective, with their contents."""
     member_index = node.group.index(rank)
     match node:
-        case AllReduce(block=block):
-            yield block, shared[0]
+        case AllReduce(reduced=blocks):
+            yield from zip(blocks, shared, strict=True)
         case Reduce(block=block, root=root) if rank == root:
             yield block, shared[0]
         case Broadcast(block=block, root=root):

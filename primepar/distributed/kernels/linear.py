@@ -30,10 +30,31 @@ def product(
     left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
 ) -> None:
     """Compute `into = scale * left @ right`, or `into += scale * left @ right` if `begun`."""
-    if begun or scale != 1.0:
+    if into.dtype != left.dtype:
+        _add_wide(left, right, into, begun, scale)
+    elif begun or scale != 1.0:
         into.addmm_(left, right, beta=float(begun), alpha=scale)
     else:
         torch.mm(left, right, out=into)
+
+
+def _add_wide(
+    left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
+) -> None:
+    """Add a product of half precision to a float32 sum, without rounding it between.
+
+    A GPU multiplies in half precision and gives float32; this was never run. torch has no such
+    product on CPUs, where the operands are converted: the product of two bfloat16 is exact in
+    float32.
+    """
+    beta, alpha = float(begun), scale
+    if into.is_cuda:
+        kinds = {"out_dtype": into.dtype, "beta": beta, "alpha": alpha}
+        torch.addmm(into, left, right, out=into, **kinds)  # type: ignore[call-overload]
+    elif begun:
+        into.addmm_(left.to(into.dtype), right.to(into.dtype), alpha=alpha)
+    else:
+        torch.mm(left.to(into.dtype), right.to(into.dtype), out=into).mul_(alpha)
 
 
 def as_matrix(block: torch.Tensor) -> torch.Tensor:

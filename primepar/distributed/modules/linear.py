@@ -30,7 +30,8 @@ class Schedules:
     """The two compiled programs of one linear operator, and this rank's parts of its tensors."""
 
     def __init__(self, mesh: Mesh, operator: Linear, source: Layout) -> None:
-        programs, rank = lower_linear(mesh.sequence, operator, source), mesh.rank
+        wide_sums, rank = mesh.wide_dtype != mesh.dtype, mesh.rank
+        programs = lower_linear(mesh.sequence, operator, source, wide_sums)
         home, output = (
             resident_layout(mesh.movement, "forward", "W"),
             resident_layout(mesh.movement, "forward", "O", last=True),

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from primepar.distributed.training.launch import Launch, World, check_installed, joined
 from primepar.distributed.training.progress import on_terminal
-from primepar.distributed.training.relaunch import cores, mpirun_line, run
+from primepar.distributed.training.relaunch import cores, has_mpirun, run, start_line
 from primepar.distributed.training.settings import DeviceChoice, Dtype
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import ConfigError, LaunchError
@@ -76,14 +76,15 @@ def profile(asked: Profile) -> int:
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
                 f"{launch.launcher} started: leave --ranks out"
             )
-        check_installed("torch", *(["mpi4py"] if launch.launcher != "torchrun" else []))
+        mpi = has_mpirun() if launch.launcher == "alone" else launch.launcher == "mpirun"
+        check_installed("torch", *(["mpi4py"] if mpi else []))
         if launch.launcher == "alone":
             again = ("-m", "primepar", "profile")
-            line = mpirun_line(asked.ranks or RANKS, asked.arguments(), again)
+            line = start_line(asked.ranks or RANKS, asked.arguments(), again)
             print(line, flush=True)
             return run(line)
         check_ranks(launch.size)
-    killed = launch.launcher == "mpirun"
+    killed = launch.launcher in ("mpirun", "local")
     with Stopping(killed=killed) as stopping, joined(launch, asked.device) as world:
         return profile_here(asked, launch, world, stopping)
 

@@ -193,8 +193,9 @@ def hidden(works: Works, watch: Stopwatch) -> float:
         ISend(peer=after, block="given", request="given"),
         IRecv(peer=before, block="gotten", request="gotten"),
     )
-    mesh.ensure_groups([("world", tuple(range(mesh.ranks)))])
-    start = post(mesh, messages, [[works._random(size)] for _ in messages])
+    members = {"world": tuple(range(mesh.ranks))}
+    mesh.ensure_groups(members.items())
+    start = post(mesh, messages, [[works._random(size)] for _ in messages], members)
     multiply = works.multiplying(*(works.scale * 128,) * 3)
 
     def hop() -> None:

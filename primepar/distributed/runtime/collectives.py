@@ -45,8 +45,8 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
     group = collective.group
     members = len(group)
     match collective:
-        case AllReduce(block=block):
-            return Fraction(2 * (members - 1) * size(block), members)
+        case AllReduce(reduced=blocks):
+            return Fraction(2 * (members - 1) * sum(map(size, blocks)), members)
         case AllGather(block=block) | ReduceScatter(block=block):
             return Fraction((members - 1) * size(block))
         case Broadcast(block=block, root=root):

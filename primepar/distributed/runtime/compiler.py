@@ -36,6 +36,7 @@ from primepar.distributed.runtime.scales import factor_of, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
+from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.program import (
     Alloc,
     AllToAll,
@@ -90,6 +91,7 @@ class Compiler:
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
+        self._members = message_members(program)
         self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted = set(host_blocks(program)[mesh.rank])
         """Blocks in host memory."""
@@ -99,23 +101,22 @@ class Compiler:
         """Request -> what is to be done after its wait."""
 
     def steps(self) -> list[CompiledStep]:
-        """Return the closures; adjacent posts are one step if the backend batches them (NCCL)."""
+        """Return the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
         return [
             CompiledStep(nodes, list(filter(needed, actions)))
             for nodes, actions in list(self._steps())
         ]
 
     def _steps(self) -> Iterator[CompiledStep]:
-        run: list[Message] = []
-        for place, node in enumerate(self.instructions):
-            if isinstance(node, ISend | IRecv) and self.mesh.backend == "nccl":
-                run.append(node)
-                continue
-            yield from self._posts(run)
-            run, self.places.place = [], place
-            self._check(node)
-            yield self._compile(node)
-        yield from self._posts(run)
+        place, alone = 0, ((node,) for node in self.instructions)
+        for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
+            self.places.place = place
+            if len(nodes) > 1:
+                yield self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
+            else:
+                self._check(nodes[0])
+                yield self._compile(nodes[0])
+            place += len(nodes)
         end = self.places.end(len(self.instructions))
         yield CompiledStep((), end)
 
@@ -143,8 +144,7 @@ class Compiler:
             case Compute():
                 return CompiledStep((node,), self.computes.actions(node, self._location))
             case ISend() | IRecv():
-                (step,) = self._posts([node])
-                return step
+                return self._posts([node])
             case Wait(request=request):
                 actions = self._wait(request)
             case Send() | Recv():
@@ -176,15 +176,10 @@ class Compiler:
 
     # Messages
 
-    def _posts(self, run: list[Message]) -> Iterator[CompiledStep]:
-        if not run:
-            return
-        for node in run:
-            self._check(node)
+    def _posts(self, run: list[Message]) -> CompiledStep:
         operands, start = self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
-        actions = self._posted(requests, operands, start)
-        yield CompiledStep(tuple(run), actions)
+        return CompiledStep(tuple(run), self._posted(requests, operands, start))
 
     def _posted(self, requests: list[str], operands: list[Operands], start: Start) -> list[Action]:
         """Post communication; what follows it is done after the waits for the requests."""
@@ -215,12 +210,20 @@ class Compiler:
         return [*actions, *(action for request in requests for action in self._wait(request))]
 
     def _starting(self, messages: list[Message]) -> tuple[list[Operands], Start]:
-        """Return the operands of the messages, and the start of all of them."""
-        for message in messages:
+        """Return the operands of the messages, and the start of all of them.
+
+        Posts of a batch are instructions of their own, each at the place after the one before.
+        """
+        first, operands = self.places.place, []
+        for offset, message in enumerate(messages):
+            self.places.place = first + offset * isinstance(message, ISend | IRecv)
+            self._check(message)
             if isinstance(message, Send | ISend):
-                self._count(message, message.block, Fraction(self.shapes.elements(message.block)))
-        operands = [Operands.of_message(self.places, message) for message in messages]
-        return operands, post(self.mesh, messages, [tensors.given for tensors in operands])
+                size = Fraction(self.shapes.elements(message.block))
+                self._count(message, message.block, size)
+            operands.append(Operands.of_message(self.places, message))
+        slots = [tensors.given for tensors in operands]
+        return operands, post(self.mesh, messages, slots, self._members)
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
         """Count elements that this rank sends, by kind and element size."""
@@ -250,7 +253,7 @@ class Compiler:
             return self._alone(node, reads, writes)
         operands = Operands.of_collective(self.places, node, rank)
         if is_scaled(node, rank):
-            operands.after.append(self._scaling(node, writes[0]))
+            operands.after.append(self._scaling(node, writes))
         start = starting(self.mesh, node, operands.given, operands.taken, self._sizes(node))
         if node.request is None:
             return self._at_once([operands], start)
@@ -262,7 +265,7 @@ class Compiler:
         for name, into in zip(reads, writes, strict=False):
             if name != into:
                 actions.append(copying(self.places.slot(into), self.places.slot(name)))
-        after = [self._scaling(node, writes[0])] if is_scaled(node, self.mesh.rank) else []
+        after = [self._scaling(node, writes)] if is_scaled(node, self.mesh.rank) else []
         if node.request is None:
             return [*actions, *after]
         self._works[node.request], self._after[node.request] = [None], after
@@ -278,11 +281,17 @@ class Compiler:
             [self.shapes.elements(node.into[place]) for place in order],
         )
 
-    def _scaling(self, node: Collective, name: str) -> Action:
-        factor, into = factor_of(node), self.places.slot(name)
+    def _scaling(self, node: Collective, names: Names) -> Action:
+        factor, slots = factor_of(node), [self.places.slot(name) for name in names]
         if self._watch is not None:
             factor = self._watch.factor(factor)
-        return lambda frame: into[0].mul_(factor())
+
+        def multiply(frame: Frame) -> None:
+            scale = factor()
+            for into in slots:
+                into[0].mul_(scale)
+
+        return multiply
 
     # Host memory
 

@@ -25,6 +25,7 @@ from primepar.errors import ConformanceError
 from primepar.operators import Site, StepInputs
 from primepar.schedule.program import (
     AllGather,
+    AllReduce,
     AllToAll,
     Barrier,
     Collective,
@@ -100,6 +101,8 @@ class Seen:
     def __init__(self, first: int) -> None:
         self.first = first
         self.calls: list[ObservedCall] = []
+        self.messages: list[ObservedCall] = []
+        """Those of the calls that are messages of a batch, until it ends."""
         self.read: set[str] = set()
         self.made: set[str] = set()
         self.gone: set[str] = set()
@@ -107,6 +110,7 @@ class Seen:
     def clear(self) -> None:
         """Forget everything, before the next instruction."""
         self.calls.clear()
+        self.messages.clear()
         self.read.clear()
         self.made.clear()
         self.gone.clear()
@@ -197,6 +201,10 @@ class Watch:
     def _compare(self, position: int, due: tuple[Instruction, ...], before: set[str]) -> None:
         seen = self.seen
         calls = [call for node in due for call in self._calls(node)]
+        if len(due) > 1:  # a batch of posts: the first wait for one of them is for all
+            requests = [node.request for node in due if isinstance(node, ISend | IRecv)]
+            waits = [call for request in requests for call in self._posted[request]]
+            self._posted.update(dict.fromkeys(requests, waits))
         if seen.calls != calls:
             self._fail(position, ", ".join(map(str, seen.calls)) or "no call", due)
         written = {name for node in due for name in writes(node, self.rank)}
@@ -224,7 +232,10 @@ class Watch:
             case Compute():
                 return self._scale(node)
             case Wait(request=request):
-                return self._posted.pop(request, [])
+                posted = self._posted.pop(request, [])
+                calls = posted.copy()
+                posted.clear()
+                return calls
             case Send() | Recv():
                 return [self._message(node), _waited(self._message(node))]
             case Group(body=body):
@@ -259,6 +270,8 @@ class Watch:
             case Barrier():
                 pass
             case AllToAll(blocks=blocks):
+                names = blocks
+            case AllReduce(reduced=blocks):
                 names = blocks
             case ReduceScatter(block=block) | AllGather(block=block):
                 names = (block,)
@@ -304,12 +317,12 @@ def _memory(blocks: dict[str, torch.Tensor]) -> int:
 class _Work:
     """A `Work` of torch that notes every wait."""
 
-    def __init__(self, work: Any, call: ObservedCall, seen: Seen) -> None:
-        self._work, self._call, self._seen = work, call, seen
+    def __init__(self, work: Any, calls: list[ObservedCall], seen: Seen) -> None:
+        self._work, self._calls, self._seen = work, calls, seen
 
     def wait(self, *arguments: Any) -> Any:
         """Wait."""
-        self._seen.calls.append(_waited(self._call))
+        self._seen.calls += map(_waited, self._calls)
         return self._work.wait(*arguments)
 
     def __getattr__(self, name: str) -> Any:
@@ -318,17 +331,27 @@ class _Work:
 
 @contextmanager
 def watched_groups(seen: Seen) -> Iterator[None]:
-    """Note every call of a process group within the context."""
+    """Note every call of a process group within the context.
+
+    A backend that is written in Python is a subclass with methods of its own.
+    """
+    kinds = {dist.ProcessGroup, type(dist.group.WORLD or dist.ProcessGroup)}
     # From `vars`, not `getattr`: the raw methods can be put back into the class.
-    kept = {name: method for name, method in vars(dist.ProcessGroup).items() if name in METHODS}
-    for name in kept:
-        noting = _noting(getattr(dist.ProcessGroup, name), *METHODS[name], seen)
-        setattr(dist.ProcessGroup, name, noting)
+    kept = [
+        (kind, name, method)
+        for kind in kinds
+        for name, method in vars(kind).items()
+        if name in METHODS or name == "_end_coalescing"
+    ]
+    for kind, name, _ in kept:
+        method = getattr(kind, name)
+        noting = _noting(method, *METHODS[name], seen) if name in METHODS else _ending(method, seen)
+        setattr(kind, name, noting)
     try:
         yield
     finally:
-        for name, method in kept.items():
-            setattr(dist.ProcessGroup, name, method)
+        for kind, name, method in kept:
+            setattr(kind, name, method)
 
 
 def _noting(method: Callable[..., Any], op: str, place: int, seen: Seen) -> Callable[..., Any]:
@@ -342,6 +365,18 @@ def _noting(method: Callable[..., Any], op: str, place: int, seen: Seen) -> Call
         )
         call = ObservedCall(op, peers, 0 if tensor is None else tensor.numel())
         seen.calls.append(call)
-        return _Work(method(group, *arguments, **named), call, seen)
+        if op in ("send", "recv"):
+            seen.messages.append(call)
+        return _Work(method(group, *arguments, **named), [call], seen)
+
+    return noted
+
+
+def _ending(method: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+    """Return the method that ends a batch: its work is that of all messages since the last one."""
+
+    def noted(group: dist.ProcessGroup, *arguments: Any) -> _Work:
+        messages, seen.messages = seen.messages, []
+        return _Work(method(group, *arguments), messages, seen)
 
     return noted

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import torch
 
+from primepar.distributed.runtime.backend_support import BackendRules
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.memory_places import Observer
-from primepar.distributed.runtime.mesh import Mesh, Ranks
+from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
-from primepar.schedule.program import Collective, Group, IRecv, ISend, Program, Recv, Send
+from primepar.schedule.communicators import communicators
+from primepar.schedule.one_order import out_of_order
+from primepar.schedule.program import Program
 from primepar.schedule.program_uses import host_blocks, initial_blocks, peak
 
 NOTHING = StepInputs()
 """The inputs of programs that need none: one linear operator, or a redistribution."""
-
-
-def groups_of(program: Program) -> dict[tuple[str, Ranks], None]:
-    """Return (communicator, ranks) of every process group that a list needs, in one fixed order."""
-    needed: dict[tuple[str, Ranks], None] = {}
-    everyone = tuple(range(program.ranks))
-    for instructions in program.programs:
-        for node in instructions:
-            if isinstance(node, Collective):
-                needed[node.communicator, node.group] = None
-            elif isinstance(node, Group):
-                messages = node.body
-                needed.update(dict.fromkeys((part.communicator, everyone) for part in messages))
-            elif isinstance(node, Send | Recv | ISend | IRecv):
-                needed[node.communicator, everyone] = None
-    return needed
 
 
 class Executor:
@@ -42,10 +29,12 @@ class Executor:
 
     Constructed by all ranks together, as it creates process groups. What linear operators send is
     counted as "linear", the rest as `kind`. All phases except those of linear operators need
-    `settings`. If the backend batches messages (NCCL), a wait may also wait for other messages of
-    the same batch. With a `proved` program every run is observed and compared with it.
+    `settings`. With a `proved` program every run is observed and compared with it.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
-    without a kernel, a block without a size, or a block that is used before it exists.
+    without a kernel, a block without a size, a block that is used before it exists, or an
+    instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
+    are one batch, a wait is for all messages of its batch, and a program that would hang there is a
+    `ProgramError`.
     """
 
     def __init__(
@@ -61,7 +50,12 @@ class Executor:
                 f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
                 "lower it for this mesh"
             )
-        mesh.ensure_groups(groups_of(program))
+        types = mesh.dtype, mesh.wide_dtype
+        BackendRules(mesh.backend, mesh.device.type, types).check(program)
+        hangs = out_of_order(program) if mesh.is_ordered else None
+        if hangs is not None:
+            raise ProgramError(f"program: expected one that ends on NCCL, got one where {hangs}")
+        mesh.ensure_groups(communicators(program))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
         self.watch = (

@@ -239,7 +239,8 @@ class MemoryPlaces:
         They are all parts that end before the program does; or all parts, if all leave with a
         buffer that the caller can own.
         """
-        if not self._shares:
+        narrow = any(self.shapes.wide(part) != self.shapes.wide(whole) for part in parts)
+        if not self._shares or narrow:
             return []
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
         if len(leaving) < len(parts) or buffer.owner == "given" or self.leaves(whole):
@@ -268,7 +269,7 @@ class MemoryPlaces:
         """
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
-        if buffers or not self._shares:
+        if buffers or not self._shares or buffer.dtype != self.dtype(whole):
             return None
         if self.leaves(whole) and not self._maydrop(buffer, inside):
             return None

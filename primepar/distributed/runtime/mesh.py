@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable
 from fractions import Fraction
+from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from primepar.distributed.runtime.arena import Arena
+from primepar.distributed.runtime.backend_support import check_device
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.errors import MeshError
 from primepar.schedule import Movement, Sequence
@@ -49,7 +51,7 @@ class Mesh:
     objects on it, in the same order. Several `replicas` of a mesh share the world: each has the
     next processes, with ranks of its own from 0, and its messages stay inside. With `device_memory`
     programs raise `MemoryLimitError` if their blocks take more bytes on the device. Raises
-    `MeshError` if the world has another size.
+    `MeshError` if the world has another size, or its backend does not send from this device.
     """
 
     def __init__(
@@ -74,6 +76,10 @@ class Mesh:
         self.first = self.replica * self.ranks
         """The process that has rank 0 of this replica."""
         self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        check_device(self.backend, self.device.type)
+        self.is_ordered = _is_ordered(self.device)
+        """Whether the backend has NCCL's rules: a communicator runs its operations one after
+        another in the order of the posts, and messages that start together are a batch."""
         self.movement = Movement(sequence)
         self.limit = None if device_memory is None else device_memory // dtype.itemsize
         """Elements that blocks may take on the device; None is no limit."""
@@ -94,12 +100,16 @@ class Mesh:
         """Create the process groups that do not exist yet.
 
         A collective call: all ranks give the same (communicator, ranks) pairs in the same order,
-        including groups that they are not a member of.
+        including groups that they are not a member of. NCCL makes a communicator in its first call,
+        and needs all members there: the first call is a sum here.
         """
         for communicator, ranks in wanted:
             members = tuple(sorted(ranks))
             if len(members) > 1 and (communicator, members) not in self._groups:
-                self._groups[communicator, members] = self._new_group(communicator, members)
+                group = self._new_group(communicator, members)
+                self._groups[communicator, members] = group
+                if self.is_ordered and self.rank in members:
+                    dist.all_reduce(torch.zeros(1, device=self.device), group=group)
 
     def _new_group(self, communicator: str, members: Ranks) -> dist.ProcessGroup:
         world = dist.group.WORLD
@@ -114,10 +124,6 @@ class Mesh:
     def group(self, ranks: Ranks, communicator: str = "world") -> dist.ProcessGroup:
         """Return the process group of these ranks, in any order; `ensure_groups` created it."""
         return self._groups[communicator, tuple(sorted(ranks))]
-
-    def world(self, communicator: str = "world") -> dist.ProcessGroup:
-        """Return the group of all ranks for the messages of a communicator."""
-        return self.group(tuple(range(self.ranks)), communicator)
 
     def barrier(self) -> None:
         """Wait for every rank."""
@@ -136,6 +142,21 @@ class Mesh:
         dist.broadcast(room, 0)
         return bytes(room.cpu().numpy())
 
+    def check_alike(self, content: bytes, what: str) -> None:
+        """Raise `MeshError` on all ranks if a rank has another content than rank 0."""
+        if not self.backend:
+            return
+        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+        digest = digest.to(self.device)
+        everyone = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, digest)
+        others = [rank for rank, given in enumerate(everyone) if not given.equal(everyone[0])]
+        if others:
+            raise MeshError(
+                f"rank {', '.join(map(str, others))}: expected the {what} of rank 0, got another: "
+                "give every rank the same"
+            )
+
     def synchronize(self) -> None:
         """Wait until the device has finished its queued work."""
         if self.device.type == "cuda":
@@ -153,3 +174,9 @@ class Mesh:
         """Stop recording and return this rank's events, in seconds since `start_trace`."""
         events, self.events = self.events, None
         return events or []
+
+
+def _is_ordered(device: torch.device) -> bool:
+    """Return what torch itself asks before it batches: NCCL can be one of several backends."""
+    world = dist.group.WORLD if dist.is_initialized() else None
+    return world is not None and bool(world._get_backend(device).supports_coalescing)

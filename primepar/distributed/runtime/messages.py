@@ -1,18 +1,18 @@
-"""Sends and receives (P2P): posted one by one on gloo, a run of them as one batch on NCCL.
+"""Sends and receives (P2P): posted one by one on gloo, adjacent ones as one batch on NCCL.
 
 Messages match in the order of posting, as in the IR. Tags are passed to gloo; NCCL ignores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
 from primepar.distributed.runtime.memory import Slot
-from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators import StepInputs
 from primepar.schedule.program import Instruction, IRecv, ISend, Recv, Send
 
@@ -92,42 +92,45 @@ def waiting(work: Slot) -> Action:
     return wait
 
 
-def post(mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot]) -> Start:
-    """Return the function that posts messages in order, and returns one object to wait for."""
-    if mesh.backend == "nccl":
-        return _together(mesh, messages, slots)
-    calls = [_call(mesh, message, slot) for message, slot in zip(messages, slots, strict=True)]
-    if len(calls) == 1:
-        return calls[0]
-    return lambda: Pending([call() for call in calls])
+def post(
+    mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot], members: Mapping[str, Ranks]
+) -> Start:
+    """Return the function that posts messages in order, and returns one object to wait for.
+
+    The slots have their blocks. `members` are those of each communicator.
+    """
+    calls: dict[str, list[Start]] = {}
+    for message, slot in zip(messages, slots, strict=True):
+        call = _call(mesh, message, slot, members[message.communicator])
+        calls.setdefault(message.communicator, []).append(call)
+    if mesh.is_ordered:
+        groups = [(mesh.group(members[name], name), batch) for name, batch in calls.items()]
+        return _together(mesh, groups)
+    starts = [start for batch in calls.values() for start in batch]
+    if len(starts) == 1:
+        return starts[0]
+    return lambda: Pending([start() for start in starts])
 
 
-def _call(mesh: Mesh, message: Message, slot: Slot) -> Start:
+def _call(mesh: Mesh, message: Message, slot: Slot, members: Ranks) -> Start:
     """Post one message by the group's own method, without the checks of `torch.distributed`."""
-    group = mesh.world(message.communicator)
-    peer, tag = message.peer, message.tag
+    group = mesh.group(members, message.communicator)
+    peer, tag = members.index(message.peer), message.tag
     if isinstance(message, Send | ISend):
         return lambda: group.send(slot, peer, tag)
     return lambda: group.recv(slot, peer, tag)
 
 
-def _together(mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot]) -> Start:
-    """Post one batch per communicator: torch does not accept several groups in one batch."""
-    groups: dict[str, list[tuple[Message, Slot]]] = {}
-    for message, slot in zip(messages, slots, strict=True):
-        groups.setdefault(message.communicator, []).append((message, slot))
-
-    def operation(message: Message, slot: Slot, group: dist.ProcessGroup) -> Any:
-        call = dist.isend if isinstance(message, Send | ISend) else dist.irecv
-        peer = mesh.first + message.peer
-        return dist.P2POp(call, slot[0], peer, group, message.tag)
+def _together(mesh: Mesh, groups: Sequence[tuple[dist.ProcessGroup, list[Start]]]) -> Start:
+    """Post one batch per process group, by the calls of `torch.distributed.batch_isend_irecv`."""
 
     def batches() -> Waitable:
-        works: list[Waitable | None] = []
-        for communicator, batch in groups.items():
-            group = mesh.world(communicator)
-            operations = [operation(message, slot, group) for message, slot in batch]
-            works += dist.batch_isend_irecv(operations)
+        works = []
+        for group, calls in groups:
+            group._start_coalescing(mesh.device)
+            for call in calls:
+                call()
+            works.append(group._end_coalescing(mesh.device))
         return Pending(works)
 
     return batches

@@ -11,6 +11,7 @@ from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Message
 from primepar.schedule.program import (
     AllGather,
+    AllReduce,
     AllToAll,
     Barrier,
     Collective,
@@ -58,6 +59,8 @@ class Operands:
                 operands.taken = operands._line(block)
             case AllGather():
                 operands._gather(node)
+            case AllReduce(also=also) if also:
+                operands._several(node.reduced)
             case AllToAll():
                 operands._exchange(node)
             case _:
@@ -75,6 +78,12 @@ class Operands:
             self.given = self._copy(name, reads=True, writes=False)
         else:
             self.given = self._contiguous(name, reads=bool(reads), writes=bool(writes))
+
+    def _several(self, names: tuple[str, ...]) -> None:
+        """The blocks of an all-reduce as one line: their memory, or else a copy."""
+        for name in names:
+            self.before += self.places.room(name, keep=True)
+        self.given = self._flat(list(names), writes=True)
 
     def _contiguous(self, name: str, *, reads: bool, writes: bool) -> Slot:
         """Return a block, or a contiguous copy of one that is not contiguous."""
@@ -105,8 +114,8 @@ class Operands:
         self.names.append(name)
         return self.places.slot(name, lambda block: block.view(-1))
 
-    def _flat(self, names: list[str]) -> Slot:
-        """Return blocks as one line: their memory, or a copy."""
+    def _flat(self, names: list[str], *, writes: bool = False) -> Slot:
+        """Return blocks as one line: their memory, or a copy, copied back after what `writes`."""
         run = self.places.run_of(names)
         if run is not None:
             self.names += names
@@ -115,6 +124,8 @@ class Operands:
         whole = self._of(buffer, actions)
         blocks = [self.places.slot(name) for name in names]
         self.before.append(gluing(list(zip(pieces, blocks, strict=True))))
+        if writes:
+            self.after.append(gluing(list(zip(blocks, pieces, strict=True))))
         return whole
 
     def _gather(self, node: AllGather) -> None:

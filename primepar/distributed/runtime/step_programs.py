@@ -8,7 +8,8 @@ import torch
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.errors import MeshError, PrimeParError, ProgramError
+from primepar.errors import PrimeParError, ProgramError
+from primepar.files import digest_of_code
 from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
@@ -73,20 +74,31 @@ def update(
     inputs: StepInputs,
 ) -> tuple[float, float]:
     """Do one training step on a state; returns the loss and the norm of the gradient."""
+    loss, norm = update_on_device(run, state, tokens_BT, targets_BT, inputs).tolist()
+    return loss, norm
+
+
+def update_on_device(
+    run: StepProgram,
+    state: TrainingState,
+    tokens_BT: torch.Tensor,
+    targets_BT: torch.Tensor,
+    inputs: StepInputs,
+) -> torch.Tensor:
+    """Do one training step without waiting for a GPU; returns loss and norm, `[2]` in float64."""
     blocks = run(state.blocks, tokens_BT, targets_BT, inputs, state.host)
-    loss, norm = (blocks.pop(name).item() for name in ("loss[0]", "gradient.norm[0]"))
+    numbers = [blocks.pop(name).double().reshape(1) for name in ("loss[0]", "gradient.norm[0]")]
     state.blocks, state.host = (
         {name.replace(".new[", "["): block for name, block in held.items()}
         for held in (blocks, state.host)
     )
-    return loss, norm
+    return torch.cat(numbers)
 
 
 class StepPrograms:
-    """The programs of a plan on a mesh; each one is made at its first use.
+    """The programs of a plan on a mesh; each one is made at its first use. A collective call.
 
-    Raises `MeshError` for stages of a pipeline on NCCL: there a receive that is posted early holds
-    up the messages after it, and two stages may wait for each other.
+    Raises `MeshError` on all ranks if one has another plan, options or version.
     """
 
     def __init__(
@@ -96,12 +108,10 @@ class StepPrograms:
         options: StepOptions = DEFAULT,
         conform: bool = False,
     ) -> None:
-        if mesh.backend == "nccl" and plan.stage_ranks < plan.ranks:
-            raise MeshError(
-                f"plan: expected gloo for the {plan.ranks // plan.stage_ranks} stages of a "
-                "pipeline, as their messages pass one another, got nccl: write --set "
-                "training.device=cpu, or take a plan of one stage"
-            )
+        if mesh.wide_dtype != mesh.dtype:
+            options = msgspec.structs.replace(options, wide_sums=True)
+        same = msgspec.json.encode((plan, options)) + digest_of_code()
+        mesh.check_alike(same, "plan, options and version")
         self.plan, self.mesh, self.options, self.conform = plan, mesh, options, conform
         self._lowered: dict[tuple[int, int, Until], Program] = {}
         self._compiled: dict[tuple[int, int, Until], StepProgram] = {}

@@ -1,20 +1,33 @@
-"""Start of the processes and their rendezvous: under mpirun, torchrun, or as one process alone.
+"""Start of the processes and their rendezvous: under a launcher, or as one process alone.
 
 Under mpirun, mpi4py gives rank, size and local rank. Rank 0 opens the rendezvous on a free port and
 broadcasts it, so no port has to be configured. MPI is then finalized; gloo or NCCL do the rest.
+Without MPI the processes that `--ranks` starts meet in a file.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from primepar.distributed.training.agreement import (
+    GRACE_SECONDS,
+    agreed,
+    answers,
+    first_error,
+)
+from primepar.distributed.training.alike import Facts, differences
+from primepar.distributed.training.devices import check_devices, pick_device, used_device
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError, PrimeParError
 
@@ -22,12 +35,14 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-Launcher = Literal["alone", "mpirun", "torchrun"]
+Launcher = Literal["alone", "mpirun", "torchrun", "local"]
 
 _MPI = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE"}
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-GRACE_SECONDS = 10.0
-"""How long a rank above 0 waits for rank 0 to report its error and the launcher to end the job."""
+RANK, RANKS, STORE = LOCAL = ("PRIMEPAR_RANK", "PRIMEPAR_RANKS", "PRIMEPAR_STORE")
+"""Variables of a process that `--ranks` starts without MPI; the last is the file to meet in."""
+ABORT_SECONDS = 5.0
+"""How long a process waits for its communication to be aborted after an error."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,9 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch:
-        """Read the variables that mpirun (Open MPI, MPICH) or torchrun set."""
+        """Read the variables that mpirun (Open MPI, MPICH), torchrun or `--ranks` set."""
+        if all(name in environment for name in LOCAL):
+            return cls("local", int(environment[RANK]), int(environment[RANKS]))
         if all(name in environment for name in _TORCHRUN):
             return cls("torchrun", int(environment["RANK"]), int(environment["WORLD_SIZE"]))
         for rank, size in _MPI.items():
@@ -79,51 +96,62 @@ class World:
 
         The lowest rank that failed raises its error; the others exit without a message.
         """
-        error: PrimeParError | None = None
-        try:
+        with agreed(self.store, self.rank, self.size, name):
             yield
-        except PrimeParError as raised:
-            error = raised
-        self.store.set(f"{name}/{self.rank}", "failed" if error else "done")
-        answers = [self.store.get(f"{name}/{rank}") for rank in range(self.size)]
-        failed = [rank for rank, answer in enumerate(answers) if answer == b"failed"]
-        if failed:
-            self._wait_for_all(name)
-        if error is not None and failed[0] == self.rank:
-            raise error
-        if failed:
-            raise SystemExit(0)
 
-    def _wait_for_all(self, name: str) -> None:
-        """Keep rank 0 and its store running until every rank has read the answers."""
-        self.store.set(f"{name}/{self.rank}/read", "")
-        for rank in range(self.size if self.rank == 0 else 0):
-            self.store.get(f"{name}/{rank}/read")
+    def check_alike(self, name: str, facts: Facts) -> None:
+        """Compare the facts of all ranks. Raises `LaunchError` on rank 0 if any rank has others.
+
+        A collective call, in an `agreement`.
+        """
+        self.store.set(f"{name}/facts/{self.rank}", msgspec.json.encode(facts).decode())
+        if self.rank > 0:
+            return
+        everyone = [
+            msgspec.json.decode(given) for given in answers(self.store, self.size, f"{name}/facts")
+        ]
+        different = differences(everyone)
+        if different:
+            raise LaunchError(
+                f"ranks: expected what rank 0 has on every rank, got {different}: start all ranks "
+                "with one command line, on machines with the same files and the same version"
+            )
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Rank and size of a process in the world and on its machine, with the rendezvous store."""
+    """Rank and size in the world, the rank on this machine, and the rendezvous store."""
 
     rank: int
     size: int
     local_rank: int
-    local_size: int
     store: Store
 
 
 @contextmanager
-def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
-    """Initialise the process group, and destroy it at the end.
+def joined(launch: Launch, choice: DeviceChoice, facts: Facts | None = None) -> Iterator[World]:
+    """Initialise the process group, and destroy it at the end, or abort it after an error.
 
-    Raises `LaunchError` if the launcher's MPI is not that of mpi4py, or a process has no device.
+    The ranks first compare their `facts`. Raises `LaunchError` on one rank if they differ, if the
+    launcher's MPI is not that of mpi4py, or if a process has no device of its own. An error that
+    ranks meet in the body is reported once.
     """
+    import torch
     from torch import distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
     with launch.one_error():
         place = _MEET[launch.launcher](launch)
-        device = pick_device(choice, place.local_rank, place.local_size)
+    store = PrefixStore("primepar", place.store)
+    world = World(place.rank, place.size, torch.device("cpu"), store)
+    with world.agreement("device"):
+        device = pick_device(choice, place.local_rank)
+    with world.agreement("alike"):
+        world.check_alike("alike", {**(facts or {}), "device": device.type})
+    if device.type == "cuda":
+        with world.agreement("devices"):
+            check_devices(used_device(device), store, place.rank, place.size)
+        torch.cuda.set_device(device)
     if launch.launcher != "alone":
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -133,12 +161,34 @@ def joined(launch: Launch, choice: DeviceChoice) -> Iterator[World]:
             device_id=device if device.type == "cuda" else None,
         )
     try:
-        yield World(place.rank, place.size, device, PrefixStore("primepar", place.store))
-    finally:
-        # A mesh keeps a group and its threads; they must end before the interpreter does.
-        gc.collect()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        with first_error(store, place.rank):
+            yield replace(world, device=device)
+    except BaseException:
+        abort_groups()
+        raise
+    # A mesh keeps a group and its threads; they must end before the interpreter does.
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def abort_groups(seconds: float = ABORT_SECONDS) -> None:
+    """Abort all process groups after an error, within a time limit.
+
+    Peers may never join what is outstanding. `destroy_process_group` waits for it, as do the
+    destructors of gloo's groups, which cannot abort. So the groups stay in memory until the
+    process ends.
+    """
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    if not dist.is_initialized():
+        return
+    for group in list(c10d._world.pg_map):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    aborting = Thread(target=c10d._abort_process_group, daemon=True)
+    aborting.start()
+    aborting.join(seconds)
 
 
 def check_installed(*packages: str) -> None:
@@ -154,7 +204,7 @@ def check_installed(*packages: str) -> None:
 def _alone(launch: Launch) -> _Place:
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    return _Place(0, 1, 0, 1, HashStore())
+    return _Place(0, 1, 0, HashStore())
 
 
 def _load_mpi() -> Any:
@@ -181,7 +231,7 @@ def _by_mpi(launch: Launch) -> _Place:
             f"with primepar train --ranks {launch.size}"
         )
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
-    place = (world.rank, world.size, local.rank, local.size)
+    place = (world.rank, world.size, local.rank)
     one_machine = world.allreduce(int(local.size == world.size), op=mpi.MIN)
     host = "127.0.0.1" if one_machine else mpi.Get_processor_name()
     server = TCPStore(host, 0, is_master=True, wait_for_workers=False) if world.rank == 0 else None
@@ -193,36 +243,23 @@ def _by_mpi(launch: Launch) -> _Place:
     return _Place(*place, store)
 
 
+def _by_file(launch: Launch) -> _Place:
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    store = FileStore(os.environ[STORE], launch.size)
+    return _Place(launch.rank, launch.size, launch.rank, store)
+
+
 def _by_torchrun(launch: Launch) -> _Place:
     from torch.distributed.rendezvous import rendezvous
 
     store, _, _ = next(rendezvous("env://", launch.rank, launch.size))
-    local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    return _Place(launch.rank, launch.size, *local, store)
+    return _Place(launch.rank, launch.size, int(os.environ["LOCAL_RANK"]), store)
 
 
 _MEET: dict[Launcher, Callable[[Launch], _Place]] = {
     "alone": _alone,
     "mpirun": _by_mpi,
     "torchrun": _by_torchrun,
+    "local": _by_file,
 }
-
-
-def pick_device(choice: DeviceChoice, local_rank: int, local_size: int) -> torch.device:
-    """Return the device of a process: its own GPU if CUDA is available, else the CPU.
-
-    Raises `LaunchError` if the machine has fewer GPUs than processes.
-    """
-    import torch
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if choice == "cpu" or (choice == "auto" and gpus == 0):
-        return torch.device("cpu")
-    if gpus < local_size:
-        raise LaunchError(
-            f"device: expected a GPU for each of {local_size} processes on this machine, "
-            f"got {gpus}: start {gpus or 'no'} processes here, or add --set training.device=cpu"
-        )
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device

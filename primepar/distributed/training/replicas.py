@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.step_programs import Blocks, StepPrograms, update
+from primepar.distributed.runtime.step_programs import Blocks, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.settings import Settings
 from primepar.models.dropout import Draw
@@ -51,6 +51,11 @@ class ReplicaSteps:
         yield "local step", self.programs.lowered(self.batch, self.positions, "update")
         yield "average", self.average_program
 
+    def compile(self) -> None:
+        """Compile the programs of a local step and of an average; raises what `Executor` raises."""
+        self.programs.program(self.batch, self.positions, "update")
+        self._average  # noqa: B018  made at its first use
+
     def is_local(self, step: int) -> bool:
         """Return whether replicas do a step by themselves; the first step is 1."""
         return step > self.settings.average_after
@@ -62,8 +67,8 @@ class ReplicaSteps:
 
     def step(
         self, step: int, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, rate: float
-    ) -> tuple[float, float]:
-        """Do a local step, and average if one is due; returns loss and gradient norm.
+    ) -> torch.Tensor:
+        """Do a local step, and average if one is due; returns loss and gradient norm, `[2]`.
 
         The batch is the whole one. Both numbers are the means over the replicas.
         """
@@ -72,10 +77,12 @@ class ReplicaSteps:
         draw = Draw(self.settings.seed, step, self.mesh.replica)
         run = self.programs.program(self.batch, self.positions, "update")
         inputs = StepInputs(draw, rate, step)
-        numbers = update(run, self.state, tokens_BT[share], targets_BT[share], inputs)
+        batch = tokens_BT[share], targets_BT[share]
+        numbers_2 = update_on_device(run, self.state, *batch, inputs)
         if self.averages(step):
             self.state.blocks.update(self.means())
-        return self._over_replicas(*numbers)
+        dist.all_reduce(numbers_2)  # the ranks of a replica have the same two numbers
+        return numbers_2 / dist.get_world_size()
 
     def means(self) -> Blocks:
         """Return this rank's blocks of the parameters' means over the replicas."""
@@ -93,13 +100,6 @@ class ReplicaSteps:
         yield self.programs.program(self.batch, self.positions, "update").executor
         if self.averages(step):
             yield self._average
-
-    def _over_replicas(self, *numbers: float) -> tuple[float, float]:
-        """Return the means of the replicas' numbers, which the ranks of a replica share."""
-        total = torch.tensor(numbers, dtype=torch.float64, device=self.mesh.device)
-        dist.all_reduce(total)
-        loss, norm = (total / dist.get_world_size()).tolist()
-        return loss, norm
 
     @cached_property
     def average_program(self) -> Program:

@@ -11,11 +11,12 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
 from primepar.distributed.training.launch import Launch, World, check_installed, joined
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.progress import Reporter
-from primepar.distributed.training.relaunch import mpirun_line, run
+from primepar.distributed.training.relaunch import has_mpirun, run, start_line
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.stopping import Stopping, exit_code
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
-    """Train in the processes that mpirun or torchrun started, or start `ranks` processes.
+    """Train in the processes that a launcher started, or start `ranks` processes.
 
     `prove` is called with the programs before the first step. Returns the exit code. Raises a
     `PrimeParError` on one rank only.
@@ -47,9 +48,9 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
                 f"{launch.launcher} started: leave --ranks out"
             )
-        mpi = ranks is not None or launch.launcher == "mpirun"
+        mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
-        line = None if ranks is None else mpirun_line(ranks, arguments(settings))
+        line = None if ranks is None else start_line(ranks, arguments(settings))
         layout = settings.layout(launch.size if ranks is None else ranks)
         text = load_text(settings.data, *settings.sizes(layout))
         _check_folders(settings)
@@ -57,8 +58,9 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     if line is not None:
         print(line, flush=True)
         return run(line)
-    killed = launch.launcher == "mpirun"
-    with Stopping(killed=killed) as stopping, joined(launch, settings.device) as world:
+    killed = launch.launcher in ("mpirun", "local")
+    facts = facts_of(settings, layout, text)
+    with Stopping(killed=killed) as stopping, joined(launch, settings.device, facts) as world:
         prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
@@ -87,10 +89,12 @@ def train_here(
         trainer, weights = _prepare(settings, launch, world, layout, text)
     with trainer.log, trainer.reporter:
         _open(trainer, layout)
-        with world.agreement("options"):
-            trainer.check_alike()
+        with world.agreement("start"):
+            world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
             trainer.check(prove)
+        with world.agreement("compiled"):
+            trainer.compile()
         number, events = trainer.run(stopping)
         name = signal.Signals(number).name if number else None
         trainer.log.write(EndRow(trainer.done, name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 from math import isfinite, prod
 
@@ -16,10 +15,9 @@ import msgspec
 import torch
 from torch import distributed as dist
 
-from primepar import __version__
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update
+from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
@@ -29,7 +27,7 @@ from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.stopping import Stopping
-from primepar.errors import ConfigError, MemoryLimitError, ProgramError
+from primepar.errors import ConfigError, MemoryLimitError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
@@ -86,6 +84,17 @@ class Trainer:
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
 
+    def compile(self) -> None:
+        """Compile the programs of the run. Raises `ProgramError` for what the backend lacks.
+
+        A collective call.
+        """
+        if self.settings.average_after or self.replicas is None:
+            self._program("update")
+        if self.replicas is not None:
+            self.replicas.compile()
+        self._program("loss")
+
     def _in_bytes(self, error: MemoryLimitError) -> MemoryLimitError:
         """Return the error of a limit that is too small, in the unit of its setting."""
         if error.least is None:
@@ -106,20 +115,6 @@ class Trainer:
         if self.replicas is not None:
             yield from self.replicas.proved()
         yield "evaluation", self.programs.lowered(*self._sizes, "loss")
-
-    def check_alike(self) -> None:
-        """Raise `ProgramError` on a rank whose program differs from that of rank 0."""
-        settings = self.settings
-        periods = settings.average_every, settings.average_after
-        program_of = __version__, self.state.plan, self._sizes, self.programs.options, periods
-        digest = sha256(msgspec.json.encode(program_of)).hexdigest()[:16]
-        self.world.store.set(f"started/{self.world.rank}", digest)
-        first = self.world.store.get("started/0").decode()
-        if digest != first:
-            raise ProgramError(
-                f"rank {self.world.rank}: expected the program of rank 0 ({first}), got another "
-                f"({digest}): start all ranks with one plan, the same options and one version"
-            )
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
         """Train up to `settings.steps`, or until a stop request.
@@ -156,11 +151,11 @@ class Trainer:
         batch = self._on_device(self.text.batch(step, seed, *sizes))
         local = self._local(step)
         if local is not None:
-            loss, norm = local.step(step, *batch, rate)
+            numbers_2 = local.step(step, *batch, rate)
         else:
             inputs = StepInputs(Draw(seed, step), rate, step)
-            loss, norm = update(self._program("update"), self.state, *batch, inputs)
-        signal = self._asked(stopping.signal)
+            numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
+        loss, norm, signal = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
         self.done = step
         linear, other = self._sent(step)
@@ -206,13 +201,16 @@ class Trainer:
         tokens_BT, targets_BT = (torch.from_numpy(array).to(self.world.device) for array in batch)
         return tokens_BT, targets_BT
 
-    def _asked(self, signal: int) -> int:
-        """Return the largest signal that a rank has received; a collective call."""
-        if self.world.size == 1:
-            return signal
-        largest = torch.tensor(signal, device=self.world.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
+    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int]:
+        """Return loss, norm and the largest signal that a rank has received; a collective call.
+
+        All three are read at once: it is the only time in a step that the CPU waits for a GPU.
+        """
+        largest_1 = numbers_2.new_full((1,), signal)  # filled there: a copy would wait
+        if self.world.size > 1:
+            dist.all_reduce(largest_1, dist.ReduceOp.MAX)
+        loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
+        return loss, norm, int(largest)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes that each rank sends in a step, for linear operators and for the rest.

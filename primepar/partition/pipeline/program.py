@@ -19,7 +19,11 @@ from collections.abc import Iterable, Iterator
 
 from primepar.partition.pipeline.actions import Action
 from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders
-from primepar.partition.pipeline.message_places import PlacedMessage, placed_messages
+from primepar.partition.pipeline.message_places import (
+    PlacedMessage,
+    communicator,
+    placed_messages,
+)
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.signature import Signature, Tensor
@@ -113,14 +117,16 @@ class _Stage:
         for place, action in enumerate(self.order):
             for message in self.posts[place]:
                 peer, request = message.source.stage, f"receive {message.block}"
-                yield IRecv(peer=peer, block=message.block, request=request)
+                line = communicator(peer, self.number)
+                yield IRecv(peer, message.block, communicator=line, request=request)
             for message in self.needs[place]:
                 yield Wait(f"receive {message.block}")
             yield from self._sent(place)
             yield from self._computed(action)
             for message in self.sends[place]:
                 peer, request = message.destination.stage, f"send {message.block}"
-                yield ISend(peer=peer, block=message.block, request=request)
+                line = communicator(self.number, peer)
+                yield ISend(peer, message.block, communicator=line, request=request)
             if action.kind == "W":
                 layer = self.pipeline.layer(self.number, action)
                 yield Free(_rows("x", layer, action.micro_batch))

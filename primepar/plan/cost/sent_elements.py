@@ -7,7 +7,7 @@ sums for one device; all but the last device of a chain send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from math import prod
 
@@ -19,6 +19,7 @@ from primepar.schedule.operators import Index, Linear, Phase
 Amounts = tuple[Fraction, ...]
 """Elements, by rank."""
 Groups = tuple[tuple[int, ...], ...]
+TENSORS = ("I", "W", "O", "dI", "dW", "dO")
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
@@ -72,9 +73,14 @@ def summed_in_parts(groups: Groups, kept: Layout, elements: int) -> Amounts:
     return total([gathered(tuple(lines), parts), all_reduced(tuple(copies), parts)])
 
 
-def sent_by_sequence(movement: Movement, operator: Linear, phases: tuple[Phase, ...]) -> Amounts:
-    """What a sequence sends in some phases of a linear operator."""
-    sizes = _Blocks(movement, operator)
+def sent_by_sequence(
+    movement: Movement,
+    operator: Linear,
+    phases: tuple[Phase, ...],
+    tensors: Collection[str] = TENSORS,
+) -> Amounts:
+    """What a sequence sends of some tensors in some phases of a linear operator."""
+    sizes = _Blocks(movement, operator, tensors)
     sent = [Fraction(0)] * movement.sequence.ranks
     for sweep in sweeps(movement, phases):
         phases_moved = [movement.moved(phase) for phase in sweep]
@@ -95,11 +101,11 @@ def sent_by_sequence(movement: Movement, operator: Linear, phases: tuple[Phase, 
 class _Blocks:
     """Elements per block of one operator under one sequence."""
 
-    def __init__(self, movement: Movement, operator: Linear) -> None:
+    def __init__(self, movement: Movement, operator: Linear, tensors: Collection[str]) -> None:
         grid = movement.sequence.grid
         self.of = {
-            tensor: Fraction(prod(operator.block_shape(tensor, grid)))
-            for tensor in ("I", "W", "O", "dI", "dW", "dO")
+            tensor: Fraction(prod(operator.block_shape(tensor, grid)) * (tensor in tensors))
+            for tensor in TENSORS
         }
 
     def add_hops(self, sent: list[Fraction], hops: Iterable[Hop]) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from math import ceil
+from typing import NamedTuple
 
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
 from primepar.plan.cost.sent_elements import (
+    TENSORS,
     Amounts,
     all_reduced,
     gathered,
@@ -36,9 +39,12 @@ from primepar.plan.layouts import (
 from primepar.plan.operator_layouts import movement_of, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
-from primepar.schedule.operators import Linear, Phase
+from primepar.schedule.operators import PRODUCTS, Linear, Phase
 from primepar.schedule.redistribute import sent as redistributed
 
+OUTPUTS = frozenset(product.writes for product in PRODUCTS.values())
+"""Sums of products, which a step under half precision sends in float32 until they are complete."""
+OPERANDS = frozenset(TENSORS) - OUTPUTS
 SWEEPS: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "gradient"))
 """Phases of a linear operator that a training step runs as one sweep."""
 
@@ -57,6 +63,9 @@ class PredictedTraffic:
     norm: Amounts
     """Sums of squares, for the norm of the gradient."""
 
+    wide: Amounts
+    """Elements, out of all, that are float32 at least: sums that are not complete, statistics."""
+
     @cached_property
     def total(self) -> Amounts:
         """Elements of all operators and edges together, and of the norm."""
@@ -64,9 +73,10 @@ class PredictedTraffic:
 
     def bytes(self, dtype: str) -> tuple[int, ...]:
         """Bytes that every rank sends in a data type, rounded up."""
-        return tuple(
-            -(-elements.numerator * BYTES[dtype] // elements.denominator) for elements in self.total
-        )
+        item = BYTES[dtype]
+        more = max(BYTES["float32"] - item, 0)
+        pairs = zip(self.total, self.wide, strict=True)
+        return tuple(ceil(elements * item + wide * more) for elements, wide in pairs)
 
 
 def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
@@ -80,7 +90,24 @@ def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
     by_operator = {item.name: step.operator(item) for item in plan.operators}
     by_edge = {(item.producer, item.consumer): step.edge(item) for item in edges(plan)}
     numbers = [Fraction(len(gradient_groups(plan)))] * plan.ranks
-    return PredictedTraffic(by_operator, by_edge, all_reduced((tuple(range(plan.ranks)),), numbers))
+    norm = all_reduced((tuple(range(plan.ranks)),), numbers)
+    return PredictedTraffic(
+        {name: sent.elements for name, sent in by_operator.items()},
+        by_edge,
+        norm,
+        total([norm, *(sent.wide for sent in by_operator.values())]),
+    )
+
+
+class _Sent(NamedTuple):
+    """What an operator sends, and how much of it is wide."""
+
+    elements: Amounts
+    wide: Amounts
+
+
+Sums = Iterator[tuple[Amounts, bool]]
+"""Elements of each kind of message, and whether they are wide."""
 
 
 @dataclass
@@ -91,6 +118,7 @@ class _Step:
     batch: int
     positions: int
     _known: dict[object, Amounts] = field(default_factory=dict)
+    _known_operators: dict[object, _Sent] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -115,65 +143,71 @@ class _Step:
     def _way(self, source: Layout, target: Layout, size: int) -> Amounts:
         return tuple(size * share for share in redistributed(source, target))
 
-    def operator(self, operator: Operator) -> Amounts:
+    def operator(self, operator: Operator) -> _Sent:
         """What an operator sends in all phases, and to reduce the gradients of its parameters."""
         name = (
             operator.name.split(".")[-1] if operator.name.startswith("blocks.") else operator.name
         )
         key = name, self.plan.sequences[operator.name]
-        if key not in self._known:
-            sent: Iterator[Amounts] = getattr(self, f"_{operator.kind}")(operator)
-            self._known[key] = total([(Fraction(0),) * self.plan.ranks, *sent])
-        return self._known[key]
+        if key not in self._known_operators:
+            pairs: list[tuple[Amounts, bool]] = list(getattr(self, f"_{operator.kind}")(operator))
+            nothing = (Fraction(0),) * self.plan.ranks
+            self._known_operators[key] = _Sent(
+                total([nothing, *(sent for sent, _ in pairs)]),
+                total([nothing, *(sent for sent, wide in pairs if wide)]),
+            )
+        return self._known_operators[key]
 
-    def _gradients(self, *parameters: tuple[str, int]) -> Iterator[Amounts]:
+    def _gradients(self, *parameters: tuple[str, int]) -> Sums:
         """All-reduces of gradients over the ranks that replicate parameters: names and sizes."""
         for name, elements in parameters:
             if name in self.plan.model.parameter_shapes:
                 place = parameter_place(self.plan, name)
-                yield all_reduced(place.summed, shares(place.layout, elements))
+                yield all_reduced(place.summed, shares(place.layout, elements)), True
 
-    def _linear(self, operator: Operator) -> Iterator[Amounts]:
+    def _linear(self, operator: Operator) -> Sums:
         columns = self.vocabulary if operator.name == "head" else operator.K
         shape = Linear(M=self.rows, N=operator.N, K=columns)
         movement = movement_of(str(self.plan.sequence(operator.name)), True)
         for phases in SWEEPS:
-            yield sent_by_sequence(movement, shape, phases)
+            for tensors, wide in ((OPERANDS, False), (OUTPUTS, True)):
+                yield sent_by_sequence(movement, shape, phases, tensors), wide
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 
-    def _norm(self, operator: Operator) -> Iterator[Amounts]:
+    def _norm(self, operator: Operator) -> Sums:
         """Means and mean squares of the rows in forward, and two sums in backward."""
         name, layout = operator.name, ends(self.plan, operator.name).output
         means = 1 + (f"{name}.bias" in self.plan.model.parameter_shapes)
-        yield all_reduced(layout.peers_along(1), rows(layout, 2 * means * self.rows))
+        yield all_reduced(layout.peers_along(1), rows(layout, 2 * means * self.rows)), True
         yield from self._gradients((f"{name}.weight", operator.K), (f"{name}.bias", operator.K))
 
-    def _attention(self, operator: Operator) -> Iterator[Amounts]:
+    def _attention(self, operator: Operator) -> Sums:
         """The all-gather of keys and values, and the reduce-scatter of their gradients."""
         model, layout = self.plan.model, ends(self.plan, operator.name).output
         keys = shares(layout, self.rows * 2 * model.kv_heads * model.head_dim)
-        yield gathered(sequence_lines(layout, self.batch), [2 * elements for elements in keys])
+        lines = sequence_lines(layout, self.batch)
+        yield gathered(lines, [2 * elements for elements in keys]), False
 
-    def _activation(self, _: Operator) -> Iterator[Amounts]:
+    def _activation(self, _: Operator) -> Sums:
         yield from ()
 
-    def _add(self, _: Operator) -> Iterator[Amounts]:
+    def _add(self, _: Operator) -> Sums:
         yield from ()
 
-    def _embedding(self, operator: Operator) -> Iterator[Amounts]:
+    def _embedding(self, operator: Operator) -> Sums:
         """Partial rows are reduced in parts and redistributed; gradients come back whole."""
         plan, columns, output = self.plan, operator.K, ends(self.plan, operator.name).output
         whole, kept = lookup(plan), summed_rows(plan)
-        yield summed_in_parts(whole.peers_along(1), kept, self.rows * columns)
-        yield self._way(kept, output, self.rows * columns)
-        yield self._way(output, part(whole, (0, 2)), self.rows * columns)
+        yield summed_in_parts(whole.peers_along(1), kept, self.rows * columns), False
+        yield self._way(kept, output, self.rows * columns), False
+        yield self._way(output, part(whole, (0, 2)), self.rows * columns), False
         yield from self._gradients(
             ("embedding.token", self.vocabulary * columns),
             ("embedding.position", plan.model.context * columns),
         )
 
-    def _loss(self, operator: Operator) -> Iterator[Amounts]:
+    def _loss(self, operator: Operator) -> Sums:
         """All-reduces of each row's maximum, sum and target, and of the mean."""
         layout = ends(self.plan, operator.name).input
-        yield all_reduced(layout.peers_along(1), rows(layout, 3 * self.rows))
-        yield all_reduced(layout.peers_along(0), [Fraction(1)] * self.plan.ranks)
+        yield all_reduced(layout.peers_along(1), rows(layout, 3 * self.rows)), True
+        yield all_reduced(layout.peers_along(0), [Fraction(1)] * self.plan.ranks), True

@@ -177,8 +177,8 @@ def traffic(transfer: Transfer, elements: Elements, item: int) -> tuple[list[Dev
 def _in_ring(node: Message | Collective, elements: Elements) -> Fraction | int:
     """Elements that a member of a ring sends."""
     match node:
-        case AllReduce(group=group, block=block):
-            return Fraction(2 * (len(group) - 1) * elements(block), len(group))
+        case AllReduce(group=group, reduced=blocks):
+            return Fraction(2 * (len(group) - 1) * sum(map(elements, blocks)), len(group))
         case ReduceScatter(group=group, blocks=blocks):
             return Fraction((len(group) - 1) * sum(map(elements, blocks)), len(group))
         case AllGather(group=group, block=block):

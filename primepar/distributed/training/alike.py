@@ -1,0 +1,65 @@
+"""What must be the same on all ranks of a run, and the line that names the ranks that differ.
+
+Every rank leaves its facts in the store that all share, before they start torch.distributed: ranks
+with other settings could wait for one another without end. Rank 0 compares them. Paths may differ,
+as machines do: what the files contain is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
+
+from primepar import __version__
+from primepar.distributed.training.data import Text
+from primepar.distributed.training.settings import Settings, key_of
+from primepar.files import digest_of_code
+from primepar.plan import Plan
+from primepar.schedule import Sequence as PartitionSequence
+
+Facts = Mapping[str, str]
+PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights")
+"""Settings that are paths: ranks may have other ones, but all or none."""
+DIGITS = 8
+"""Length of a digest in messages."""
+
+
+def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -> dict[str, str]:
+    """Return what the ranks of a run compare: settings, and digests of plan, text and code."""
+    import torch
+
+    facts = {
+        key_of(name): _shown(value is not None if name in PATHS else value)
+        for name, value in msgspec.structs.asdict(settings).items()
+    }
+    given = layout if isinstance(layout, Plan) else str(layout)
+    facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
+    facts["text"] = sha256(text.train.tobytes() + text.held_out.tobytes()).hexdigest()[:DIGITS]
+    facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
+    return facts | {"torch": str(torch.__version__)}
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def differences(everyone: Sequence[Facts]) -> str:
+    """Return what differs from rank 0, and on which ranks; empty if nothing does."""
+    return "; ".join(_lines(everyone))
+
+
+def _lines(everyone: Sequence[Facts]) -> Iterator[str]:
+    first = everyone[0]
+    for name in sorted({name for facts in everyone for name in facts}):
+        others = sorted(
+            (facts.get(name, "none"), rank)
+            for rank, facts in enumerate(everyone)
+            if facts.get(name) != first.get(name)
+        )
+        for value, pairs in groupby(others, itemgetter(0)):
+            ranks = ", ".join(str(rank) for _, rank in pairs)
+            yield f"{name} {value} on rank {ranks}, not {first.get(name, 'none')}"

@@ -1,0 +1,46 @@
+"""Failures in the middle of a step as errors of one line: no memory left, or a rank that ended."""
+
+from __future__ import annotations
+
+from primepar.errors import LaunchError, MemoryLimitError, PrimeParError
+
+_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "remote process exited",
+    "nccl communicator was aborted",
+)
+"""What gloo and NCCL report, in lower case, when the process at the other end has gone."""
+_NO_MEMORY = "defaultcpuallocator: can't allocate memory"
+
+
+def failure_of(error: Exception, rank: int) -> PrimeParError | None:
+    """Return the error of one line for a failure of the machine; None for any other exception."""
+    from torch import OutOfMemoryError
+
+    if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error).lower():
+        return MemoryLimitError(
+            f"rank {rank}: expected room for a step in memory, got none left "
+            f"({_sentence(error)}): take a smaller --batch, more processes, or "
+            "--set executor.device_memory=512MiB"
+        )
+    if is_lost_peer(error):
+        return LaunchError(
+            f"rank {rank}: expected every process to answer, got one that has ended: "
+            "look for the message of that process"
+        )
+    return None
+
+
+def is_lost_peer(error: Exception) -> bool:
+    """Whether a process at the other end of a message or a collective has gone."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _LOST)
+
+
+def _sentence(error: Exception) -> str:
+    """The sentence of a message that states the size, without the place in torch."""
+    text = " ".join(str(error).split())
+    start = text.lower().find("tried to allocate")
+    return text[max(start, 0) :].partition(". ")[0].rstrip(".") or type(error).__name__

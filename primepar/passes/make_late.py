@@ -1,0 +1,162 @@
+"""Makes a block later, right before its first use, if that lowers the peak of its rank.
+
+Between the compute that makes a block and its first other use the block only takes memory. If the
+rank's peak is there, the computes that add to the block move down, to where the peak is lowest.
+Frees of their operands move down with them. Messages, collectives and waits keep their order on
+every rank.
+
+The usual case is backward of a linear operator: dI is made before dW, and only dW is the last use
+of the activation I. So I and dI are live together. With dI made after dW they are not:
+
+    compute  dI += dO * W              compute  dW += I * dO
+    free     W                         free     I
+    compute  dW += I * dO       ->     compute  dI += dO * W
+    free     I                         free     W
+    free     dO                        free     dO
+
+Why it is correct: no compute passes an instruction that uses the block, or that changes one of the
+operands. So every instruction reads the same data as before. And no deadlock arises: computes are
+local, and everything that communicates stays in its order.
+
+A peak is lowered while that is possible; the order below the peak stays. A block that is made
+later hides fewer transfers before it, and more of those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from primepar.passes.block_uses import Rank, UsedBlocks, followed
+from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.schedule.program import Compute, Free, Instruction, Program
+from primepar.schedule.program_uses import initial_blocks
+
+Nodes = tuple[Instruction, ...]
+Followed = list[tuple[Instruction, UsedBlocks]]
+
+
+def make_late(program: Program) -> Program:
+    """Return the program with blocks made later where that lowers the peak of a rank."""
+    size = sizes_of(program)
+    by_rank = zip(program.programs, initial_blocks(program), strict=True)
+    programs = tuple(
+        _Lowered(size, Rank(number), initial).lowered(nodes)
+        for number, (nodes, initial) in enumerate(by_rank)
+    )
+    return program if programs == program.programs else replace(program, programs=programs)
+
+
+class _Delay(NamedTuple):
+    """What the instructions from `start` to `end` become, and their largest live total."""
+
+    start: int
+    end: int
+    nodes: Nodes
+    peak: int
+
+
+class _Lowered:
+    """Lowers the peak of one rank's list."""
+
+    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
+        self.size, self.rank, self.initial = size, rank, tuple(initial)
+
+    def lowered(self, nodes: Nodes) -> Nodes:
+        """Return the list with the lowest peak that one delay after another reaches.
+
+        Each delay lowers the first position of the highest total. So fewer positions are there, and
+        the search ends. A list is taken only if no position is at the old peak.
+        """
+        totals = self._totals(nodes)
+        lowest, least = nodes, max(totals)
+        while True:
+            peak = max(totals)
+            if peak < least:
+                lowest, least = nodes, peak
+            delay = self._best(nodes, totals.index(peak) - 1, peak)
+            if delay is None:
+                return lowest
+            nodes = (*nodes[: delay.start], *delay.nodes, *nodes[delay.end :])
+            totals = self._totals(nodes)
+
+    def _totals(self, nodes: Nodes) -> list[int]:
+        """Return the live elements before the list and after each of its instructions."""
+        live = LiveBlocks(self.size, self.rank, self.initial)
+        totals = [live.total]
+        for node in nodes:
+            live.do(node)
+            totals.append(live.total)
+        return totals
+
+    def _best(self, nodes: Nodes, place: int, peak: int) -> _Delay | None:
+        """Return the delay that lowers the total at a position most; None if it stays there."""
+        steps = list(followed(nodes, self.rank))
+        best: _Delay | None = None
+        for start, live in self._unused(steps[: place + 1]):
+            for delay in self._delays(steps, start, place, live):
+                if delay.peak < peak:
+                    best, peak = delay, delay.peak
+        return best
+
+    def _unused(self, steps: Followed) -> Iterable[tuple[int, frozenset[str]]]:
+        """Return where blocks are made that are not used in these steps, except to add to them.
+
+        With each position come the live blocks before it.
+        """
+        made, live = dict[str, tuple[int, frozenset[str]]](), set(self.initial)
+        for place, (node, used) in enumerate(steps):
+            block = node.accumulates if isinstance(node, Compute) else None
+            for name in used.reads + used.changes:
+                if name != block:
+                    made.pop(name, None)
+            if block is not None and block not in live:
+                made[block] = place, frozenset(live)
+            live.difference_update(used.gone)
+            live.update(used.made)
+        return made.values()
+
+    def _delays(
+        self, steps: Followed, start: int, place: int, live: frozenset[str]
+    ) -> Iterator[_Delay]:
+        """Yield the delays of the block that is made at `start`, to behind `place` and beyond."""
+        block = steps[start][1].made[0]
+        operands, kept, most = set[str](), 0, self.size(block) or 0
+        delayed, passed = list[Instruction](), list[Instruction]()
+        for end, (node, used) in enumerate(steps[start:], start):
+            if isinstance(node, Compute) and node.accumulates == block:
+                delayed.append(node)
+                operands.update(node.reads)
+            elif isinstance(node, Free) and node.block in operands:
+                delayed.append(node)
+                kept += self.size(node.block) or 0
+            elif _is_in_the_way(used, block, operands):
+                break
+            else:
+                passed.append(node)
+            if kept >= most:
+                return
+            if end >= place and used.gone:
+                yield self._delayed(start, end + 1, passed, delayed, live)
+        else:
+            end += 1
+        if end > place:
+            yield self._delayed(start, end, passed, delayed, live)
+
+    def _delayed(
+        self,
+        start: int,
+        end: int,
+        passed: Iterable[Instruction],
+        delayed: Iterable[Instruction],
+        live: frozenset[str],
+    ) -> _Delay:
+        nodes = (*passed, *delayed)
+        return _Delay(start, end, nodes, LiveBlocks(self.size, self.rank, live).peak(nodes))
+
+
+def _is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:
+    """Return whether computes that add to `block` from these operands cannot pass these uses."""
+    return block in used.reads + used.changes or not operands.isdisjoint(used.changes)

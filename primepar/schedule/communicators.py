@@ -1,0 +1,82 @@
+"""The communicators of a program: which ranks share one, and which posts start as one batch.
+
+A communicator is a name and its members. Those of a collective are its group. The messages named
+"world" have one with all ranks, and those of any other name one with the ranks that post them: so
+two stages of a pipeline need no other rank. Backends that run the operations of a communicator in
+the order of the posts (NCCL) start adjacent posts as one batch, as ncclGroupStart and ncclGroupEnd
+do. Example: `isend a; irecv b; wait` is a batch of two messages, of which neither waits for the
+other; `isend a; compute; irecv b` is two batches, and b starts when a has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast, get_args
+
+from primepar.schedule.program import (
+    Collective,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Program,
+    Recv,
+    Send,
+)
+
+Members = tuple[int, ...]
+Communicator = tuple[str, Members]
+"""A name, and the members in ascending order."""
+Message = Send | Recv | ISend | IRecv
+WORLD = "world"
+_MESSAGES, _COLLECTIVES = frozenset(get_args(Message)), frozenset(get_args(Collective))
+"""A lookup of the type is several times faster than `isinstance` of a union."""
+
+
+def message_members(program: Program) -> dict[str, Members]:
+    """Return the members of each communicator that has messages."""
+    users: dict[str, set[int]] = {}
+    for rank, instructions in enumerate(program.programs):
+        for message in _messages(instructions):
+            users.setdefault(message.communicator, set()).add(rank)
+    return {
+        name: tuple(range(program.ranks)) if name == WORLD else tuple(sorted(ranks))
+        for name, ranks in users.items()
+    }
+
+
+def communicators(program: Program) -> tuple[Communicator, ...]:
+    """Return all communicators of more than one rank, in one order for all ranks."""
+    needed = dict.fromkeys(message_members(program).items())
+    for instructions in program.programs:
+        for node in instructions:
+            if type(node) in _COLLECTIVES:
+                assert isinstance(node, Collective)
+                needed[node.communicator, tuple(sorted(node.group))] = None
+    return tuple(key for key in needed if len(key[1]) > 1)
+
+
+def _messages(instructions: Iterable[Instruction]) -> Iterator[Message]:
+    for node in instructions:
+        if type(node) in _MESSAGES:
+            yield cast(Message, node)
+        elif type(node) is Group:
+            yield from node.body
+
+
+def batches(instructions: Iterable[Instruction]) -> Iterator[tuple[Instruction, ...]]:
+    """Yield the instructions in order, adjacent posts of one communicator together."""
+    posts: list[ISend | IRecv] = []
+    for node in instructions:
+        if type(node) is ISend or type(node) is IRecv:
+            if posts and posts[0].communicator != node.communicator:
+                yield tuple(posts)
+                posts = []
+            posts.append(node)
+            continue
+        if posts:
+            yield tuple(posts)
+            posts = []
+        yield (node,)
+    if posts:
+        yield tuple(posts)

@@ -1,0 +1,24 @@
+"""Where a test of several ranks runs: on gloo and CPUs, and on NCCL and GPUs with `-m gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
+
+
+def gpu(test: Function) -> Function:
+    """Mark a test that has sense on a GPU alone."""
+    for mark in ON_GPU:
+        test = mark(test)
+    return test

@@ -1,0 +1,127 @@
+"""What a rank puts into the stream of a communicator, and what a collective computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+Reduction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": torch.add, "max": torch.maximum, "min": torch.minimum
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Content:
+    """Elements on their way; `data` is None where a rank only receives."""
+
+    elements: int
+    dtype: str
+    data: bytes | None = None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, *, given: bool = True) -> Content:
+        data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if given else None
+        return cls(tensor.numel(), str(tensor.dtype).removeprefix("torch."), data)
+
+    def tensor(self) -> torch.Tensor:
+        dtype = getattr(torch, self.dtype)
+        if not self.data:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(bytearray(self.data), dtype=dtype)
+
+    def __str__(self) -> str:
+        return f"{self.elements} {self.dtype}"
+
+
+@dataclass
+class PeerMessage:
+    """One send or receive; `peer` is a rank of the world."""
+
+    sends: bool
+    peer: int
+    content: Content
+
+    def __str__(self) -> str:
+        way = "send to" if self.sends else "recv from"
+        return f"{way} {self.peer} of {self.content}"
+
+
+@dataclass
+class Batch:
+    """Messages that start together. `left` are the positions of those that have not ended."""
+
+    messages: Sequence[PeerMessage]
+    left: set[int] = field(default_factory=set)
+
+    def first(self, peer: int, *, sends: bool) -> int | None:
+        """Return the position of the next message of one kind with a peer."""
+        places = (
+            place
+            for place, message in enumerate(self.messages)
+            if place in self.left and (message.peer, message.sends) == (peer, sends)
+        )
+        return next(places, None)
+
+    def __str__(self) -> str:
+        return " + ".join(str(self.messages[place]) for place in sorted(self.left))
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One member's call of a collective. `splits` are of an all-to-all: given, then gotten."""
+
+    kind: str
+    members: tuple[int, ...]
+    content: Content
+    root: int = -1
+    reduction: str = ""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What all members must call alike."""
+        # The members of an all-to-all may have different sizes.
+        elements = -1 if self.kind == "all_to_all" else self.content.elements
+        return self.kind, self.members, elements, self.content.dtype, self.root, self.reduction
+
+    def __str__(self) -> str:
+        details = [f"root {self.root}"] * (self.root >= 0) + [self.reduction] * bool(self.reduction)
+        return " ".join([self.kind, "of", str(self.content), *details])
+
+
+def results(calls: Sequence[CollectiveCall]) -> list[bytes | None]:
+    """Return what each member gets, in the order of the members; None where it is nothing."""
+    first, tensors = calls[0], [call.content.tensor() for call in calls]
+    members = len(calls)
+    match first.kind:
+        case "broadcast":
+            root = first.members.index(first.root)
+            return [calls[root].content.data] * members
+        case "all_gather":
+            return [_bytes(torch.cat(tensors))] * members
+        case "all_to_all":
+            return [_bytes(part) for part in _exchanged(calls, tensors)]
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total = REDUCTIONS[first.reduction](total, tensor)
+    if first.kind == "reduce_scatter":
+        return [_bytes(part) for part in total.view(members, -1)]
+    gets = [first.kind == "all_reduce" or rank == first.root for rank in first.members]
+    return [_bytes(total) if is_given else None for is_given in gets]
+
+
+def _exchanged(
+    calls: Sequence[CollectiveCall], tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    parts = [
+        torch.split(tensor, list(call.splits[0]))
+        for call, tensor in zip(calls, tensors, strict=True)
+    ]
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()

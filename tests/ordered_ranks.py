@@ -1,0 +1,87 @@
+"""What the ranks of the tests of NCCL's rules do, in one world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+import torch
+import torch.distributed as dist
+import training_cases
+from distributed_steps import BATCH, POSITIONS, initial
+from linear_cases import Arrays
+from nccl_rules import restart
+from partitioned_cases import DRAW
+
+from primepar.distributed import Executor, Mesh
+from primepar.distributed.runtime import executor
+from primepar.errors import ProgramError
+from primepar.models import ModelConfig
+from primepar.operators import StepInputs, StepSettings
+from primepar.partition import parse_sequence
+from primepar.plan import Plan, save_plan
+from primepar.schedule import Program
+
+
+class OrderedStep(NamedTuple):
+    """The blocks of a rank after a step, and what it sent by kind."""
+
+    blocks: Arrays
+    sent: dict[str, Any]
+
+
+def steps(asked: list[tuple[ModelConfig, bytes]]) -> list[OrderedStep]:
+    """One step of each model by its program, up to the gradients."""
+    mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
+    assert mesh.is_ordered
+    return [_step(mesh, model, msgspec.json.decode(text, type=Program)) for model, text in asked]
+
+
+def _step(mesh: Mesh, model: ModelConfig, program: Program) -> OrderedStep:
+    execute = Executor(mesh, program, StepSettings(model, BATCH, POSITIONS))
+    blocks = execute(initial(model, program, mesh.rank), StepInputs(DRAW))
+    arrays = {name: block.numpy().copy() for name, block in blocks.items()}
+    return OrderedStep(arrays, {kind: elements for kind, elements, _ in execute.sent})
+
+
+def outcomes(texts: list[bytes], checked: bool = False) -> list[str]:
+    """Run programs one after another: "" or the error of each. Unless `checked`, any may hang."""
+    if not checked:
+        patch.object(executor, "out_of_order", return_value=None).start()
+    mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
+    return [_outcome(mesh, msgspec.json.decode(text, type=Program)) for text in texts]
+
+
+def _outcome(mesh: Mesh, program: Program) -> str:
+    try:
+        execute = Executor(mesh, program)
+        execute({name: torch.ones(2, dtype=torch.float64) for name in execute.initial})
+    except (RuntimeError, ProgramError) as error:
+        return str(error)
+    finally:
+        if mesh.is_ordered:
+            restart()
+    return ""
+
+
+def trained(folder: Path, plans: dict[str, Plan]) -> dict[str, Any]:
+    """Train each plan for 3 steps, every instruction compared, and again from the second on."""
+    answers: dict[str, Any] = {}
+    for name, plan in plans.items():
+        file, saved, half = (folder / f"{name}-{part}" for part in ("plan.json", "saved", "half"))
+        if dist.get_rank() == 0:
+            save_plan(plan, file)
+        dist.barrier()
+        common: dict[str, Any] = {"plan": str(file), "steps": 3}
+        answers[name] = training_cases.train(
+            folder / name, checkpoint=str(saved), checkpoint_every=2, conform=True, **common
+        )
+        if dist.get_rank() == 0:
+            training_cases.keep(saved, half, 2)
+        dist.barrier()
+        answers[f"{name} resumed"] = training_cases.train(
+            folder / f"{name}-resumed", checkpoint=str(half), resume=True, **common
+        )
+    return answers

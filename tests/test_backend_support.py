@@ -1,0 +1,103 @@
+"""The table of what backends have: the program is refused before it is compiled, on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_program import every_instruction
+from distributed_ranks import on_ranks
+
+from primepar.distributed.runtime.backend_support import (
+    FLOATS,
+    SUPPORT,
+    BackendRules,
+    check_device,
+)
+from primepar.distributed.runtime.collectives import GATHER, OPERATIONS, SCATTER
+from primepar.errors import MeshError, ProgramError
+
+WIDE = torch.float32, torch.float32
+HALF = torch.bfloat16, torch.float32
+
+
+def refusal(backend: str, device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> str:
+    with pytest.raises(ProgramError) as caught:
+        BackendRules(backend, device, dtypes).check(every_instruction())
+    return str(caught.value)
+
+
+def test_an_instruction_that_the_backend_lacks_is_named() -> None:
+    assert refusal("mpi", "cpu", WIDE) == (
+        "programs[0][1]: expected an instruction that mpi has on cpu, got reduce_scatter: start "
+        "torch.distributed with gloo on CPUs, nccl on GPUs"
+    )
+    assert refusal("gloo", "cuda", WIDE) == (
+        "programs[0][8]: expected an instruction that gloo has on cuda, got send: start "
+        "torch.distributed with gloo on CPUs, nccl on GPUs"
+    )
+
+
+def test_a_dtype_that_the_backend_does_not_send_is_named() -> None:
+    assert refusal("mpi", "cpu", HALF) == (
+        "programs[0][0]: expected float32 or float64, which mpi sends, got all_gather of a[0] in "
+        "bfloat16: take another dtype, or start torch.distributed with gloo on CPUs, nccl on GPUs"
+    )
+
+
+@pytest.mark.parametrize("backend", [("gloo", "cpu"), ("nccl", "cuda"), ("ours", "cpu"), ("", "")])
+def test_a_backend_that_has_all_or_is_not_known_takes_every_program(
+    backend: tuple[str, str],
+) -> None:
+    BackendRules(*backend, HALF).check(every_instruction())
+
+
+def test_a_device_that_the_backend_does_not_send_from_is_refused() -> None:
+    with pytest.raises(MeshError) as caught:
+        check_device("nccl", "cpu")
+    assert str(caught.value) == (
+        "device: expected cuda, from which nccl sends, got cpu: make the mesh with device='cuda', "
+        "or start torch.distributed with gloo on CPUs, nccl on GPUs"
+    )
+    for backend, device in SUPPORT:
+        check_device(backend, device)
+    check_device("", "cuda")
+
+
+def sums() -> list[Any]:
+    """On one of two ranks: what gloo makes of ones and twos, by instruction and dtype."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    found = []
+    for dtype in sorted(FLOATS, key=str):
+        pair, four = (torch.full((n,), rank + 1.0, dtype=dtype) for n in (2, 4))
+        for operation in OPERATIONS.values():
+            whole, half = four.clone(), pair.clone()
+            dist.all_reduce(whole, operation, group)
+            SCATTER(half, four, operation, group)
+            root = four.clone()
+            dist.reduce(root, 0, operation, group)
+            found.append([whole.tolist(), half.tolist(), root.tolist() if rank == 0 else None])
+        everyone, swapped, first = four.clone(), four.clone(), four.clone()
+        GATHER(everyone, pair, group)
+        dist.all_to_all_single(swapped, four, [2, 2], [2, 2], group)
+        dist.broadcast(first, 0, group)
+        arrived = torch.empty_like(pair)
+        sent = [group.send([pair], 1 - rank, 0), group.recv([arrived], 1 - rank, 0)]
+        for work in sent:
+            work.wait()
+        found.append([block.tolist() for block in (everyone, swapped, first, arrived)])
+    return found
+
+
+def test_gloo_has_every_instruction_in_every_dtype() -> None:
+    first, second = on_ranks(2, sums)
+    by_operation = [[[n] * 4, [n] * 2, [n] * 4] for n in (3.0, 2.0, 1.0)]
+    both = [1.0, 1.0, 2.0, 2.0]
+    assert first == [*by_operation, [both, both, [1.0] * 4, [2.0] * 2]] * len(FLOATS)
+    assert second == [
+        *([[whole, half, None] for whole, half, _ in by_operation]),
+        [both, both, [1.0] * 4, [1.0] * 2],
+    ] * len(FLOATS)

@@ -1,0 +1,150 @@
+"""Programs that end under rendezvous and hang where every communicator runs in one order (NCCL).
+
+The check of a program is held against what real processes do on a backend with NCCL's rules, on
+random programs: with HYPOTHESIS_PROFILE=ci on 1,000 of them.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import msgspec
+import ordered_ranks
+import pytest
+from distributed_ranks import on_ranks
+from lowered_steps import lower_step
+from msgspec.structs import replace
+from nccl_rules import EAGER, LAZY
+from ordered_programs import drawn, program_of
+from pipelined_plans import POSITIONS, SCHEDULES, pipelined
+
+from primepar.schedule import Program
+from primepar.schedule.one_order import ADVICE, out_of_order
+from primepar.schedule.program import Alloc, Instruction, IRecv, ISend, Wait
+from primepar.verify.program.matching import Matching
+from primepar.verify.program.wait_order import Waits
+
+COUNT = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 100
+DRAWN = [drawn(seed) for seed in range(COUNT)]
+
+
+def finishes(program: Program) -> bool:
+    """Whether a program ends under rendezvous, in any order within a communicator."""
+    flow = Matching.of(program)
+    assert not flow.faults
+    return Waits(flow, buffered=False).finishes
+
+
+def outcomes(programs: list[Program], backend: str, checked: bool = False) -> list[list[str]]:
+    """What every program came to, on each rank: "" or its error."""
+    texts = [msgspec.json.encode(program) for program in programs]
+    by_rank = on_ranks(programs[0].ranks, ordered_ranks.outcomes, texts, checked, backend=backend)
+    return [list(errors) for errors in zip(*by_rank, strict=True)]
+
+
+def exchange(*, swapped: bool) -> Program:
+    """Each of two ranks sends the other a block; `swapped` on rank 1 has its two posts swapped.
+
+    What is between the posts makes them two batches.
+    """
+    ready = Alloc("y0[0]")
+    first: list[Instruction] = [
+        IRecv(1, "x1.got[0]", request="in"), ready, ISend(1, "x0[0]", request="out")
+    ]  # fmt: skip
+    second: list[Instruction] = [
+        ISend(0, "x1[0]", request="out"), ready, IRecv(0, "x0.got[0]", request="in")
+    ]  # fmt: skip
+    if swapped:
+        second.reverse()
+    waits: list[Instruction] = [Wait("in"), Wait("out")]
+    return program_of([first + waits, second + waits])
+
+
+@cache
+def drawn_outcomes() -> list[list[str]]:
+    return outcomes(DRAWN, EAGER)
+
+
+def test_a_random_program_is_refused_exactly_if_it_hangs() -> None:
+    for seed, (program, errors) in enumerate(zip(DRAWN, drawn_outcomes(), strict=True)):
+        assert all(error == "" or error.startswith("deadlock under") for error in errors), seed
+        assert any(errors) == (out_of_order(program) is not None), seed
+
+
+def test_one_order_is_stricter_than_rendezvous_and_the_random_programs_show_it() -> None:
+    refused = [out_of_order(program) is not None for program in DRAWN]
+    ends = [finishes(program) for program in DRAWN]
+    only_ordered = sum(both == (True, True) for both in zip(refused, ends, strict=True))
+    neither = sum(both == (True, False) for both in zip(refused, ends, strict=True))
+    assert (False, False) not in set(zip(refused, ends, strict=True))
+    assert only_ordered >= COUNT // 20
+    assert neither >= COUNT // 20
+    assert refused.count(False) >= COUNT // 3
+
+
+@pytest.mark.parametrize("backend", [LAZY, EAGER])
+def test_posts_in_another_order_hang_and_in_one_order_do_not(backend: str) -> None:
+    right, wrong = exchange(swapped=False), exchange(swapped=True)
+    (good, bad) = outcomes([right, wrong], backend)
+    assert good == ["", ""]
+    assert bad == [bad[0]] * 2
+    assert bad[0].splitlines()[:3] == [
+        "deadlock under the rules of NCCL: no rank can go on",
+        "  rank 0 waits for recv from 1 of 2 float64",
+        "  rank 1 waits for recv from 0 of 2 float64",
+    ]
+    assert bad[0].splitlines()[3:] == [
+        "  rank 0, communicator 0: recv from 1 of 2 float64, then 1 more",
+        "  rank 1, communicator 0: recv from 0 of 2 float64, then 1 more",
+    ]
+
+
+def test_the_same_posts_do_not_hang_on_gloo() -> None:
+    wrong = exchange(swapped=True)
+    assert finishes(wrong)
+    assert outcomes([exchange(swapped=False), wrong], "gloo") == [["", ""]] * 2
+
+
+def test_the_executor_refuses_it_in_one_line_before_anything_runs() -> None:
+    text = (
+        "rank 0, instruction 0 (irecv x1.got[0] <- 1) and rank 1, instruction 2 "
+        f"(isend x1[0] -> 0) wait for each other on NCCL: {ADVICE}"
+    )
+    wrong = exchange(swapped=True)
+    assert out_of_order(wrong) == text
+    (errors,) = outcomes([wrong], EAGER, checked=True)
+    assert errors == [f"program: expected one that ends on NCCL, got one where {text}"] * 2
+
+
+def test_adjacent_posts_are_one_batch() -> None:
+    ring: list[list[Instruction]] = []
+    for rank, peer in ((0, 1), (1, 0)):
+        gotten = IRecv(peer, f"x{peer}.got[0]", request="in")
+        given = ISend(peer, f"x{rank}[0]", request="out")
+        ring.append([gotten, given, Wait("in"), Wait("out")])
+    assert out_of_order(program_of(ring)) is None
+    apart = [[nodes[0], Alloc("y0[0]"), *nodes[1:]] for nodes in ring]
+    assert out_of_order(program_of(apart)) is not None
+
+
+def on_one(program: Program) -> Program:
+    """The program with all messages on one communicator."""
+    lists = [
+        [
+            replace(node, communicator="world") if isinstance(node, ISend | IRecv) else node
+            for node in instructions
+        ]
+        for instructions in program.programs
+    ]
+    return replace(program, programs=tuple(map(tuple, lists)))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_pipeline_has_a_communicator_for_each_direction(schedule: str) -> None:
+    sizes = "2x2" if schedule == "interleaved-1f1b" else "3x2"
+    plan = pipelined(schedule, "data", int(sizes[0]), sizes=sizes)
+    program = lower_step(plan, plan.batch or 0, POSITIONS)
+    assert out_of_order(program) is None
+    assert finishes(on_one(program))
+    assert out_of_order(on_one(program)) is not None

@@ -1,0 +1,95 @@
+"""Training steps under the rules of NCCL, on real processes: gradients as on one device.
+
+With HYPOTHESIS_PROFILE=ci also the plans that need eight processes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import msgspec
+import numpy as np
+import ordered_ranks
+import pytest
+from distributed_ranks import on_ranks
+from distributed_steps import BATCH, POSITIONS, Passes, program_of
+from nccl_rules import LAZY
+from partitioned_cases import PRESET_MESHES, SHAPES, dense_step, plan_apart
+from pipelined_plans import pipelined
+
+from primepar.plan import Plan, preset_plan
+from primepar.schedule import Program
+from primepar.schedule.meaning import Meaning
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+CASES: list[tuple[str, str, int, Passes]] = [
+    *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if ranks == 4 or LONG),
+    *(("llama", name, 4, True) for name in ("primepar", "summa", "M2,megatron-sp", "apart")),
+    *(("opt", name, 4, True) for name in ("stationary", "apart")),
+    *(("bloom", name, 4, False) for name in ("primepar", "megatron-sp")),
+    *(("llama", name, 4, "chunks") for name in ("megatron", "megatron-sp")),
+]
+"""Family, plan, devices, and whether after the passes, or in chunks."""
+PIPELINES = [
+    ("1f1b", "megatron", "gpt2", "2x4"), ("zb-h1", "megatron-sp", "bloom", "2x2"),
+    ("zbv", "data", "opt", "2x4"), ("interleaved-1f1b", "M2,data", "llama", "2x2"),
+    ("gpipe", "data", "llama", "2x2"),
+]  # fmt: skip
+"""Schedule, plan of a stage, family, stages and micro-batches."""
+
+
+def plan_of(family: str, name: str, ranks: int) -> Plan:
+    if name == "apart":
+        return plan_apart(SHAPES[family], ranks)
+    return preset_plan(name, SHAPES[family], ranks)
+
+
+def piped(schedule: str, within: str, family: str, sizes: str) -> Plan:
+    plan = pipelined(schedule, within, 4, family, sizes)
+    return preset_plan(f"{schedule}:{sizes},{within}", plan.model, 4, BATCH)
+
+
+@cache
+def results(ranks: int) -> list[list[ordered_ranks.OrderedStep]]:
+    """What every rank has after the steps of all plans on this many."""
+    asked = [
+        (plan.model, msgspec.json.encode(program))
+        for plan, program in plans()
+        if plan.ranks == ranks
+    ]
+    return on_ranks(ranks, ordered_ranks.steps, asked, backend=LAZY)
+
+
+@cache
+def plans() -> list[tuple[Plan, Program]]:
+    """All plans, with the programs of their steps."""
+    ready: list[tuple[Plan, Passes]] = [(plan_of(*case[:3]), case[3]) for case in CASES]
+    ready += [(piped(*case), True) for case in PIPELINES]
+    return [(plan, program_of(plan, "gradients", passes)) for plan, passes in ready]
+
+
+NAMES = ["-".join(map(str, case)) for case in (*CASES, *PIPELINES)]
+
+
+@pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
+def test_loss_and_gradients_are_those_of_one_device(number: int) -> None:
+    plan, program = plans()[number]
+    place = [other.ranks for other, _ in plans()[:number]].count(plan.ranks)
+    loss, gradients = dense_step(plan.model, BATCH, POSITIONS)
+    meaning, seen = Meaning(program), set()
+    for answers in results(plan.ranks):
+        for block, got in answers[place].blocks.items():
+            box = meaning.place(block)
+            assert box is not None
+            name = box.tensor.removesuffix(".grad")
+            if name == "loss":
+                np.testing.assert_allclose(got, [loss], rtol=1e-9)
+            elif block.partition("[")[0].endswith(".grad"):
+                whole = gradients[name]
+                whole = whole.reshape((1,) * (got.ndim - whole.ndim) + whole.shape)
+                right = whole[tuple(slice(*line) for line in box.box)]
+                got = got[tuple(slice(size) for size in right.shape)]  # without the padding
+                np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
+                seen.add(name)
+    assert seen == set(gradients)

@@ -1,0 +1,99 @@
+"""Sums of linear operators under half precision: float32 until they are complete, as predicted."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from math import ceil
+from typing import Any
+
+import pytest
+from distributed_ranks import on_ranks
+from wide_sum_cases import Errors, all_partitioned, dense_errors
+
+from primepar.distributed.runtime.collectives import elements_sent
+from primepar.distributed.runtime.shapes import Shapes
+from primepar.models import ModelConfig
+from primepar.operators import StepOptions, lower_step
+from primepar.plan.cost.traffic import traffic
+from primepar.plan.presets import preset_plan
+from primepar.schedule.program import Collective, Group, ISend, Program, Send
+from primepar.schedule.program_uses import gets, gives
+from primepar.verify import verify_program
+
+RANKS, BATCH, POSITIONS = 4, 4, 4
+SIZES = {"layers": 1, "hidden": 16, "heads": 4, "context": POSITIONS}
+MODELS = {family: ModelConfig.of(family, **SIZES, vocabulary=32) for family in ("gpt2", "llama")}
+PRESETS = ("data", "megatron", "megatron-sp", "summa", "primepar", "stationary")
+NARROW, WIDE = 2, 4
+"""Bytes of an element in bfloat16 and in float32."""
+
+
+@cache
+def program_of(family: str, preset: str, wide: bool = True) -> Program:
+    plan = preset_plan(preset, MODELS[family], RANKS)
+    return lower_step(plan, BATCH, POSITIONS, options=StepOptions(wide_sums=wide))
+
+
+def sent_bytes(program: Program) -> list[Fraction]:
+    """Bytes that every rank sends by a program, with wide blocks in float32."""
+    shapes, sent = Shapes(program), [Fraction(0)] * program.ranks
+    item = {True: WIDE, False: NARROW}
+    for rank, nodes in enumerate(program.programs):
+        for node in nodes:
+            for part in node.body if isinstance(node, Group) else (node,):
+                if isinstance(part, Send | ISend):
+                    sent[rank] += shapes.elements(part.block) * item[shapes.wide(part.block)]
+                elif isinstance(part, Collective):
+                    blocks = (*gives(part, rank), *gets(part, rank))
+                    (wide,) = {shapes.wide(block) for block in blocks}
+                    sent[rank] += elements_sent(part, rank, shapes.elements) * item[wide]
+    return sent
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> None:
+    program = program_of(family, preset)
+    predicted = traffic(preset_plan(preset, MODELS[family], RANKS), BATCH, POSITIONS)
+    assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_step_with_wide_sums_is_proved(preset: str) -> None:
+    assert verify_program(program_of("gpt2", preset), preset).verdict == "proved"
+
+
+SEQUENCES = ("P2x2", "Os2x2", "Is2x2", "Ws2x2", "S2x2", "N4", "K4", "M4")
+ROUNDED_ONCE = 1.01
+"""Of the error of one device: only the order of additions differs."""
+
+
+@cache
+def everyone() -> dict[tuple[str, bool], Any]:
+    """What rank 0 of four finds."""
+    found: dict[tuple[str, bool], Any] = on_ranks(RANKS, all_partitioned, SEQUENCES)[0]
+    return found
+
+
+def of_dense(sequence: str, wide: bool) -> Errors:
+    """Errors of a partitioned layer as multiples of those of one device."""
+    found = everyone()[sequence, wide]["errors"]
+    return {name: found[name] / error for name, error in dense_errors().items()}
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_partitioned_product_is_as_exact_as_a_dense_one(sequence: str) -> None:
+    assert max(of_dense(sequence, wide=True).values()) < ROUNDED_ONCE
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_sums_in_half_precision_are_not(sequence: str) -> None:
+    assert max(of_dense(sequence, wide=False).values()) > 1.2
+
+
+def test_only_the_sums_take_more_bytes() -> None:
+    """Of the 8 quarter blocks that a rank sends under P2x2, one is of a sum: of dW."""
+    narrow, wide = (everyone()["P2x2", wide]["sent"]["linear"] for wide in (False, True))
+    quarter = 128 * 128
+    assert (narrow, wide) == (8 * NARROW * quarter, 7 * NARROW * quarter + WIDE * quarter)
