@@ -65,4 +65,7 @@ KERNELS: dict[str, Kernel] = {
 }
 """`Signature.kernel` -> the function that computes the phase."""
 
-__all__ = ["KERNELS", "Kernel", "product"]
+IN_PLACE = frozenset({"first.update", "second.update", "adamw.update", "sgd.update"})
+"""Kernels whose `into` may be the first block that they read."""
+
+__all__ = ["IN_PLACE", "KERNELS", "Kernel", "product"]

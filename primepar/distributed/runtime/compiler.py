@@ -8,7 +8,7 @@ Then the buffers get their places in the arena. Example: `Compute` of a product 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from primepar.distributed.runtime.arena import Lifetime, offsets
@@ -72,6 +72,7 @@ class Compiler:
         settings: StepSettings | None,
         watch: Watch | None = None,
         observer: Observer | None = None,
+        donated: Collection[str] = (),
     ) -> None:
         self.mesh, self.shapes, self._watch = mesh, shapes, watch
         self.instructions = program.programs[mesh.rank]
@@ -84,9 +85,11 @@ class Compiler:
             (mesh.dtype, mesh.wide_dtype),
             mesh.device,
             self.instructions,
+            mesh.rank,
             joins,
             observer=observer,
             shares=shares,
+            donated=donated,
         )
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import KERNELS, Kernel
+from primepar.distributed.kernels import IN_PLACE, KERNELS, Kernel
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Slot
@@ -123,7 +123,10 @@ class Computes:
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
         begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
-        actions = self.places.room(name, keep=begun)
+        if phase.kernel in IN_PLACE and self.places.takes_over(name, node.reads):
+            actions = self.places.take_over(name, node.reads[0])
+        else:
+            actions = self.places.room(name, keep=begun)
         block = made = self.places.slot(name)
         if begun:
             buffer, allocated = self.places.scratch(self.shapes.shape(name), name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from primepar.distributed.runtime.backend_support import BackendRules
@@ -29,7 +31,8 @@ class Executor:
 
     Constructed by all ranks together, as it creates process groups. What linear operators send is
     counted as "linear", the rest as `kind`. All phases except those of linear operators need
-    `settings`. With a `proved` program every run is observed and compared with it.
+    `settings`. With a `proved` program every run is observed and compared with it. The memory of
+    `donated` blocks that the program frees may be used for new blocks: an update is done in place.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
     without a kernel, a block without a size, a block that is used before it exists, or an
     instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
@@ -44,6 +47,7 @@ class Executor:
         settings: StepSettings | None = None,
         kind: str = "other",
         proved: Program | None = None,
+        donated: Collection[str] = (),
     ) -> None:
         if program.ranks != mesh.ranks:
             raise MeshError(
@@ -63,7 +67,9 @@ class Executor:
         )
         limited = mesh.limit is not None and self.watch is None
         self._count = DeviceCount(mesh.limit or 0, mesh.rank) if limited else None
-        compiler = Compiler(mesh, program, self.shapes, settings, self.watch, self._observer)
+        compiler = Compiler(
+            mesh, program, self.shapes, settings, self.watch, self._observer, donated
+        )
         self._steps = compiler.steps()
         self._given = compiler.places.given
         self._emptied = [b for b in compiler.places.buffers if b.owner == "run"]
@@ -99,7 +105,7 @@ class Executor:
         """Run on the `initial` blocks, by name and contiguous; returns the same dict.
 
         Freed blocks are removed from it, new ones are added; they have memory of their own, which
-        no later run uses. Given blocks are never written. `host` has the blocks of `host_initial`.
+        no later run uses. Given blocks are never written, except donated ones. `host` has the blocks of `host_initial`.
         Blocks move between both dicts as the program fetches and evicts them, and the memory of a
         fetched block is used again.
         Raises `ProgramError` for a missing block. The first run also raises it for a block of

@@ -11,7 +11,7 @@ copies `a` to a new buffer, because `c` still views the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Protocol
@@ -32,8 +32,8 @@ from primepar.distributed.runtime.memory_actions import (
 )
 from primepar.distributed.runtime.messages import Action
 from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
-from primepar.schedule.program import Instruction
-from primepar.schedule.program_uses import frees
+from primepar.schedule.program import Evict, Free, Instruction
+from primepar.schedule.program_uses import frees, uses
 
 SCRATCH = "#"
 """Name of what has the memory that one instruction, or one message, takes for itself."""
@@ -61,10 +61,12 @@ class MemoryPlaces:
         dtypes: tuple[torch.dtype, torch.dtype],
         device: torch.device,
         instructions: tuple[Instruction, ...],
+        rank: int,
         joins: LaterJoins,
         *,
         observer: Observer | None = None,
         shares: bool = True,
+        donated: Collection[str] = (),
     ) -> None:
         self.shapes, self.dtypes, self.device, self.place = shapes, dtypes, device, 0
         self.here: dict[str, Buffer] = {}
@@ -76,8 +78,17 @@ class MemoryPlaces:
         self._joins, self._shares, self._observer = joins, shares, observer
         self._opened: dict[int, Buffer] = {}
         self._in_flight: dict[str, list[Buffer]] = {}
+        self._donated = donated
+        # A copy to the host may run next to what follows: then the memory is not the arena's.
+        self._evicted = {node.block for node in instructions if isinstance(node, Evict)}
         self._last_end = {
             name: position for position, node in enumerate(instructions) for name in frees(node)
+        }
+        self._last_use = {
+            name: position
+            for position, node in enumerate(instructions)
+            if not isinstance(node, Free)
+            for name in uses(node, rank)
         }
 
     def dtype(self, name: str) -> torch.dtype:
@@ -102,7 +113,7 @@ class MemoryPlaces:
     def _new(self, name: str, place: int = -1) -> Buffer:
         """Return a buffer for a block that is made here, or at a later `place` in the list."""
         buffer = self._buffer(self.shapes.shape(name), self.dtype(name))
-        if self.leaves(name, place):
+        if self.leaves(name, place) or name in self._evicted:
             buffer.hand_over()
         return buffer
 
@@ -164,6 +175,29 @@ class MemoryPlaces:
         releases = [action for action in left if isinstance(action, Release)]
         left = [action for action in left if action not in releases]
         return [*left, *new, copying(self.slots[name], old), *releases]
+
+    def takes_over(self, name: str, reads: Sequence[str]) -> bool:
+        """Return whether a new block may have the memory of the first block that is read here.
+
+        The caller has donated that block, this is its last use, and it fills its buffer alone.
+        """
+        old = self.here.get(reads[0])
+        return (
+            name not in self.here
+            and old is not None
+            and reads[0] in self._donated
+            and self.given.get(reads[0]) is old
+            and list(old.views) == [reads[0]]
+            and reads[0] not in reads[1:]
+            and self._last_use[reads[0]] == self.place < self._last_end.get(reads[0], -1)
+            and old.dtype == self.dtype(name)
+            and old.shape == self.shapes.shape(name)
+        )
+
+    def take_over(self, name: str, old: str) -> list[Action]:
+        """Give a new block the memory of a donated block."""
+        buffer = self.here[old]
+        return self._view(buffer, {name: all_of(buffer.shape)})
 
     def is_planned(self, names: Iterable[str]) -> bool:
         """Return whether blocks that are made here are joined later, and so share a buffer."""
