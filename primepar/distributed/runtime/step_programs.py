@@ -35,12 +35,10 @@ class StepProgram:
         self, program: Program, mesh: Mesh, settings: StepSettings, conform: bool = False
     ) -> None:
         self.program, self.mesh = program, mesh
-        first, final = (
-            blocks[mesh.rank] for blocks in (initial_blocks(program), program.final or ())
-        )
+        first, final = initial_blocks(program)[mesh.rank], (program.final or ())[mesh.rank]
         held = [*final, *(program.host_final or ((),) * program.ranks)[mesh.rank]]
         self.renewed = [(name, name.replace(NEW, "[")) for name in held if NEW in name]
-        """New blocks of parameters and moments, each with the name of the block that it replaces."""
+        """New blocks of parameters and moments, each with the name of the one that it replaces."""
         self.executor = Executor(
             mesh,
             program,
