@@ -73,20 +73,21 @@ def measure(size: int) -> list[HopErrors]:
     dense = _error(left @ right, exact)
     mesh, rows = Mesh(parse_sequence(""), dtype=torch.bfloat16), list[HopErrors]()
     for hops in HOPS:
-        found = []
+        errors = dict[bool, float]()
         for wide in (False, True):
             run = Executor(mesh, travelling(hops, size, wide))
             parts = torch.chunk(left, hops, 1), torch.chunk(right, hops)
             blocks = {f"I[0,{n}]": part.contiguous() for n, part in enumerate(parts[0])}
             blocks |= {f"W[{n},0]": part for n, part in enumerate(parts[1])}
             output = run(blocks)["O[0,0]"]
-            found.append(round(_error(output, exact) / dense, 3))
-        rows.append(HopErrors(hops, *found, round(sqrt((hops + 1) / 2), 3)))
+            errors[wide] = round(_error(output, exact) / dense, 3)
+        by_formula = round(sqrt((hops + 1) / 2), 3)
+        rows.append(HopErrors(hops, errors[False], errors[True], by_formula))
     return rows
 
 
-def _error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    return ((found.double() - exact).norm() / exact.norm()).item()
+def _error(output: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((output.double() - exact).norm() / exact.norm())
 
 
 def table(rows: list[HopErrors]) -> str:

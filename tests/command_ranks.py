@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from distributed_ranks import DEVICES, forked, one_host_each
+from distributed_ranks import forked, one_host_each, sums_in_one_order
 
 from primepar.cli import main
 from primepar.distributed.training import agreement, launch
@@ -79,7 +79,7 @@ def train_ranks(
     launcher does. Raises `TimeoutError` for a process that hangs.
     """
     folder.mkdir(exist_ok=True)
-    words = [*words, "--set", f"training.device={DEVICES[backend]}"]
+    words = [*words, "--set", f"training.device={'cuda' if backend == 'nccl' else 'cpu'}"]
     processes = [
         forked(_rank, rank, size, folder, backend, list(words), fail) for rank in range(size)
     ]
@@ -117,8 +117,9 @@ def _rank(
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{name}-{rank}", os.O_CREAT | os.O_WRONLY), stream)
     os.environ.update({RANK: str(rank), RANKS: str(size), STORE: str(folder / "store")})
-    if DEVICES[backend] == "cuda":
+    if backend == "nccl":
         one_host_each(rank, size)
+        sums_in_one_order(torch.device("cuda"))
     torch.set_num_threads(1)
     launch.GRACE_SECONDS = agreement.GRACE_SECONDS = GRACE  # type: ignore[attr-defined]
     if fail is not None and rank == FAILING[0]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from distributed_ranks import device_of_rank
 from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
@@ -54,8 +55,8 @@ def batch(
 
 
 def mesh_of(ranks: int) -> Mesh:
-    """A mesh in float64 for plans with a sequence for every operator."""
-    return Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
+    """A mesh in float64 for plans with a sequence for every operator, on GPUs under NCCL."""
+    return Mesh(parse_sequence(f"M{ranks}"), device_of_rank(), torch.float64)
 
 
 def planned(name: str, plan: str | Plan, mesh: Mesh) -> PartitionedModel:
@@ -85,7 +86,9 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     """One training step of a model under a plan, on the plan's batch if it has one."""
     model = planned(name, plan, mesh)
     mesh.traffic.clear()
-    tokens_BT, targets_BT = map(torch.from_numpy, batch(model.config, model.plan.batch))
+    tokens_BT, targets_BT = (
+        torch.from_numpy(part).to(mesh.device) for part in batch(model.config, model.plan.batch)
+    )
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
     sent = sum(mesh.traffic.elements.values(), Fraction(0))
@@ -98,7 +101,9 @@ def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
 
 def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
     """Those that are there, as arrays of their own."""
-    return {name: tensor.numpy().copy() for name, tensor in tensors.items() if tensor is not None}
+    return {
+        name: tensor.cpu().numpy().copy() for name, tensor in tensors.items() if tensor is not None
+    }
 
 
 def steps(ranks: int, cases: list[tuple[str, str | Plan]]) -> list[Result]:

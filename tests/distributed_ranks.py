@@ -24,8 +24,6 @@ import torch.distributed as dist
 SECONDS = 240
 SHARED = "PRIMEPAR_TEST_RANKS"
 """Names the folder where the workers of one pytest run leave what ranks return."""
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
-"""The devices of the ranks of a backend."""
 
 
 def on_ranks(
@@ -140,6 +138,19 @@ def use_gpu(rank: int, size: int) -> torch.device:
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def sums_in_one_order(device: torch.device) -> None:
+    """Let a GPU repeat its results bit for bit: `index_add_` else adds as its threads come."""
+    if device.type == "cuda":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def device_of_rank() -> torch.device:
+    """This rank's GPU where NCCL joins the ranks, else the CPU."""
+    on_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def one_host_each(rank: int, size: int) -> None:

@@ -55,7 +55,9 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
     run = programs.program(plan.batch, plan.model.context, "update")
     results = []
     for step in range(1, steps + 1):
-        tokens, targets = map(torch.from_numpy, drawn(plan.model, plan.batch, step))
+        tokens, targets = (
+            torch.from_numpy(part).to(mesh.device) for part in drawn(plan.model, plan.batch, step)
+        )
         inputs = StepInputs(Draw(cases.SEED, step), RATE, step)
         results.append(update(run, state, tokens, targets, inputs))
     losses, norms = (list(values) for values in zip(*results, strict=True))
@@ -66,7 +68,7 @@ def trained(plan: Plan, steps: int, clip: float | None, mesh: Mesh) -> Run:
 def parts_of(state: TrainingState) -> dict[str, Parts]:
     """What this rank has of every parameter."""
     return {
-        name: [(part.whole, state.block(name, part)[part.unpadded].numpy()) for part in parts]
+        name: [(part.whole, state.block(name, part)[part.unpadded].cpu().numpy()) for part in parts]
         for name, parts in state.places.items()
     }
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from distributed_ranks import sums_in_one_order
 
 from primepar.distributed import Mesh
 from primepar.distributed.modules.gpt import uniform_plan
@@ -43,7 +44,7 @@ def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended
     )  # fmt: skip
     held = TrainingState(plan, Mesh(plan.mesh, device))
     names = [name + part.index for name, parts in held.places.items() for part in parts]
-    states = STATES * _fewest(sum(held.blocks[name].numel() for name in names))
+    states = STATES * _fewest(sum(held.blocks[name].numel() for name in names), held.mesh.device)
     limit = None if share is None else int(states * share)
     mesh = Mesh(plan.mesh, device, device_memory=None if limit is None else 4 * limit)
     options = StepOptions(clip=1.0, device_elements=mesh.limit)
@@ -59,9 +60,9 @@ def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended
     return Ended(numbers, ends.tolist(), states, run.executor.measured, mesh.limit)
 
 
-def _fewest(elements: int) -> int:
+def _fewest(elements: int, device: torch.device) -> int:
     """The least of all ranks: the limit is one number for all, and stages differ."""
-    least = torch.tensor(elements)
+    least = torch.tensor(elements, device=device)
     if dist.is_initialized():
         dist.all_reduce(least, dist.ReduceOp.MIN)
     return int(least)
@@ -69,5 +70,6 @@ def _fewest(elements: int) -> int:
 
 def pairs(sequence: str, device: str = "cpu") -> Any:
     """Without a limit, and with limits of a half and a third of the states."""
+    sums_in_one_order(torch.device(device))
     shares = (None, Fraction(1, 2), Fraction(1, 3))
     return [trained(sequence, share, device) for share in shares]

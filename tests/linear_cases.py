@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from distributed_ranks import device_of_rank
 from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
@@ -70,9 +70,7 @@ def sequence_of(text: str) -> Sequence:
 
 def mesh_of(sequence: str) -> Mesh:
     """A mesh in float64, on this rank's GPU where NCCL joins the ranks."""
-    on_gpu = dist.is_initialized() and dist.get_backend() == "nccl"
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
-    return Mesh(sequence_of(sequence), device, torch.float64)
+    return Mesh(sequence_of(sequence), device_of_rank(), torch.float64)
 
 
 def whole_tensors() -> dict[str, torch.Tensor]:

@@ -88,7 +88,7 @@ def different_types(rank: int) -> None:
         batch(("send" if rank == 0 else "recv", given, 1 - rank)).wait()
 
 
-def a_collective_beside_a_message(rank: int) -> None:
+def a_message_before_a_collective(rank: int) -> None:
     """The stream of rank 0 has the message first, that of rank 1 the sum."""
     given = blocks(rank)[0]
     if rank == 0:
@@ -116,7 +116,7 @@ def a_call_that_is_not_modelled(rank: int) -> None:
 RIGHT: tuple[Callable[[int], Any], ...] = (batched_ring, tags_select_nothing)
 WRONG: tuple[Callable[[int], Any], ...] = (
     unbatched_ring, a_send_without_a_receive, members_that_stay_away, different_collectives,
-    different_sizes, different_types, a_collective_beside_a_message, strides,
+    different_sizes, different_types, a_message_before_a_collective, strides,
     a_type_that_nccl_has_not, a_call_that_is_not_modelled,
 )  # fmt: skip
 
@@ -124,16 +124,16 @@ WRONG: tuple[Callable[[int], Any], ...] = (
 def answers() -> dict[str, Any]:
     """What each case returned, or its error; then one program with every instruction."""
     rank = dist.get_rank()
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for case in (*RIGHT, *WRONG):
         try:
-            told[case.__name__] = case(rank)
+            results[case.__name__] = case(rank)
         except (RuntimeError, ValueError) as error:
-            told[case.__name__] = str(error)
+            results[case.__name__] = str(error)
         restart()
-    told["program"] = distributed_program.run_program(True)
+    results["program"] = distributed_program.run_program(True)
     leave_work_behind(rank)
-    return told
+    return results
 
 
 def leave_work_behind(rank: int) -> None:

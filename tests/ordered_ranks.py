@@ -49,7 +49,7 @@ def _step(mesh: Mesh, model: ModelConfig, program: Program) -> OrderedStep:
 def outcomes(texts: list[bytes], checked: bool = False) -> list[str]:
     """Run programs one after another: "" or the error of each. Unless `checked`, any may hang."""
     if not checked:
-        patch.object(executor, "out_of_order", return_value=None).start()
+        patch.object(executor, "check_order").start()
     mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
     return [_outcome(mesh, msgspec.json.decode(text, type=Program)) for text in texts]
 

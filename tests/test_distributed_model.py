@@ -93,11 +93,11 @@ def batch_of(plan: Plan) -> int:
 
 
 @cache
-def results(ranks: int) -> dict[tuple[str, str], list[cases.Result]]:
+def results(ranks: int, backend: str = "gloo") -> dict[tuple[str, str], list[cases.Result]]:
     """Case -> what every rank has of it."""
     asked = cases_on(ranks)
     plans = [(name, plan_of(name, plan, ranks)) for name, plan in asked]
-    ranked = on_ranks(ranks, cases.steps, ranks, plans)
+    ranked = on_ranks(ranks, cases.steps, ranks, plans, backend=backend)
     return {case: [rank[number] for rank in ranked] for number, case in enumerate(asked)}
 
 

@@ -21,22 +21,22 @@ def answers(backend: str) -> list[dict[str, Any]]:
     return on_ranks(RANKS, nccl_rules_ranks.answers, backend=backend)
 
 
-def told(backend: str, case: str) -> list[Any]:
+def results(backend: str, case: str) -> list[Any]:
     """What every rank has of a case."""
     return [answer[case] for answer in answers(backend)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_batch_runs_together_and_tags_select_nothing(backend: str) -> None:
-    assert told(backend, "batched_ring") == [[3, 3], [0, 0], [1, 1], [2, 2]]
-    first, second, *others = told(backend, "tags_select_nothing")
+    assert results(backend, "batched_ring") == [[3, 3], [0, 0], [1, 1], [2, 2]]
+    first, second, *others = results(backend, "tags_select_nothing")
     assert first == second == [0, 0, 1, 1]
     assert others == [[20, 20, 30, 30], [30, 30, 20, 20]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_instruction_does_what_the_program_defines(backend: str) -> None:
-    for result, expected in zip(told(backend, "program"), expected_blocks(), strict=True):
+    for result, expected in zip(results(backend, "program"), expected_blocks(), strict=True):
         assert result["blocks"].keys() == {f"{name}[0]" for name in expected}
         for name, block in expected.items():
             np.testing.assert_array_equal(result["blocks"][f"{name}[0]"], block, name)
@@ -63,7 +63,7 @@ WHOLE = {
 
 @pytest.mark.parametrize(("backend", "case"), WHOLE)
 def test_messages_outside_a_batch_wait_for_one_another(backend: str, case: str) -> None:
-    assert told(backend, case) == ["\n".join(WHOLE[backend, case])] * RANKS
+    assert results(backend, case) == ["\n".join(WHOLE[backend, case])] * RANKS
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -73,8 +73,8 @@ def test_a_deadlock_names_the_head_of_every_stream(backend: str) -> None:
         *(f"  rank {n} has ended" for n in (1, 2, 3)),
     ]
     head = "  rank 0, communicator 0: send to 1 of 2 float32"
-    assert told(backend, "a_send_without_a_receive")[0] == "\n".join([HUNG, *waits, head])
-    first, second, third, fourth = told(backend, "a_collective_beside_a_message")
+    assert results(backend, "a_send_without_a_receive")[0] == "\n".join([HUNG, *waits, head])
+    first, second, third, fourth = results(backend, "a_message_before_a_collective")
     assert first == second == third == fourth
     assert first.splitlines()[-4:] == [
         "  rank 0, communicator 0: send to 1 of 2 float32, then 1 more",
@@ -86,7 +86,7 @@ def test_a_deadlock_names_the_head_of_every_stream(backend: str) -> None:
 
 
 def test_a_communicator_is_made_by_all_of_its_members() -> None:
-    first = told(LAZY, "members_that_stay_away")[0]
+    first = results(LAZY, "members_that_stay_away")[0]
     assert first.splitlines()[0] == HUNG
     assert first.splitlines()[1].endswith(": expected ranks [1] to call it too")
 
@@ -105,7 +105,7 @@ def test_a_communicator_is_made_by_all_of_its_members() -> None:
     ],
 )
 def test_calls_that_do_not_fit_are_errors(backend: str, case: str, whole: str) -> None:
-    assert told(backend, case)[0] == whole
+    assert results(backend, case)[0] == whole
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -114,6 +114,6 @@ def test_members_that_call_different_collectives_are_an_error(backend: str) -> N
         ("different_collectives", {"all_reduce of 2 float32 sum", "broadcast of 2 float32 root 0"}),
         ("different_sizes", {"all_reduce of 2 float32 sum", "all_reduce of 3 float32 sum"}),
     ):
-        for error in told(backend, case):
+        for error in results(backend, case):
             text = error.partition(": ")[2].replace(" with 0,1,2,3", "")
             assert set(text.split(", and ")) == calls

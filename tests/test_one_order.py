@@ -22,6 +22,7 @@ from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 from primepar.schedule import Program
 from primepar.schedule.one_order import ADVICE, out_of_order
 from primepar.schedule.program import Alloc, Instruction, IRecv, ISend, Wait
+from primepar.verify import verify_program
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.wait_order import Waits
 
@@ -109,12 +110,24 @@ def test_the_same_posts_do_not_hang_on_gloo() -> None:
 def test_the_executor_refuses_it_in_one_line_before_anything_runs() -> None:
     text = (
         "rank 0, instruction 0 (irecv x1.got[0] <- 1) and rank 1, instruction 2 "
-        f"(isend x1[0] -> 0) wait for each other on NCCL: {ADVICE}"
+        f"(isend x1[0] -> 0) wait for each other: {ADVICE}"
     )
     wrong = exchange(swapped=True)
     assert out_of_order(wrong) == text
     (errors,) = outcomes([wrong], EAGER, checked=True)
-    assert errors == [f"program: expected one that ends on NCCL, got one where {text}"] * 2
+    whole = (
+        "program: expected one that ends on NCCL, where posts of one communicator run in their "
+        f"order, got one where {text}"
+    )
+    assert errors == [whole] * 2
+    report = verify_program(wrong, only="deadlock-freedom")
+    (answer,) = report.properties
+    assert answer.verdict == "proved"
+    assert (
+        answer.reason == f"not on NCCL, where posts of one communicator run in their order: {text}"
+    )
+    (good,) = verify_program(exchange(swapped=False), only="deadlock-freedom").properties
+    assert good.reason is None
 
 
 def test_adjacent_posts_are_one_batch() -> None:

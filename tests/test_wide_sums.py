@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from distributed_ranks import on_ranks
-from wide_sum_cases import Errors, all_partitioned, dense_errors
+from wide_sum_cases import Errors, all_partitioned, dense_errors, stepped
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
@@ -97,3 +97,13 @@ def test_only_the_sums_take_more_bytes() -> None:
     narrow, wide = (everyone()["P2x2", wide]["sent"]["linear"] for wide in (False, True))
     quarter = 128 * 128
     assert (narrow, wide) == (8 * NARROW * quarter, 7 * NARROW * quarter + WIDE * quarter)
+
+
+def test_a_training_step_sends_the_bytes_that_are_predicted() -> None:
+    plans = tuple(preset_plan(preset, MODELS["gpt2"], RANKS) for preset in PRESETS)
+    by_rank = on_ranks(RANKS, stepped, plans, BATCH, POSITIONS)
+    for plan, *of_plan in zip(plans, *by_rank, strict=True):
+        predicted = traffic(plan, BATCH, POSITIONS).bytes("bfloat16")
+        assert list(predicted) == [ceil(sent) for _, sent in of_plan]
+    first, *others = (loss for loss, _ in by_rank[0])
+    assert others == pytest.approx([first] * len(others), rel=0.01)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
 
 from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
+from primepar.distributed.runtime.step_programs import StepPrograms, update
+from primepar.distributed.runtime.training_state import TrainingState
+from primepar.models.dropout import Draw
+from primepar.operators import StepInputs
 from primepar.partition import parse_sequence
+from primepar.plan import Plan
 
 SIZE = 256
 Errors = dict[str, float]
@@ -70,3 +76,17 @@ def all_partitioned(sequences: tuple[str, ...]) -> dict[tuple[str, bool], Any]:
         for sequence in sequences
         for wide in (True, False)
     }
+
+
+def stepped(plans: tuple[Plan, ...], batch: int, positions: int) -> list[tuple[float, Fraction]]:
+    """The loss of a training step of each plan in bfloat16, and the bytes that this rank counts."""
+    results = []
+    for plan in plans:
+        mesh = Mesh(plan.mesh, dtype=torch.bfloat16)
+        run = StepPrograms(plan, mesh).program(batch, positions, "update")
+        tokens = torch.arange(batch * (positions + 1)).view(batch, -1) % plan.model.vocabulary
+        inputs = StepInputs(Draw(0, 1), 0.01, 1)
+        loss, _ = update(run, TrainingState(plan, mesh), tokens[:, :-1], tokens[:, 1:], inputs)
+        sent = (elements * itemsize for _, elements, itemsize in run.executor.sent)
+        results.append((loss, sum(sent, Fraction(0))))
+    return results

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.executor.contender import DW1, DW2, MlpData, Wholes, activation
+from benchmarks.executor.contender import Wholes
+from benchmarks.executor.planned import PlannedPart
+from benchmarks.executor.problem import Problem
+from benchmarks.executor.transformer import activation
 from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
 from primepar.partition import parse_sequence
-from primepar.plan import Plan
 from primepar.schedule import Layout
+
+FC1, FC2 = "blocks.0.fc1.weight", "blocks.0.fc2.weight"
 
 
 class ModuleMlp:
     """The output of fc2 has the layout of the input of fc1, as in a stack of blocks."""
 
-    def __init__(self, data: MlpData, plan_name: str, plan: Plan) -> None:
-        self.name = f"{plan_name} (modules)"
+    def __init__(self, problem: Problem, planned: PlannedPart) -> None:
+        self.name = f"{planned.name} (modules)"
+        tensors, plan = problem.tensors(), planned.plan
         first, second = (
             Mesh(parse_sequence(str(plan.sequence(f"blocks.0.{operator}"))))
             for operator in ("fc1", "fc2")
         )
-        self.fc2 = PartitionedLinear(second, data.w2, _output(first), name="fc2")
-        self.fc1 = PartitionedLinear(first, data.w1, self.fc2.output, name="fc1")
-        x, self.dy = (scatter_tensor(first, self.fc1.source, part) for part in (data.x, data.dy))
+        self.fc2 = PartitionedLinear(second, tensors[FC2], _output(first), name="fc2")
+        self.fc1 = PartitionedLinear(first, tensors[FC1], self.fc2.output, name="fc1")
+        x, self.dy = (
+            scatter_tensor(first, self.fc1.source, part) for part in (tensors["x"], tensors["dy"])
+        )
         self.x = x.requires_grad_()
+        self.y: torch.Tensor | None = None
+
+    def resident(self) -> list[torch.Tensor]:
+        return [self.x, self.dy, self.fc1.weight, self.fc2.weight]
 
     def step(self) -> None:
-        self.x.grad = self.fc1.weight.grad = self.fc2.weight.grad = None
+        self.x.grad = self.fc1.weight.grad = self.fc2.weight.grad = self.y = None
         self.y = self.fc2(activation(self.fc1(self.x)))
         self.y.backward(self.dy)
 
@@ -36,8 +47,8 @@ class ModuleMlp:
         return {
             "y": self._whole(outside, self.y),
             "dx": self._whole(outside, self.x.grad),
-            DW1: self._whole(self.fc1.home, self.fc1.weight.grad),
-            DW2: self._whole(self.fc2.home, self.fc2.weight.grad),
+            f"d{FC1}": self._whole(self.fc1.home, self.fc1.weight.grad),
+            f"d{FC2}": self._whole(self.fc2.home, self.fc2.weight.grad),
         }
 
     def _whole(self, layout: Layout, part: torch.Tensor | None) -> torch.Tensor:

@@ -6,44 +6,38 @@ the trainer does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import msgspec
 import torch
 
 from benchmarks.executor.contender import Wholes
+from benchmarks.executor.planned import PlannedPart
+from benchmarks.executor.problem import Problem
 from primepar.distributed import Executor, Mesh, gather_tensor, scatter_tensor
 from primepar.distributed.runtime.scatter_gather import Parts
-from primepar.operators import StepPart, StepSettings, lower_part
+from primepar.operators import StepPart, StepSettings
 from primepar.operators.builder import View
-from primepar.plan import Plan
 from primepar.schedule import Layout
 
 
 class PartProgram:
-    """`names` are the operators. `wholes` have the tensors x and dy, and the parameters."""
+    """An MLP or a block; rows are those of all sequences."""
 
-    def __init__(
-        self,
-        name: str,
-        plan: Plan,
-        names: Iterable[str],
-        batch: int,
-        wholes: Mapping[str, torch.Tensor],
-    ) -> None:
-        self.name = name
-        self.mesh = Mesh(plan.sequence("head"))
+    def __init__(self, problem: Problem, planned: PlannedPart) -> None:
+        self.name = planned.name
+        self.mesh = Mesh(planned.plan.sequence("head"))
+        self.part = msgspec.json.decode(planned.content, type=StepPart)
+        wholes = problem.tensors()
+        plan, batch = planned.plan, problem.batch
         positions = plan.model.context
-        content = None
-        if self.mesh.rank == 0:
-            content = msgspec.json.encode(lower_part(plan, names, batch, positions))
-        self.part = msgspec.json.decode(self.mesh.broadcast(content), type=StepPart)
         settings = StepSettings(plan.model, batch, positions)
         self.execute = Executor(self.mesh, self.part.program, settings)
         self.blocks: dict[str, torch.Tensor] = {}
         for tensor, layout in self._given().items():
-            part = scatter_tensor(self.mesh, layout, wholes[tensor])
-            self.blocks |= self._parts(tensor, layout, wholes[tensor].shape).cut(part)
+            whole = wholes[tensor]
+            whole = whole.flatten(0, -2) if tensor in ("x", "dy") else whole
+            part = scatter_tensor(self.mesh, layout, whole)
+            blocks = self._parts(tensor, layout, whole.shape).cut(part)
+            self.blocks |= {name: block.clone() for name, block in blocks.items()}
         self.results: dict[str, torch.Tensor] = {}
 
     def _given(self) -> dict[str, Layout]:
@@ -52,6 +46,9 @@ class PartProgram:
 
     def _parts(self, tensor: str, layout: Layout, shape: tuple[int, ...]) -> Parts:
         return Parts(tensor, layout, self.mesh.rank, tuple(shape))
+
+    def resident(self) -> list[torch.Tensor]:
+        return list(self.blocks.values())
 
     def step(self) -> None:
         self.results.clear()

@@ -7,15 +7,18 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_PRELOADED = ["primepar.distributed.modules.linear", "benchmarks.executor.dtensor_mlp"]
+_PRELOADED = ["benchmarks.executor.cases", "primepar.distributed.modules.model"]
 
 
-def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
+def on_ranks(size: int, work: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call `work(*arguments)` on `size` processes over gloo, and return what rank 0 returns.
+
+    `work` may be named, as in `package.module:function`, so that only the ranks load torch.
 
     Raises `RuntimeError` with the traceback of the first rank that fails.
     """
@@ -50,7 +53,7 @@ def _rank(
     store: str,
     rank: int,
     size: int,
-    work: Callable[..., Any],
+    work: Callable[..., Any] | str,
     arguments: tuple[Any, ...],
 ) -> None:
     import torch
@@ -59,7 +62,7 @@ def _rank(
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
-        result = work(*arguments)
+        result = _named(work)(*arguments) if isinstance(work, str) else work(*arguments)
         dist.barrier()
         if rank == 0:
             end.send((False, result))
@@ -69,3 +72,9 @@ def _rank(
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _named(work: str) -> Callable[..., Any]:
+    module, _, name = work.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -14,10 +14,14 @@ is kept where the n-th message that one member sends is not the n-th that the ot
                                       ->     wait     x[0]'
                                              compute  x[0] += x[0]'
 
-The elements sent are those of the ring. A member has one scratch block at a time; a reduce-scatter
-is kept where that would raise the peak of live elements. Then `overlap` posts every message as soon
-as its block is computed. On gloo a message is posted by the thread that computes; a reduce-scatter
-goes through a worker thread, and is an all-reduce of all the blocks there.
+The elements sent are those of the ring. Between two members a reduce-scatter is one exchange and
+one addition in any case. Of more members it is one launch on NCCL, and as many messages as there
+are other members here, so by default it is kept. A member has one scratch block at a time; a
+reduce-scatter is kept where that would raise the peak of live elements.
+
+Then `overlap` posts every message as soon as its block is computed. On gloo a message is posted by
+the thread that computes; a reduce-scatter goes through a worker thread, and is an all-reduce of all
+the blocks there.
 
 Source: Chang et al., FLUX, arXiv 2406.06858, which sends tiles to their owners within one kernel;
 as a pass it is ours.
@@ -47,10 +51,14 @@ from primepar.schedule.program import (
 from primepar.schedule.program_uses import initial_blocks
 
 
-def partial_sums(program: Program) -> Program:
-    """Return the program with reduce-scatters as messages, where order and memory allow it."""
+def partial_sums(program: Program, members: int = 2) -> Program:
+    """Return the program with reduce-scatters as messages, where order and memory allow it.
+
+    `members` is the largest group of one.
+    """
     size, initial = sizes_of(program), initial_blocks(program)
-    calls = in_order(program, list(_calls(program, size)))
+    calls = [call for call in _calls(program, size) if len(call.group) <= members]
+    calls = in_order(program, calls)
     lines = [
         RankList(nodes, Rank(rank), initial[rank])
         for rank, nodes in enumerate(program.programs if calls else ())
@@ -130,7 +138,8 @@ def _messages(line: RankList, place: int) -> Edits:
         scratch = _scratch(line, scratch, place)
         source, target = group[member - distance], (member + distance) % len(group)
         block = node.blocks[target]
-        received, sent = f"sum{place}<{source}", f"sum{place}>{group[target]}"
+        label = f"{node.block} sum{place}"
+        received, sent = f"{label}<{source}", f"{label}>{group[target]}"
         nodes += [
             IRecv(source, scratch, communicator=node.communicator, request=received),
             ISend(group[target], block, communicator=node.communicator, request=sent),

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from primepar.errors import ProgramError
 from primepar.schedule.communicators import Communicator, Members, batches, message_members
 from primepar.schedule.program import (
     Collective,
@@ -36,8 +37,8 @@ from primepar.schedule.program_file import instruction_line
 
 Message = Send | Recv | ISend | IRecv
 ADVICE = (
-    "post them in one order on all of their ranks, the two directions of an exchange next to each "
-    "other, and messages that must not wait for one another on communicators of their own"
+    "post them in one order on both ranks or next to each other, or give them communicators of "
+    "their own"
 )
 
 
@@ -161,7 +162,8 @@ class StreamGraph:
             if node in walk:
                 break
             walk[node] = len(walk)
-        circles = [self._shortest(start, left) for start in list(walk)[walk[node] :]]
+        # A few starts are enough for a short circle, and keep the search linear.
+        circles = [self._shortest(start, left) for start in list(walk)[walk[node] :][:16]]
         return min(circles, key=len)
 
     def _shortest(self, start: int, left: set[int]) -> list[int]:
@@ -193,7 +195,17 @@ def out_of_order(program: Program) -> str | None:
     places = dict.fromkeys(graph.places[node] for node in circle)
     shown = _two_ranks(list(places))
     texts = [_text(program, rank, place) for rank, place in shown]
-    return f"{' and '.join(texts)} wait for each other on NCCL: {ADVICE}"
+    return f"{' and '.join(texts)} wait for each other: {ADVICE}"
+
+
+def check_order(program: Program) -> None:
+    """Raise `ProgramError` for a program that hangs where communicators run in one order."""
+    hangs = out_of_order(program)
+    if hangs is not None:
+        raise ProgramError(
+            "program: expected one that ends on NCCL, where posts of one communicator run in their "
+            f"order, got one where {hangs}"
+        )
 
 
 def _two_ranks(places: list[tuple[int, int]]) -> list[tuple[int, int]]:

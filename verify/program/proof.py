@@ -11,6 +11,7 @@ from time import perf_counter
 
 from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.meaning import Meaning
+from primepar.schedule.one_order import out_of_order
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
 from primepar.verify.counterexample.program import of_program
 from primepar.verify.deadline import UnansweredError, deadline
@@ -28,6 +29,7 @@ from primepar.verify.report import PropertyResult, Report
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
+NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -109,8 +111,8 @@ def _answer(name: str, question: Callable[[], str | None], proof: _Proof) -> Pro
     note = None
     try:
         wrong = question()
-        if wrong is None and name == "deadlock-freedom" and proof.buffered:
-            note = proof.buffers_needed()
+        if wrong is None and name == "deadlock-freedom":
+            note = proof.buffers_needed() if proof.buffered else proof.held_up()
         if wrong is None and name == "memory":
             note = proof.memory.note()
     except UnansweredError as error:
@@ -192,6 +194,10 @@ class _Proof:
     def buffers_needed(self) -> str | None:
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
+
+    def held_up(self) -> str | None:
+        wrong = out_of_order(self.program)
+        return wrong and NOT_IN_ORDER + wrong
 
     def _saved_by_buffers(self) -> str:
         if self.buffered or not Waits(self.flow, buffered=True).finishes:

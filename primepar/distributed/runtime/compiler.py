@@ -15,6 +15,7 @@ from primepar.distributed.runtime.arena import Lifetime, offsets
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
 from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.joins import later_joins
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, needed
@@ -56,7 +57,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
+from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses, writes
 
 Names = tuple[str, ...]
 
@@ -98,6 +99,8 @@ class Compiler:
         self._sent: dict[tuple[bool, int], Fraction] = {}
         self._evicted = set(host_blocks(program)[mesh.rank])
         """Blocks in host memory."""
+        self._arriving: set[str] = set()
+        """Fetched blocks that nothing has named since."""
         self._works: dict[str, Slot] = {}
         """Request -> the work to wait for."""
         self._after: dict[str, list[Action]] = {}
@@ -114,6 +117,8 @@ class Compiler:
         place, alone = 0, ((node,) for node in self.instructions)
         for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
             self.places.place = place
+            for node in nodes:
+                yield from self._arrivals(node)
             if len(nodes) > 1:
                 yield self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
             else:
@@ -313,12 +318,25 @@ class Compiler:
                 f"{self._location}: expected block {name} in host memory, got none: evict it first"
             )
         self._evicted.remove(name)
+        self._arriving.add(name)
         actions, slot = self.places.room(name), self.places.slot(name)
 
         def run(frame: Frame) -> None:
-            self.mesh.host.fetch(frame.host.pop(name), slot[0])
+            self.mesh.host.fetch(name, frame.host.pop(name), slot[0])
 
         return [*actions, run]
+
+    def _arrivals(self, node: Instruction) -> Iterator[CompiledStep]:
+        """Yield the waits for the copies of fetched blocks that an instruction is first to name."""
+        rank = self.mesh.rank
+        for name in sorted(self._arriving & {*uses(node, rank), *writes(node, rank)}):
+            self._arriving.remove(name)
+            if self.mesh.host.copies is not None:
+                yield CompiledStep((), [_arrival(self.mesh.host, name)])
+
+
+def _arrival(host: HostMemory, name: str) -> Action:
+    return lambda frame: host.arrive(name)
 
 
 def _in_place(node: Cut | Join) -> bool:

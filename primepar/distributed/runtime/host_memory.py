@@ -1,8 +1,9 @@
 """Copies between device and host memory, and a count of what is on the device.
 
 On CUDA host memory is pinned and copies run on a stream of their own: an eviction runs next to the
-products that follow it, and what uses a fetched block waits for its copy. On the CPU both memories
-are the same kind of memory, but they are kept apart and counted by the same code.
+products that follow it, and the first instruction that names a fetched block waits for its copy. On
+the CPU both memories are the same kind of memory, but they are kept apart and counted by the same
+code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 import torch
 
 from primepar.distributed.runtime.buffers import BufferPool
+from primepar.distributed.runtime.copy_stream import CopyStream
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.shapes import Shape
 from primepar.errors import MemoryLimitError
@@ -24,15 +26,17 @@ class HostMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pools: dict[torch.dtype, BufferPool] = {}
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.copies = CopyStream(device) if device.type == "cuda" else None
+        """The stream of copies; without one they are done at once."""
+        self._arriving: dict[str, torch.cuda.Event] = {}
+        self._busy = False
+        """Whether copies were queued since the last `finish`."""
 
     def pool(self, dtype: torch.dtype) -> BufferPool:
         """Return the buffers of a dtype; they are pinned if the device is a GPU."""
         if dtype not in self._pools:
             cpu = torch.device("cpu")
-            self._pools[dtype] = BufferPool(cpu, dtype, pinned=self._stream is not None)
+            self._pools[dtype] = BufferPool(cpu, dtype, pinned=self.device.type == "cuda")
         return self._pools[dtype]
 
     def zeros(self, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
@@ -42,30 +46,35 @@ class HostMemory:
     def evict(self, block: torch.Tensor) -> torch.Tensor:
         """Return a copy of a device block in host memory."""
         kept = self.pool(block.dtype).acquire(tuple(block.shape))
-        if self._stream is None:
+        if self.copies is None:
             return kept.copy_(block)
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            kept.copy_(block, non_blocking=True)
-        block.record_stream(self._stream)  # its memory is reused only after the copy
+        self.copies.copy(kept, block)
+        self._busy = True
         return kept
 
-    def fetch(self, kept: torch.Tensor, block: torch.Tensor) -> None:
-        """Copy a host block into a device block; the memory of the host block is used again."""
-        if self._stream is None:
+    def fetch(self, name: str, kept: torch.Tensor, block: torch.Tensor) -> None:
+        """Copy a host block into a device block, which may be used after `arrive`.
+
+        The memory of the host block is used again, by a later copy of the same stream.
+        """
+        if self.copies is None:
             block.copy_(kept)
         else:
-            current = torch.cuda.current_stream(self.device)
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                block.copy_(kept, non_blocking=True)
-            current.wait_stream(self._stream)
+            self._arriving[name] = self.copies.copy(block, kept)
+            self._busy = True
         self.pool(kept.dtype).release(kept)
 
+    def arrive(self, name: str) -> None:
+        """Let what is queued next wait for the copy of a fetched block."""
+        assert self.copies is not None
+        self.copies.wait(self._arriving.pop(name))
+
     def finish(self) -> None:
-        """Wait for all copies: afterwards the CPU may read blocks in host memory."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        """Wait for all copies, if there were any: then the CPU may read blocks in host memory."""
+        if self.copies is not None and self._busy:
+            self.copies.finish()
+            self._arriving.clear()
+            self._busy = False
 
 
 class DeviceCount:

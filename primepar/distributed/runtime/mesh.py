@@ -75,7 +75,8 @@ class Mesh:
         self.replica, self.rank = divmod(rank, self.ranks)
         self.first = self.replica * self.ranks
         """The process that has rank 0 of this replica."""
-        self.backend = str(dist.get_backend()) if dist.is_initialized() else ""
+        self.backend = backend_of(self.device.type) if dist.is_initialized() else ""
+        """The backend that sends from this device."""
         check_device(self.backend, self.device.type)
         self.is_ordered = _is_ordered(self.device)
         """Whether the backend has NCCL's rules: a communicator runs its operations one after
@@ -174,6 +175,13 @@ class Mesh:
         """Stop recording and return this rank's events, in seconds since `start_trace`."""
         events, self.events = self.events, None
         return events or []
+
+
+def backend_of(kind: str) -> str:
+    """Return the backend for one kind of device: a world may have several, `cpu:gloo,cuda:nccl`."""
+    pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
+    by_kind = {device: backend for device, _, backend in pairs}
+    return by_kind.get(kind, str(dist.get_backend()))
 
 
 def _is_ordered(device: torch.device) -> bool:

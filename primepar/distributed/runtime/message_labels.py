@@ -10,7 +10,7 @@ class Labels:
     """Separates the messages of linear operators from redistributions and the rest.
 
     Linear operators send blocks that their products read or write. Redistributions send such blocks
-    too; but the request of their messages names the tensor, not an operator.
+    too; but the request of their messages names the tensor, not an operator or a block.
     """
 
     def __init__(self, shapes: Shapes) -> None:
@@ -27,5 +27,9 @@ class Labels:
     def is_linear(self, node: Send | Recv | ISend | IRecv | Collective, block: str) -> bool:
         """Return whether a message with this block belongs to a linear operator."""
         if isinstance(node, ISend | IRecv) and self._operators - {""}:
-            return node.request.partition(" ")[0] in self._operators
+            name = node.request.partition(" ")[0]
+            return name in self._operators or self._is_operand(name)
+        return self._is_operand(block)
+
+    def _is_operand(self, block: str) -> bool:
         return self._real(block.rstrip("'").rpartition("[")[0]) in self._tensors

@@ -28,6 +28,7 @@ from primepar.distributed.training.agreement import (
 )
 from primepar.distributed.training.alike import Facts, differences
 from primepar.distributed.training.devices import check_devices, pick_device, used_device
+from primepar.distributed.training.scheduling import schedule_as_batch
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError, PrimeParError
 
@@ -153,6 +154,8 @@ def joined(launch: Launch, choice: DeviceChoice, facts: Facts | None = None) -> 
             check_devices(used_device(device), store, place.rank, place.size)
         torch.cuda.set_device(device)
     if launch.launcher != "alone":
+        if device.type == "cpu":
+            schedule_as_batch()
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=place.store,

@@ -32,6 +32,7 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event
+from primepar.schedule.one_order import check_order
 from primepar.schedule.program import Program
 
 Bytes = tuple[tuple[float, ...], tuple[float, ...]]
@@ -74,13 +75,18 @@ class Trainer:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
 
     def check(self, prove: Prove | None) -> None:
-        """Lower the programs of the run and prove them on rank 0. Raises the errors of `prove`."""
+        """Lower the programs of the run and prove them on rank 0.
+
+        Raises the errors of `prove`, and `ProgramError` for a program that hangs on NCCL.
+        """
         name = str(self.settings.plan_file or self.settings.mesh(self.world.size))
         try:
             programs = list(self._lowered())
         except MemoryLimitError as error:
             raise self._in_bytes(error) from None
         for part, program in programs:
+            if self.state.mesh.is_ordered:
+                check_order(program)
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
 

@@ -1,0 +1,93 @@
+"""`make gpu` states in one line what a machine lacks, and its table counts what ran."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_suite
+import pytest
+from gpu_suite import MissingError, check_python, install, missing, rows, table
+
+XML = """<testsuites><testsuite>
+<testcase classname="tests.test_gpu_models" name="a" time="1.5"/>
+<testcase classname="tests.test_gpu_models" name="b" time="2"><failure/></testcase>
+<testcase classname="tests.test_gpu_blocks" name="c" time="0.5"><skipped/></testcase>
+<testcase classname="tests.test_gpu_blocks" name="d" time="0.25"><properties>
+<property name="ratio" value="1.100"/></properties></testcase>
+</testsuite></testsuites>"""
+
+
+def message_of(call: object, *arguments: object) -> str:
+    assert callable(call)
+    with pytest.raises(MissingError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+def test_an_old_python_is_refused() -> None:
+    check_python((3, 11))
+    assert message_of(check_python, (3, 10, 2)) == (
+        "expected Python 3.11 or newer, got 3.10: name another one, make gpu PYTHON=python3.12"
+    )
+
+
+def test_what_is_not_there_is_missing() -> None:
+    assert missing() == []
+    assert missing(lambda name: name not in ("msgspec", "z3")) == ["msgspec", "z3-solver"]
+    assert message_of(missing, lambda name: name != "torch") == (
+        f"expected torch in {sys.executable}, found none: name a Python that has it, "
+        "make gpu PYTHON=.venv/bin/python after make demo"
+    )
+
+
+def test_without_the_wheels_it_names_the_command_that_fetches_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_suite, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(gpu_suite, "SITE", tmp_path / "site")
+    install([])
+    advice = (
+        f"run make wheels FOR={sys.version_info[0]}.{sys.version_info[1]} NAMES='msgspec' where "
+        "there is a registry, and bring the folder wheels/ here"
+    )
+    assert message_of(install, ["msgspec"]) == (
+        f"expected msgspec in {sys.executable}, found none: {advice}"
+    )
+    (tmp_path / "wheels").mkdir()
+    assert message_of(install, ["msgspec"]) == (
+        f"expected wheels of msgspec in {tmp_path / 'wheels'}, got others: {advice}"
+    )
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_machine_without_a_gpu_ends_with_one_line() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = subprocess.run(
+        [sys.executable, gpu_suite.__file__], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"gpu: error: expected a GPU that torch {torch.__version__} can use, found none: look at "
+        "nvidia-smi, or run the same cases on CPUs with make gpu ON=--cpu\n"
+    )
+
+
+def test_the_table_counts_every_file(tmp_path: Path) -> None:
+    (tmp_path / "results.xml").write_text(XML)
+    counted = rows(tmp_path / "results.xml")
+    assert counted == [("test_gpu_blocks", 1, 0, 1, 0.75), ("test_gpu_models", 1, 1, 0, 3.5)]
+    lines = table(counted, gpu_suite.measured(tmp_path / "results.xml"), "here").splitlines()
+    assert lines[0].endswith(", here")
+    assert lines[2:] == [
+        "| file | passed | failed | skipped | seconds |",
+        "|---|---|---|---|---|",
+        "| test_gpu_blocks | 1 | 0 | 1 | 1 |",
+        "| test_gpu_models | 1 | 1 | 0 | 4 |",
+        "",
+        "ratio: 1.100",
+    ]
