@@ -25,8 +25,9 @@ BLOCK = (*BEFORE, *MLP, "blocks.0.add2")
 @pytest.mark.parametrize("names", [MLP, BLOCK], ids=["mlp", "block"])
 def test_a_part_is_proved_and_equals_one_device(preset: str, names: tuple[str, ...]) -> None:
     part = lower_part(preset_plan(preset, MODEL, 4), names, 4, 4)
-    assert primepar.verify(part.program).verdict == "proved"
-    assert primepar.check(part.program).equal
+    for program in (part.forward, part.backward):
+        assert primepar.verify(program).verdict == "proved"
+        assert primepar.check(program).equal
 
 
 def test_a_part_on_one_device_is_what_autograd_computes() -> None:
@@ -41,13 +42,15 @@ def test_a_part_on_one_device_is_what_autograd_computes() -> None:
     y.backward(dy)
 
     mesh = Mesh(parse_sequence("M1"), dtype=torch.float64)
-    run = Executor(mesh, part.program, StepSettings(MODEL, 2, 4))
-    given = {
-        name: block
-        for initial in run.initial
-        for name, block in [(initial, blocks[initial.partition("[")[0]])]
-    }
-    made = {name.partition("[")[0]: block for name, block in run(given).items()}
+    settings = StepSettings(MODEL, 2, 4)
+    forward = Executor(mesh, part.forward, settings)
+    backward = Executor(mesh, part.backward, settings)
+    given = {f"{name}[{','.join('0' * block.dim())}]": block for name, block in blocks.items()}
+    dy_block = given.pop("dy[0,0]")
+    held = forward({name: given[name] for name in forward.initial})
+    output = {name: held.pop(name) for name in list(held) if name not in part.kept[0]}
+    results = backward(held | {"dy[0,0]": dy_block})
+    made = {name.partition("[")[0]: block for name, block in (results | output).items()}
     expected = {part.y: y, part.dx: x.grad}
     expected |= {"blocks.0.fc1.weight.grad": w1.grad, "blocks.0.fc2.weight.grad": w2.grad}
     for name, tensor in expected.items():

@@ -1,7 +1,6 @@
-"""Consecutive operators of a model as one program under a preset: forward and backward together.
+"""Consecutive operators of a model under a preset: a program of forward, and one of backward.
 
-The gradient of the output is an input of the program. Weights are handed over and taken back, as
-the trainer does.
+Weights are handed over and taken back, as the trainer does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ class PartProgram:
         plan, batch = planned.plan, problem.batch
         positions = plan.model.context
         settings = StepSettings(plan.model, batch, positions)
-        self.execute = Executor(self.mesh, self.part.program, settings)
+        self.forward, self.backward = (
+            Executor(self.mesh, program, settings)
+            for program in (self.part.forward, self.part.backward)
+        )
         self.blocks: dict[str, torch.Tensor] = {}
         for tensor, layout in self._given().items():
             whole = wholes[tensor]
@@ -52,8 +54,13 @@ class PartProgram:
 
     def step(self) -> None:
         self.results.clear()
-        ended = self.execute(dict(self.blocks))
-        self.results = {name: ended.pop(name) for name in list(ended) if name not in self.blocks}
+        held = self.forward({name: self.blocks[name] for name in self.forward.initial})
+        kept = self.part.kept[self.mesh.rank]
+        output = {name: held.pop(name) for name in list(held) if name not in kept}
+        gradient = {name: self.blocks[name] for name in self.backward.initial if name not in held}
+        ended = self.backward(held | gradient)
+        made = {name: ended.pop(name) for name in list(ended) if name not in self.blocks}
+        self.results = output | made
         self.blocks |= ended
 
     def wholes(self) -> Wholes:
@@ -63,7 +70,7 @@ class PartProgram:
         return {name: self._whole(*tensor) for name, tensor in made.items()}
 
     def _whole(self, tensor: str, layout: Layout) -> torch.Tensor:
-        cuts = self.part.program.tensors or {}
+        cuts = self.part.backward.tensors or {}
         shape = tuple(line[-1] for line in cuts[tensor].cuts)
         part = self._parts(tensor, layout, shape).take(dict(self.results))
         whole = gather_tensor(self.mesh, layout, part)

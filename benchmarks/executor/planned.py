@@ -66,13 +66,14 @@ def _part(name: str, plan: Plan, batch: int, operators: Iterable[str] | None) ->
         program = lower_step(plan, batch, positions, "gradients")
         return PlannedPart(name, plan, b"", facts(program))
     part = lower_part(plan, operators, batch, positions)
-    return PlannedPart(name, plan, msgspec.json.encode(part), facts(part.program))
+    return PlannedPart(name, plan, msgspec.json.encode(part), facts(part.forward, part.backward))
 
 
-def facts(program: Program) -> ListFacts:
+def facts(*programs: Program) -> ListFacts:
     """Count the instructions of all ranks."""
     counts: Counter[str] = Counter()
-    for node in (node for nodes in program.programs for node in nodes):
+    lists = (nodes for program in programs for nodes in program.programs)
+    for node in (node for nodes in lists for node in nodes):
         counts["messages"] += isinstance(node, Send | ISend)
         counts["collectives"] += isinstance(node, Collective)
         counts["waits"] += isinstance(node, Wait | Recv)

@@ -1,13 +1,17 @@
-"""Lowers consecutive operators of a model to one program: forward and backward, without the rest.
+"""Lowers consecutive operators of a model to two programs: forward and backward, without the rest.
 
 An example is the MLP of a block: fc1, activation, fc2. Its input and the gradient of its output are
-given, in the layouts that they have in a whole step.
+given, in the layouts that they have in a whole step. There are two programs because the output is
+there before its gradient is, as in a whole step: no pass can move a reduction from forward into
+backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from primepar.errors import PlanError
 from primepar.models.graph import Operator
@@ -18,20 +22,24 @@ from primepar.passes import PASSES, apply
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.program import Program
+from primepar.schedule.program_uses import frees, uses, writes
 
 INPUT, OUTPUT_GRADIENT = "x", "dy"
-"""The tensors that a program of a part is given, besides the parameters."""
+"""The tensors that forward and backward of a part are given."""
 
 
 class StepPart(NamedTuple):
-    """The program of a part of a step, and the names of what it makes.
+    """The programs of a part of a step, and the names of what they make.
 
-    It is given `x`, `dy` and the parameters. It ends with the parameters, the output `y`, the
-    gradient `dx` of `x`, and `NAME.grad` for every parameter. `source` and `target` are the layouts
-    of x and y over (M, K): rows and features.
+    Forward is given `x` and the parameters. It ends with the output `y`, and with the blocks that
+    are `kept` on every rank for backward, the parameters among them. Backward is given these and
+    `dy`. It ends with the parameters, the gradient `dx` of `x`, and `NAME.grad` for every
+    parameter. `source` and `target` are the layouts of x and y over (M, K): rows and features.
     """
 
-    program: Program
+    forward: Program
+    backward: Program
+    kept: tuple[tuple[str, ...], ...]
     y: str
     dx: str
     parameters: dict[str, View]
@@ -57,22 +65,70 @@ def lower_part(
     builder = ProgramBuilder(plan.ranks)
     step = StepContext(plan, builder, batch, positions)
     last = operators[-1]
-    x, dy = (
-        builder.given(name, step.space(step.ends(end.name).output, end.K), "M", "K")
-        for name, end in ((INPUT, source), (OUTPUT_GRADIENT, last))
-    )
+    before, after = step.ends(source.name).output, step.ends(last.name).output
+    x = builder.given(INPUT, step.space(before, source.K), "M", "K")
     parts, ways = lowerings(step, operators), ways_of(plan)
     y = forward_sweep(step, parts, ways, {source.name: x})
+    forward = _so_far(builder)
+    dy = builder.given(OUTPUT_GRADIENT, step.space(after, last.K), "M", "K")
     gradients: dict[str, list[View]] = {operator.name: [] for operator in (source, *operators)}
     gradients[last.name].append(dy)
     backward_sweep(step, parts, ways, gradients)
     dx = fan_in(step, source, gradients[source.name])
     assert dx is not None
-    for view in (*step.parameters.values(), *step.gradients.values(), y, dx):
+    for view in (*step.parameters.values(), *step.gradients.values(), dx):
         builder.end_with(view)
-    program = apply(builder.program(), passes)
-    layouts = step.ends(source.name).output, step.ends(last.name).output
-    return StepPart(program, y.name, dx.name, step.parameters, *layouts)
+    whole = builder.program()
+    kept = tuple(_kept(forward, whole, rank) for rank in range(plan.ranks))
+    return StepPart(
+        apply(_first_part(forward, kept, y), passes),
+        apply(_last_part(forward, whole, kept, dy), passes),
+        kept, y.name, dx.name, step.parameters, before, after,
+    )  # fmt: skip
+
+
+def _so_far(builder: ProgramBuilder) -> Program:
+    """Return the program so far, with tables that do not grow with those of the builder."""
+    program = builder.program()
+    tables = (program.grid, program.phases, program.tensors)
+    grid, phases, tensors = (dict(table or {}) for table in tables)
+    return replace(program, grid=grid, phases=phases, tensors=tensors)
+
+
+def _kept(forward: Program, whole: Program, rank: int) -> tuple[str, ...]:
+    """Return the blocks of a rank after forward that backward uses, or that the whole ends with."""
+    here = dict.fromkeys((forward.initial or ())[rank])
+    for node in forward.programs[rank]:
+        here |= dict.fromkeys(writes(node, rank))
+        for name in frees(node):
+            del here[name]
+    rest = whole.programs[rank][len(forward.programs[rank]) :]
+    used = {name for node in rest for name in uses(node, rank)}
+    return tuple(name for name in here if name in used.union((whole.final or ())[rank]))
+
+
+def _first_part(forward: Program, kept: tuple[tuple[str, ...], ...], y: View) -> Program:
+    final = (dict.fromkeys((*y.blocks(rank), *names)) for rank, names in enumerate(kept))
+    return replace(forward, final=tuple(map(tuple, final)))
+
+
+def _last_part(
+    forward: Program, whole: Program, kept: tuple[tuple[str, ...], ...], dy: View
+) -> Program:
+    """Return backward alone, without the phases of forward."""
+    known = forward.phases or {}
+    grid, phases = (
+        {name: entry for name, entry in (table or {}).items() if name not in known}
+        for table in (whole.grid, whole.phases)
+    )
+    lists = zip(whole.programs, forward.programs, strict=True)
+    return replace(
+        whole,
+        programs=tuple(nodes[len(done) :] for nodes, done in lists),
+        initial=tuple((*names, *dy.blocks(rank)) for rank, names in enumerate(kept)),
+        grid=grid,
+        phases=phases,
+    )
 
 
 def _source(plan: Plan, operators: tuple[Operator, ...]) -> Operator:
