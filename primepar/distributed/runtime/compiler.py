@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from primepar.distributed.runtime.arena import Lifetime, offsets
+from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
 from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
@@ -19,7 +20,7 @@ from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.joins import later_joins
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, needed
-from primepar.distributed.runtime.memory_places import MemoryPlaces, Observer
+from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.message_labels import Labels
 from primepar.distributed.runtime.messages import (

@@ -7,10 +7,10 @@ from collections.abc import Collection
 import torch
 
 from primepar.distributed.runtime.backend_support import BackendRules
+from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
-from primepar.distributed.runtime.memory_places import Observer
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
