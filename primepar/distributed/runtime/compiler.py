@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from fractions import Fraction
 
+from msgspec.structs import replace
+
 from primepar.distributed.runtime.arena import Lifetime, offsets
 from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
@@ -41,6 +43,7 @@ from primepar.operators import StepSettings
 from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.program import (
     Alloc,
+    AllReduce,
     AllToAll,
     Collective,
     Compute,
@@ -255,9 +258,13 @@ class Compiler:
     def _collective(self, node: Collective) -> list[Action]:
         rank = self.mesh.rank
         reads, writes = gives(node, rank), gets(node, rank)
-        named = [*reads, *writes]
-        if named:
-            self._count(node, named[0], elements_sent(node, rank, self.shapes.elements))
+        # Blocks that are reduced in one call may belong to different kinds.
+        calls = [node]
+        if isinstance(node, AllReduce):
+            calls = [replace(node, block=name, also=()) for name in node.reduced]
+        for call in calls:
+            for name in [*gives(call, rank), *gets(call, rank)][:1]:
+                self._count(call, name, elements_sent(call, rank, self.shapes.elements))
         if len(node.group) == 1:
             return self._alone(node, reads, writes)
         operands = Operands.of_collective(self.places, node, rank)
