@@ -59,10 +59,18 @@ class LocalOperatorCost:
         weights *= 1 + centred
         sums = 1 + centred
         seconds = self._passes(4 * local, 5 * local) + sums * self.training.update(weights / sums)
-        seconds += sums * self._all_reduce(1, self._rows)
+        seconds += self._statistics(sums * self._rows)
         seconds += self._all_reduce(1, sums * self._rows) + self._all_reduce(0, weights)
-        stash = (local + self._rows) * self.training.item
+        numbers = 2 * self.layouts.slices(self.layout, 1) if centred else 1
+        stash = (local + self._rows * numbers) * self.training.item
         return Cost(seconds, weights * self.training.kept + stash, local * self.training.item)
+
+    def _statistics(self, elements: float) -> float:
+        """Seconds to all-gather moments of a layer norm's rows, or all-reduce mean squares."""
+        if self.model.norm != "layer":
+            return self._all_reduce(1, elements)
+        bits = self.layouts.line(self.layout, 1)
+        return self.training.links.all_gather(bits, elements * self.training.item)
 
     def _add(self) -> Cost:
         local = self._held(self.operator.K)

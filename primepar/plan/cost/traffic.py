@@ -173,10 +173,12 @@ class _Step:
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 
     def _norm(self, operator: Operator) -> Sums:
-        """Means and mean squares of the rows in forward, and two sums in backward."""
+        """Moments of the rows, or mean squares, in forward, and two sums or one in backward."""
         name, layout = operator.name, ends(self.plan, operator.name).output
-        means = 1 + (f"{name}.bias" in self.plan.model.parameter_shapes)
-        yield all_reduced(layout.peers_along(1), rows(layout, 2 * means * self.rows)), True
+        centred = f"{name}.bias" in self.plan.model.parameter_shapes
+        sharing, numbers = layout.peers_along(1), rows(layout, (1 + centred) * self.rows)
+        yield (gathered if centred else all_reduced)(sharing, numbers), True
+        yield all_reduced(sharing, numbers), True
         yield from self._gradients((f"{name}.weight", operator.K), (f"{name}.bias", operator.K))
 
     def _attention(self, operator: Operator) -> Sums:
