@@ -1,6 +1,6 @@
 """Training steps under the rules of NCCL, on real processes: gradients as on one device.
 
-With HYPOTHESIS_PROFILE=ci also the plans that need eight processes.
+With HYPOTHESIS_PROFILE=ci also the plans that need eight processes, and every plan of every family.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import ordered_ranks
 import pytest
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS, Passes, program_of
+from msgspec.structs import replace
 from nccl_rules import LAZY
-from partitioned_cases import PRESET_MESHES, SHAPES, dense_step, plan_apart
+from partitioned_cases import ON_FOUR, PRESET_MESHES, SHAPES, dense_step, plan_apart
 from pipelined_plans import pipelined
 
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
+from primepar.schedule.own_communicators import own_communicators
+from primepar.schedule.program import Instruction, IRecv, ISend
+from primepar.verify import verify_program
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 CASES: list[tuple[str, str, int, Passes]] = [
     *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if ranks == 4 or LONG),
-    *(("llama", name, 4, True) for name in ("primepar", "summa", "M2,megatron-sp", "apart")),
-    *(("opt", name, 4, True) for name in ("stationary", "apart")),
-    *(("bloom", name, 4, False) for name in ("primepar", "megatron-sp")),
-    *(("llama", name, 4, "chunks") for name in ("megatron", "megatron-sp")),
-]
+    ("llama", "apart", 4, True), ("opt", "stationary", 4, True), ("bloom", "primepar", 4, False),
+    ("llama", "megatron-sp", 4, "chunks"),
+    *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart") if LONG),
+]  # fmt: skip
 """Family, plan, devices, and whether after the passes, or in chunks."""
 PIPELINES = [
     ("1f1b", "megatron", "gpt2", "2x4"), ("zb-h1", "megatron-sp", "bloom", "2x2"),
@@ -67,6 +70,24 @@ def plans() -> list[tuple[Plan, Program]]:
     ready: list[tuple[Plan, Passes]] = [(plan_of(*case[:3]), case[3]) for case in CASES]
     ready += [(piped(*case), True) for case in PIPELINES]
     return [(plan, program_of(plan, "gradients", passes)) for plan, passes in ready]
+
+
+def test_a_program_on_communicators_of_its_own_is_proved_and_equal() -> None:
+    program = program_of(plan_of("gpt2", "stationary", 4), "gradients", True)
+    moved = own_communicators(program)
+    assert moved is not program
+    assert verify_program(moved).verdict == "proved"
+    assert [_without(nodes) for nodes in moved.programs] == [
+        _without(nodes) for nodes in program.programs
+    ]
+
+
+def _without(nodes: tuple[Instruction, ...]) -> list[Instruction]:
+    """The instructions, with messages on one communicator."""
+    return [
+        replace(node, communicator="world") if isinstance(node, ISend | IRecv) else node
+        for node in nodes
+    ]
 
 
 NAMES = ["-".join(map(str, case)) for case in (*CASES, *PIPELINES)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from primepar.errors import ProgramError
+from primepar.passes.add_late import add_late
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
@@ -18,6 +19,7 @@ from primepar.passes.liveness import peaks
 from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
+from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
 from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
@@ -28,8 +30,10 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
     "coalesce-reductions": coalesce_reductions,
-    "partial-sums": partial_sums,
     "make-late": make_late,
+    "needed-first": needed_first,
+    "partial-sums": partial_sums,
+    "add-late": add_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -40,15 +44,15 @@ Chunks = int | ChunkCount | None
 def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks = None) -> Program:
     """Return the program after the named passes, in the order of `PASSES`.
 
-    With `chunks` transfers are cut into chunks before `partial-sums` and `overlap`, which make
-    messages of sums and post what can travel.
+    With `chunks` transfers are cut into chunks before `needed-first`, `partial-sums` and `overlap`,
+    which order them, make messages of sums and post what can travel.
     Raises `ProgramError` for an unknown name.
     """
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
     for name, run in PASSES.items():
-        if name == "partial-sums" and chunks is not None:
+        if name == "needed-first" and chunks is not None:
             program = chunk_transfers(program, chunks)
         program = run(program) if name in asked else program
     return program
@@ -71,6 +75,7 @@ def apply_in_turn(
 __all__ = [
     "PASSES",
     "Chunks",
+    "add_late",
     "apply",
     "apply_in_turn",
     "chunk_transfers",
@@ -79,6 +84,7 @@ __all__ = [
     "make_late",
     "merge_collectives",
     "merge_products",
+    "needed_first",
     "overlap",
     "partial_sums",
 ]

@@ -193,12 +193,10 @@ class GatherRewrite:
         member, count = owners.index(self.rank), len(owners)
         source, target = owners[(member + 1) % count], owners[member - 1]
         into, out = self._request("<", next_chunk), self._request(">", chunk)
-        # One for each hop: a post that is moved up must not wait for the other hop (NCCL).
-        name = self.site.communicator
-        before, after = f"{name}.{source}>{self.rank}", f"{name}.{self.rank}>{target}"
+        line = self.site.communicator
         return [
-            IRecv(source, self._block(next_chunk), next_chunk, before, request=into),
-            ISend(target, self._block(chunk), chunk, after, request=out),
+            IRecv(source, self._block(next_chunk), next_chunk, line, request=into),
+            ISend(target, self._block(chunk), chunk, line, request=out),
         ]
 
     def _request(self, way: str, chunk: int) -> str:

@@ -36,10 +36,7 @@ from primepar.schedule.program import (
 from primepar.schedule.program_file import instruction_line
 
 Message = Send | Recv | ISend | IRecv
-ADVICE = (
-    "post them in one order on both ranks or next to each other, or give them communicators of "
-    "their own"
-)
+ADVICE = "post them in one order on both ranks, and next to each other only what may wait together"
 
 
 class StreamGraph:

@@ -12,6 +12,7 @@ from time import perf_counter
 from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.one_order import out_of_order
+from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
 from primepar.verify.counterexample.program import of_program
 from primepar.verify.deadline import UnansweredError, deadline
@@ -196,7 +197,7 @@ class _Proof:
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 
     def held_up(self) -> str | None:
-        wrong = out_of_order(self.program)
+        wrong = out_of_order(own_communicators(self.program))
         return wrong and NOT_IN_ORDER + wrong
 
     def _saved_by_buffers(self) -> str:

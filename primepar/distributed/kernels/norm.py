@@ -1,26 +1,25 @@
-"""Layer norm and RMS norm, phase by phase: sums over the columns of a block, then normalization.
+"""Layer norm and RMS norm, phase by phase: statistics of the rows, then normalization.
 
-The program all-reduces the sums over the ranks that share a row, so they are divided by the width
-of the model. Statistics and normalized rows are in float32 at least.
-Legend: R rows and C columns of a block, S rows of sums.
+The columns of a row are divided into P equal parts. A layer norm has mean and variance of each,
+`[2, R, P]`. The mean of the row is that of the means, its variance the mean of the variances plus
+the variance of the means (Chan, Golub and LeVeque, 1979): no large squares are subtracted. An RMS
+norm has the sum of the squares, `[R]`, which the program all-reduces.
+Statistics and normalized rows are in float32 at least.
+Legend: R rows and C columns of a block, P parts of a row, S rows of sums.
 """
 
 from __future__ import annotations
 
 import torch
 
-from primepar.distributed.kernels.common import widened, working_dtype
+from primepar.distributed.kernels.common import widened
 from primepar.operators import Site, StepInputs
 
 
-def mean(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Return the sum of every row, `[R]`."""
-    return x_RC.sum(1, dtype=working_dtype(x_RC.dtype))
-
-
-def centre(site: Site, inputs: StepInputs, x_RC: torch.Tensor, sum_R: torch.Tensor) -> torch.Tensor:
-    """Return the rows minus their means."""
-    return x_RC - (sum_R / site.step.model.hidden)[:, None]
+def moments(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
+    """Return mean and variance of every row's columns, `[2, R, 1]`."""
+    variance_R, mean_R = torch.var_mean(widened(x_RC), 1, correction=0)
+    return torch.stack((mean_R, variance_R))[..., None]
 
 
 def square(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
@@ -28,11 +27,14 @@ def square(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
     return widened(x_RC).square().sum(1)
 
 
-def divide(
-    site: Site, inputs: StepInputs, x_RC: torch.Tensor, square_R: torch.Tensor
+def normalize(
+    site: Site, inputs: StepInputs, x_RC: torch.Tensor, statistics: torch.Tensor
 ) -> torch.Tensor:
-    """Return the rows divided by the root of their mean square."""
-    return x_RC * _scale(site, square_R)
+    """Return the rows, minus their means in a layer norm, times one over their deviation."""
+    scale_R1 = _scale(site, statistics)
+    if statistics.dim() == 1:
+        return x_RC * scale_R1
+    return (x_RC - statistics[0].mean(1, keepdim=True)).mul_(scale_R1)
 
 
 def forward(
@@ -77,7 +79,7 @@ def backward(
     dy_RC: torch.Tensor,
     weight_C: torch.Tensor,
     normed_RC: torch.Tensor,
-    square_R: torch.Tensor,
+    statistics: torch.Tensor,
     sums_SR: torch.Tensor,
 ) -> torch.Tensor:
     """Return the gradient of the rows."""
@@ -86,10 +88,15 @@ def backward(
     dx_RC.addcmul_(normed_RC, means_SR1[0], value=-1)
     if len(means_SR1) == 2:
         dx_RC -= means_SR1[1]
-    return dx_RC.mul_(_scale(site, square_R)).to(dy_RC.dtype)
+    return dx_RC.mul_(_scale(site, statistics)).to(dy_RC.dtype)
 
 
-def _scale(site: Site, square_R: torch.Tensor) -> torch.Tensor:
+def _scale(site: Site, statistics: torch.Tensor) -> torch.Tensor:
     """Return one over the standard deviation of every row, `[R, 1]`."""
     model = site.step.model
-    return (square_R / model.hidden).add_(model.epsilon).rsqrt_()[:, None]
+    if statistics.dim() == 1:
+        variance_R = statistics / model.hidden
+    else:
+        mean_RP, variance_RP = statistics
+        variance_R = variance_RP.mean(1).add_(mean_RP.var(1, correction=0))
+    return variance_R.add_(model.epsilon).rsqrt_()[:, None]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from msgspec.structs import replace
+
 from primepar.distributed.runtime.collectives import collective_action, elements_sent, in_order
 from primepar.distributed.runtime.computes import Computes, together
 from primepar.distributed.runtime.conformance import Watch
@@ -209,10 +211,14 @@ class Compiler:
 
     def _collective(self, node: Collective) -> list[Action]:
         reads, writes = list(gives(node, self.mesh.rank)), list(gets(node, self.mesh.rank))
-        named = [*reads, *writes]
-        if named:
-            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
-            self._count(node, named[0], sent)
+        # Blocks that are reduced in one call may belong to different kinds.
+        calls = [node]
+        if isinstance(node, AllReduce):
+            calls = [replace(node, block=name, also=()) for name in node.reduced]
+        for call in calls:
+            for name in [*gives(call, self.mesh.rank), *gets(call, self.mesh.rank)][:1]:
+                sent = elements_sent(call, self.mesh.rank, self.shapes.elements)
+                self._count(call, name, sent)
         actions, run = self._room(node, reads, writes)
         start = collective_action(self.mesh, node, run)
         if is_scaled(node, self.mesh.rank):

@@ -16,6 +16,7 @@ from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.communicators import communicators
 from primepar.schedule.one_order import check_order
+from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
 from primepar.schedule.program_uses import host_blocks, initial_blocks, peak
 
@@ -32,8 +33,8 @@ class Executor:
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
     without a kernel, a block without a size, a block that is used before it exists, or an
     instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
-    are one batch, a wait is for all messages of its batch, and a program that would hang there is a
-    `ProgramError`.
+    are one batch, a wait is for all messages of its batch, and messages that would hold up others
+    get communicators of their own. A program that would still hang is a `ProgramError`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Executor:
         types = mesh.dtype, mesh.wide_dtype
         BackendRules(mesh.backend, mesh.device.type, types).check(program)
         if mesh.is_ordered:
+            program = own_communicators(program)
             check_order(program)
         mesh.ensure_groups(communicators(program))
         self.mesh, self.shapes = mesh, Shapes(program)
