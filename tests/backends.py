@@ -1,12 +1,17 @@
-"""Where a test of several ranks runs: on gloo and CPUs, and on NCCL and GPUs with `-m gpu`."""
+"""Where a test of several ranks runs: on gloo and CPUs, and on NCCL and GPUs with `-m gpu`.
+
+With HYPOTHESIS_PROFILE=ci also on CPUs under NCCL's rules.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
 import torch
+from nccl_rules import EAGER
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ON_GPU = [
@@ -14,6 +19,10 @@ ON_GPU = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
+CI_ONLY = pytest.mark.skipif(
+    os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="runs with HYPOTHESIS_PROFILE=ci"
+)
+WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=CI_ONLY)]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 
 

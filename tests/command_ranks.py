@@ -29,8 +29,8 @@ SECONDS = 120.0
 """The deadline of a whole command."""
 GRACE = 0.5
 """Instead of the seconds in which a launcher ends a job: here nobody does."""
-FAILING = (2, 3)
-"""The rank that fails, and in which step."""
+FAILING = 3
+"""The step in which a rank fails."""
 
 
 class EndedRank(NamedTuple):
@@ -73,7 +73,7 @@ def train_ranks(
     fail: Fail | None = None,
     by_itself: bool = True,
 ) -> list[EndedRank]:
-    """Train on `size` processes, one of which may fail; how each ended, all within the deadline.
+    """Train on `size` processes, the last of which may fail; how each ended, before the deadline.
 
     What must end `by_itself` gets no signal; else the others are killed when one has failed, as a
     launcher does. Raises `TimeoutError` for a process that hangs.
@@ -122,7 +122,7 @@ def _rank(
         sums_in_one_order(torch.device("cuda"))
     torch.set_num_threads(1)
     launch.GRACE_SECONDS = agreement.GRACE_SECONDS = GRACE  # type: ignore[attr-defined]
-    if fail is not None and rank == FAILING[0]:
+    if fail is not None and rank == size - 1:
         _fail_in_a_step(fail)
     sys.argv = ["primepar", "train", *words]
     try:
@@ -138,7 +138,7 @@ def _fail_in_a_step(fail: Fail) -> None:
     on_device = Trainer._on_device
 
     def read(self: Trainer, batch: object) -> object:
-        if self.done + 1 == FAILING[1]:
+        if self.done + 1 == FAILING:
             fail()
         return on_device(self, batch)  # type: ignore[arg-type]
 

@@ -21,7 +21,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SECONDS = 240
+SECONDS = {"gloo": 240, "nccl": 540}
+"""Deadlines: ranks that share one GPU take turns on it."""
+PRELOADED = [
+    "primepar.cli", "primepar.distributed.modules.parameters",
+    "primepar.distributed.training.trainer", "torch._dynamo",
+]  # fmt: skip
+"""What the server loads once for all ranks."""
 SHARED = "PRIMEPAR_TEST_RANKS"
 """Names the folder where the workers of one pytest run leave what ranks return."""
 
@@ -52,7 +58,7 @@ def on_ranks(
 def forked(target: Callable[..., Any], *arguments: Any) -> BaseProcess:
     """Start a process; a server that has torch loaded forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["primepar.distributed.modules.parameters", "torch._dynamo"])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=target, args=arguments)
     process.start()
     return process
@@ -70,7 +76,7 @@ def _ran(
             ends.append(here)
             processes.append(process)
         try:
-            return _results(ends)
+            return _results(ends, SECONDS.get(backend, SECONDS["gloo"]))
         finally:
             for process in processes:
                 process.join(0.5)
@@ -78,10 +84,10 @@ def _ran(
                 process.join()
 
 
-def _results(ends: list[Connection]) -> list[Any]:
+def _results(ends: list[Connection], seconds: float) -> list[Any]:
     """Poll all ranks together: the first to fail is why the others wait."""
     results: dict[int, Any] = {}
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while len(results) < len(ends):
         if time.monotonic() > deadline:
             raise RuntimeError(f"ranks {sorted(set(range(len(ends))) - set(results))} hang")
@@ -163,4 +169,4 @@ def one_host_each(rank: int, size: int) -> None:
     """
     if torch.cuda.device_count() < size:
         os.environ["NCCL_HOSTID"] = f"primepar-{rank}"
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}

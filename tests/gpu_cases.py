@@ -66,14 +66,14 @@ def bytes_in_use(device: torch.device) -> int:
     return sum(storages.values())
 
 
-def all_runs(sequence: str, steps: int, limit: int) -> dict[str, Trained]:
-    """A long run, one under a limit of device memory, and short ones in other types."""
-    return {
-        "flat": trained(sequence, torch.float32, steps),
-        "limited": trained(sequence, torch.float32, steps, limit),
-        "float64": trained(sequence, torch.float64, FIRST),
-        "bfloat16": trained(sequence, torch.bfloat16, FIRST),
-    }
+def long_runs(sequence: str, steps: int, limit: int) -> list[Trained]:
+    """A long run, and one under a limit of device memory."""
+    return [trained(sequence, torch.float32, steps, given) for given in (None, limit)]
+
+
+def short_runs(sequence: str) -> list[Trained]:
+    """The first steps in double precision, and in half precision."""
+    return [trained(sequence, dtype, FIRST) for dtype in (torch.float64, torch.bfloat16)]
 
 
 def mesh_backend() -> str:

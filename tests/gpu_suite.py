@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     """Check what is there, install what is carried along, run pytest, and print a table."""
     on_cpu = "--cpu" in words
     try:
-        check_python(sys.version_info)
+        check_python(sys.version_info[:2])
         install(missing())
         if not on_cpu:
             check_gpu()
@@ -86,7 +86,7 @@ def install(packages: Sequence[str]) -> None:
     names, version = " ".join(packages), platform.python_version_tuple()
     advice = (
         f"run make wheels FOR={version[0]}.{version[1]} NAMES='{names}' where there is a registry, "
-        "and bring the folder wheels/ here"
+        "and copy the folder wheels/ here"
     )
     if not WHEELS.is_dir():
         raise MissingError(f"expected {names} in {sys.executable}, found none: {advice}")
@@ -169,7 +169,7 @@ def machine() -> str:
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     if not torch.cuda.is_available():
         return f"CPU, {versions}"
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return f"{torch.cuda.get_device_name()}, {versions}, NCCL {nccl}"
 
 

@@ -19,7 +19,7 @@ def cluster(
     return Cluster(
         name="test", nodes=1, devices_per_node=devices or links[-1].joins, memory=memory,
         memory_bandwidth=1e300, launch=seconds, overlap=overlap,
-        rates={"float32": Rate(1e300, 1e300)}, links=links,
+        rates=dict.fromkeys(("float32", "bfloat16"), Rate(1e300, 1e300)), links=links,
     )  # fmt: skip
 
 

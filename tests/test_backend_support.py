@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,15 +11,20 @@ import torch.distributed as dist
 from distributed_program import every_instruction
 from distributed_ranks import on_ranks
 
+from primepar.distributed import Mesh
 from primepar.distributed.runtime.backend_support import (
     FLOATS,
     SUPPORT,
     BackendRules,
     check_device,
 )
-from primepar.distributed.runtime.collectives import GATHER, OPERATIONS, SCATTER
+from primepar.distributed.runtime.collectives import OPERATIONS
 from primepar.errors import MeshError, ProgramError
+from primepar.partition import parse_sequence
 
+GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""The new names where torch has them: there the older ones are deprecated."""
 WIDE = torch.float32, torch.float32
 HALF = torch.bfloat16, torch.float32
 
@@ -61,9 +67,23 @@ def test_a_device_that_the_backend_does_not_send_from_is_refused() -> None:
         "device: expected cuda, from which nccl sends, got cpu: make the mesh with device='cuda', "
         "or start torch.distributed with gloo on CPUs, nccl on GPUs"
     )
-    for backend, device in SUPPORT:
-        check_device(backend, device)
-    check_device("", "cuda")
+    with patch("torch.cuda.is_available", return_value=True):
+        for backend, device in SUPPORT:
+            check_device(backend, device)
+        check_device("", "cuda")
+
+
+def test_a_mesh_on_cuda_that_is_not_there_is_refused() -> None:
+    with (
+        patch("torch.cuda.is_available", return_value=False),
+        patch("torch.version.cuda", "13.0"),
+        pytest.raises(MeshError) as caught,
+    ):
+        Mesh(parse_sequence(""), "cuda")
+    assert str(caught.value) == (
+        "device: expected CUDA, got no GPU that torch can use: look at nvidia-smi and "
+        "CUDA_VISIBLE_DEVICES, or take device='cpu'"
+    )
 
 
 def sums() -> list[Any]:

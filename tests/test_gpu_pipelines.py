@@ -7,10 +7,11 @@ from functools import cache
 import distributed_step_cases as cases
 import numpy as np
 import pytest
-from backends import BACKENDS
+from backends import WITH_RULES
 from distributed_model_cases import mesh_of
 from distributed_ranks import on_ranks
-from test_distributed_pipeline import BATCH, CASES, RANKS, plan_of
+from distributed_steps import BATCH
+from test_distributed_pipeline import CASES, RANKS, plan_of
 
 from primepar.plan import preset_plan
 
@@ -24,7 +25,7 @@ def results(backend: str) -> list[list[cases.Run]]:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", WITH_RULES)
 def test_a_pipeline_trains_as_one_process(backend: str, number: int) -> None:
     model = plan_of(*CASES[number]).model
     alone = cases.trained(preset_plan("data", model, 1, BATCH), STEPS, CLIP, mesh_of(1))

@@ -9,21 +9,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from phase_programs import Json, built, compute, program
+from step_cases import lowered
 from test_passes import assert_same
 from test_passes_wrong import assert_refused
 
 from primepar.operators.single_operator import lower_linear, resident_layout
 from primepar.partition import parse_sequence
-from primepar.passes import apply, partial_sums
+from primepar.passes import apply, overlap, partial_sums
 from primepar.passes.block_uses import RankList
 from primepar.passes.liveness import peaks
 from primepar.schedule import Linear, Program
 from primepar.schedule.movement import Movement
 from primepar.schedule.program import Compute, Free, IRecv, ISend, ReduceScatter, Wait
+from primepar.schedule.signature import Bound
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
-messages = import_module("primepar.passes.partial_sums")
+messages, overlapping = (
+    import_module(f"primepar.passes.{name}") for name in ("partial_sums", "overlap")
+)
 
 
 def scattered(
@@ -66,6 +70,24 @@ def scattered(
                          final=final))  # fmt: skip
 
 
+def reduced(**changed: Any) -> Program:
+    """Both ranks have a part of x[0], and need the sum."""
+    phases = {"f": {"reads": ["a[M,N]"], "writes": "x[M]"}}
+    tensors = {"a": {"cuts": [[0, 2], [0, 1, 2]]}, "x": {"cuts": [[0, 2]]}, "b": {"cuts": [[0, 4]]}}
+    call = {"op": "all_reduce", "group": [0, 1], "block": "x[0]", **changed}
+    lists: list[list[Json]] = [
+        [
+            compute("f", [f"a[0,{rank}]"], "x[0]", M=0, N=rank),
+            {"op": "free", "block": f"a[0,{rank}]"},
+            call,
+        ]
+        for rank in (0, 1)
+    ]
+    initial = [[f"a[0,{rank}]"] for rank in (0, 1)]
+    return built(program(lists, phases=phases, tensors=tensors, grid={"f": {"M": 1, "N": 2}},
+                         initial=initial, final=[["x[0]"]] * 2))  # fmt: skip
+
+
 def count(made: Program, *kinds: type) -> list[int]:
     return [sum(isinstance(node, kinds) for node in nodes) for nodes in made.programs]
 
@@ -88,21 +110,29 @@ def test_two_members_exchange_their_partial_sums() -> None:
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
-def test_every_member_gets_all_partial_sums_of_its_block(ranks: int) -> None:
-    given = scattered(ranks)
-    assert ranks == 2 or partial_sums(given) is given
-    made = partial_sums(given, members=ranks)
+def test_both_members_of_an_all_reduce_add_the_same() -> None:
+    given = reduced()
+    made = partial_sums(given)
     assert_same(given, made)
-    assert count(made, ReduceScatter) == [0] * ranks
-    assert count(made, ISend) == count(made, IRecv) == [ranks - 1] * ranks
-    assert partial_sums(made, members=ranks) is made
+    assert made.programs[1][2:] == (
+        IRecv(0, "x[0]'", request="x[0] sum2<0"),
+        ISend(0, "x[0]", request="x[0] sum2>0"),
+        Wait("x[0] sum2>0"),
+        Wait("x[0] sum2<0"),
+        Compute(("x[0]'",), "x[0]"),
+        Free("x[0]'"),
+    )
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_messages_end_in_every_order_of_execution(ranks: int) -> None:
-    made = apply(partial_sums(scattered(ranks), members=ranks))
-    assert explore(made).failed == frozenset()
+@pytest.mark.parametrize("make", ["scattered", "reduced"])
+def test_the_messages_end_in_every_order_of_execution(make: str) -> None:
+    given = scattered(2) if make == "scattered" else reduced()
+    assert explore(apply(given)).failed == frozenset()
+    assert partial_sums(partial_sums(given)) == partial_sums(given)
+
+
+def test_sums_of_more_than_two_stay() -> None:
+    assert partial_sums(scattered(3)) == scattered(3)
 
 
 @pytest.mark.parametrize("text", ["Is2x2", "Ns2", "Ks2", "M2,Ks2"])
@@ -115,25 +145,30 @@ def test_a_linear_operator_has_no_reduce_scatter_left(text: str) -> None:
         assert count(part, ReduceScatter) == [0] * part.ranks
 
 
-def test_a_partial_sum_leaves_before_the_next_product() -> None:
-    """The sum of dI travels while dW is computed."""
+def test_a_partial_sum_travels_behind_the_next_products() -> None:
+    """The sum of dI is exchanged while dW is computed, and added after its first product."""
     sequence = parse_sequence("Os2x2")
     source = resident_layout(Movement(sequence), "forward", "I")
     nodes = lower_linear(sequence, Linear(M=8, N=16, K=32), source).backward.programs[0]
-    (sent,) = (node for node in nodes if isinstance(node, ISend) and node.block.startswith("dI"))
-    between = nodes[nodes.index(sent) : nodes.index(Wait(sent.request))]
-    phases = [node.phase for node in between if isinstance(node, Compute)]
-    assert "linear.gradient" in phases
+    for kind in (ISend, IRecv):
+        (post,) = (node for node in nodes if isinstance(node, kind) and node.block.startswith("dI"))
+        between = nodes[nodes.index(post) : nodes.index(Wait(post.request))]
+        phases = [node.phase for node in between if isinstance(node, Compute)]
+        assert "linear.gradient" in phases
 
 
 # What stays
 
 
-@pytest.mark.parametrize(
-    "changed", [{"scale": "1/2"}, {"reduction": "max"}, {"request": "a"}], ids=str
-)
-def test_other_reduce_scatters_stay(changed: Json) -> None:
-    given = scattered(2, **changed)
+@pytest.mark.parametrize("changed", [{"scale": "1/2"}, {"reduction": "max"}], ids=str)
+@pytest.mark.parametrize("make", ["scattered", "reduced"])
+def test_other_reductions_stay(make: str, changed: Json) -> None:
+    given = scattered(2, **changed) if make == "scattered" else reduced(**changed)
+    assert partial_sums(given) is given
+
+
+def test_a_posted_reduce_scatter_stays() -> None:
+    given = scattered(2, request="a")
     assert partial_sums(given) is given
 
 
@@ -163,22 +198,34 @@ def test_no_scratch_block_raises_the_peak() -> None:
     given = scattered(2, frees=False)
     assert peaks(given) == [10, 8]
     assert partial_sums(given) is given
+    assert peaks(partial_sums(replace(given, memory=Bound(device=12)))) == [12, 10]
     given = scattered(2)
     assert peaks(partial_sums(given)) == peaks(given) == [10, 8]
+
+
+def test_forward_may_use_as_much_memory_as_backward() -> None:
+    """The sums of O are the peak of forward, which is below that of backward."""
+    sequence = parse_sequence("Is2x2")
+    source = resident_layout(Movement(sequence), "forward", "I")
+    forward, backward = lower_linear(sequence, Linear(M=32, N=16, K=32), source)[:2]
+    assert forward.memory == backward.memory == Bound(device=max(peaks(backward)))
+    assert count(forward, ReduceScatter) == [0] * 4
+    assert max(peaks(forward)) <= max(peaks(backward))
+    assert verify_program(forward)["memory"].verdict == "proved"
 
 
 # Broken on purpose
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[Any]]) -> Program:
-    """The pass on three ranks, whose messages and sums are changed."""
+    """The pass with other messages and sums."""
     make = messages._messages
 
     def changed(*args: Any) -> Any:
         return {place: change(nodes) for place, nodes in make(*args).items()}
 
     monkeypatch.setattr(messages, "_messages", changed)
-    return partial_sums(scattered(3), members=3)
+    return partial_sums(scattered(2))
 
 
 def refuted(made: Program) -> set[str]:
@@ -186,12 +233,9 @@ def refuted(made: Program) -> set[str]:
 
 
 def test_a_sum_that_is_left_out_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = broken(monkeypatch, lambda nodes: [node for node in nodes if node != LAST])
+    total = Compute(("x[1]'",), "x[1]")
+    made = broken(monkeypatch, lambda nodes: [node for node in nodes if node != total])
     assert refuted(made) == {"completion"}
-
-
-LAST = Compute(("x[2]''",), "x[2]")
-"""The second of the two sums of rank 2."""
 
 
 def test_a_sum_before_its_wait_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +274,18 @@ def test_a_scratch_block_that_exists_is_refuted(monkeypatch: pytest.MonkeyPatch)
     assert_same(given, partial_sums(given))
     monkeypatch.setattr(RankList, "is_absent", lambda *args: True)
     assert "races" in refuted(partial_sums(given))
+
+
+def test_a_received_sum_that_is_added_after_its_use_is_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = apply(lowered("stationary", 4, "gpt2"), ["free-early", "partial-sums"])
+    assert verify_program(given).verdict == "proved"
+    release = overlapping._Late._release_conflicting
+
+    def release_conflicting(self: Any, used: Any) -> None:
+        if not any(isinstance(held.node, Compute) for held in self.held):
+            release(self, used)
+
+    monkeypatch.setattr(overlapping._Late, "_release_conflicting", release_conflicting)
+    assert refuted(overlap(given)) & {"completion", "placement", "races"}

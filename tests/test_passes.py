@@ -301,5 +301,6 @@ def test_a_pass_that_there_is_not_is_refused() -> None:
         apply(program, ["overlap", "inline"])
     assert str(error.value) == (
         "passes: expected names out of free-early, merge-products, merge-collectives, "
-        "coalesce-reductions, partial-sums, make-late, overlap, got 'inline'"
+        "coalesce-reductions, make-late, needed-first, partial-sums, add-late, overlap, "
+        "got 'inline'"
     )

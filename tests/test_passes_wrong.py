@@ -173,5 +173,5 @@ def test_a_block_made_after_its_use_or_without_its_operand_is_refuted(
     def is_in_the_way(used: Any, block: str, operands: set[str]) -> bool:
         return "f[0]" in used.made
 
-    monkeypatch.setattr(delaying, "_is_in_the_way", is_in_the_way)
+    monkeypatch.setattr(delaying, "is_in_the_way", is_in_the_way)
     assert_refused(make_late(given), given, "placement")

@@ -24,23 +24,14 @@ def mlp(preset: str, *without: str) -> StepPart:
 
 
 def new_elements(part: StepPart) -> float:
-    """The peak above what a rank is given (x, dy, weights), in units of M h elements.
-
-    The output y is new too, and there during backward.
-    """
-    given, most = {"x", "dy", *part.parameters}, []
-    for program in (part.forward, part.backward):
-        size, blocks_before = sizes_of(program), program.initial or ()
-
-        def total(names: list[str]) -> int:
-            return sum(size(name) or 0 for name in names)
-
-        for rank, peak in enumerate(peaks(program)):
-            known = [name for name in blocks_before[rank] if name.partition("[")[0] in given]
-            y = (part.forward.final or ())[rank] if program is part.backward else ()
-            output = [name for name in y if name not in part.kept[rank]]
-            most.append(peak + total(output) - total(known))
-    return max(most) / 64**2
+    """The peak of backward above x, dy and the weights, in units of M h elements; y is new."""
+    size, held = sizes_of(part.backward), sizes_of(part.forward)
+    initial, ends = (part.forward.initial or ())[0], (part.forward.final or ())[0]
+    given = sum(held(name) or 0 for name in initial)
+    given += sum(size(name) or 0 for name in (part.backward.initial or ())[0] if "dy" in name)
+    y = sum(held(name) or 0 for name in ends if name not in part.kept[0])
+    (peak,) = set(peaks(part.backward))
+    return (peak + y - given) / 64**2
 
 
 @pytest.mark.parametrize(

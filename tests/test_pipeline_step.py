@@ -88,9 +88,11 @@ def test_evaluation_is_forward_of_all_micro_batches(schedule: str) -> None:
 def test_gradients_are_reduced_once_for_all_micro_batches() -> None:
     program = step_of(pipelined("1f1b", "M2,megatron", 8, sizes="2x4"))
     reduced = Counter(
-        node.block
+        block
         for node in program.programs[0]
-        if isinstance(node, AllReduce) and ".grad" in node.block
+        if isinstance(node, AllReduce)
+        for block in node.reduced
+        if ".grad" in block
     )
     assert "blocks.0.qkv.weight.grad[0,0]" in reduced
     assert "blocks.0.norm1.weight.grad[0]" in reduced

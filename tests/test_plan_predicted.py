@@ -18,7 +18,7 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.plan import Plan, preset_plan
-from primepar.plan.cluster import Link, load_cluster
+from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.cost.traffic import PredictedTraffic, traffic
 from primepar.plan.memory.peak import peak, peak_bytes
 from primepar.plan.search.planner import Planner
@@ -107,20 +107,26 @@ def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
 
 
 @pytest.mark.parametrize("family", ["opt", "bloom"])
-@pytest.mark.parametrize(("devices", "batch"), [(2, 8), (4, 2), (8, 8), (8, 2)])
+@pytest.mark.parametrize(
+    ("devices", "batch", "dtype"),
+    [(2, 8, "float32"), (4, 2, "bfloat16"), (8, 8, "float32"), (8, 2, "bfloat16")],
+)
 def test_the_time_of_an_operator_is_that_of_the_bytes_which_it_sends(
-    family: str, devices: int, batch: int
+    family: str, devices: int, batch: int, dtype: str
 ) -> None:
     """Where a byte takes a second and all else nothing, and cuts divide the vocabulary."""
     on = cluster(Link(8, 0.0, 1.0, False))
-    planner = Planner.of(MODELS[family], on, devices, batch, "float32", "paper")
+    planner = Planner.of(MODELS[family], on, devices, batch, dtype, "paper")
+    item = BYTES[dtype]
     random = Random(devices + batch)
     for _ in range(4):
         choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
-        sent = traffic(SearchResult(planner, 0.0, choices).plan, batch, 4).operators
+        sent = traffic(SearchResult(planner, 0.0, choices).plan, batch, 4)
         for name, number in choices.items():
             seconds = planner.options(name).seconds[number]
-            assert seconds == pytest.approx(4 * float(max(sent[name])), rel=1e-12), name
+            pairs = zip(sent.operators[name], sent.wide[name], strict=True)
+            moved = max(item * elements + (4 - item) * wide for elements, wide in pairs)
+            assert seconds == pytest.approx(float(moved), rel=1e-12), name
 
 
 def test_emulated_devices_send_and_hold_it() -> None:
@@ -143,15 +149,15 @@ def test_operators_and_edges_are_counted_separately() -> None:
 
 
 def test_bytes_are_whole_and_of_the_data_type() -> None:
-    nothing = (Fraction(0), Fraction(0))
+    norm = (Fraction(0), Fraction(1))
     operators, between = (
         {"a": (Fraction(1, 3), Fraction(5))},
         {("a", "b"): (Fraction(0), Fraction(1))},
     )
-    predicted = PredictedTraffic(operators, between, nothing, (Fraction(1, 3), Fraction(2)))
-    assert predicted.bytes("float64") == (3, 48)
-    assert predicted.bytes("float32") == (2, 24)
-    assert predicted.bytes("bfloat16") == (2, 16)
+    predicted = PredictedTraffic(operators, between, norm, {"a": (Fraction(1, 3), Fraction(2))})
+    assert predicted.bytes("float64") == (3, 56)
+    assert predicted.bytes("float32") == (2, 28)
+    assert predicted.bytes("bfloat16") == (2, 20)
 
 
 def test_a_batch_that_the_plan_does_not_divide_is_refused() -> None:

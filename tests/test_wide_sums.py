@@ -15,8 +15,10 @@ from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.models import ModelConfig
 from primepar.operators import StepOptions, lower_step
+from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.presets import preset_plan
+from primepar.plan.simulator.step import simulate_step
 from primepar.schedule.program import Collective, Group, ISend, Program, Send
 from primepar.schedule.program_uses import gets, gives
 from primepar.verify import verify_program
@@ -57,6 +59,14 @@ def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> 
     program = program_of(family, preset)
     predicted = traffic(preset_plan(preset, MODELS[family], RANKS), BATCH, POSITIONS)
     assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_simulated_step_sends_the_predicted_bytes(preset: str) -> None:
+    plan = preset_plan(preset, MODELS["gpt2"], RANKS)
+    run = simulate_step(plan, BATCH, POSITIONS, load_cluster("h200-8"), "bfloat16", fractions=True)
+    sent = traffic(plan, BATCH, POSITIONS).bytes("bfloat16")
+    assert [ceil(number) for number in run.sent] == list(sent)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

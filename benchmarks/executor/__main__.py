@@ -10,69 +10,103 @@ contender's seconds above the floor, over DTensor's, with a 95% interval by a bo
 from __future__ import annotations
 
 import argparse
-from statistics import median
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from benchmarks.executor.chart import chart
+from benchmarks.executor.machine import LoadClock
 from benchmarks.executor.planned import Planned, planned
 from benchmarks.executor.problem import PROBLEMS, Problem
 from benchmarks.executor.processes import on_ranks
-from benchmarks.executor.score import score
+from benchmarks.executor.report import text
+from benchmarks.executor.results import BenchmarkRun, ContenderResult, ProblemResult
+from primepar.files import replace, write_text
 
-REFERENCE = "dtensor"
-FLOOR = "floor:"
-
-
-def table(problem: Problem, plans: Planned, measured) -> str:
-    """The contenders of a shape as text."""
-    by_name = {entry.name: entry for entry in measured.timed}
-    floors = [entry for entry in measured.timed if entry.name.startswith(FLOOR)]
-    floor = min(floors, key=lambda timed: median(timed.cpu))
-    reference = by_name[REFERENCE]
-    lines = [
-        f"{problem}, {len(floor.cpu)} rounds, floor: {floor.name}",
-        f"{'':24}  CPU ms  median  above floor / dtensor      wall ms  median  / dtensor"
-        "   steps   new KiB / dtensor-sp",
-    ]
-    for name, timed in by_name.items():
-        cpu = score(timed.cpu, reference.cpu, floor.cpu)
-        none = [0.0] * len(timed.wall)
-        wall = score(timed.wall, reference.wall, none)
-        peak = measured.peaks[name]
-        lines.append(
-            f"{name:24}{1e3 * min(timed.cpu):8.2f}{1e3 * median(timed.cpu):8.2f}"
-            f"  {cpu.ratio:6.2f} [{cpu.low:6.2f},{cpu.high:6.2f}]"
-            f"   {1e3 * min(timed.wall):8.2f}{1e3 * median(timed.wall):8.2f}"
-            f"  {wall.ratio:5.2f} [{wall.low:5.2f},{wall.high:5.2f}]{timed.repetitions:5}"
-            f"{peak / 1024:12.0f} {peak / measured.peaks['dtensor-sp']:6.2f}"
-        )
-    return "\n".join(lines + [f"left out {name}: {why}" for name, why in plans.left_out.items()])
+if TYPE_CHECKING:
+    from benchmarks.executor.cases import Measured
 
 
 def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--problem", metavar="TEXT", help="as in mlp:M=8192,h=512; default: all")
-    parser.add_argument("--ranks", type=int, default=4, help="ranks of --problem")
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of a problem")
-    parser.add_argument("--plan", action="append", default=[], metavar="NAME", help="a preset")
-    parser.add_argument("--modules", action="store_true", help="also two PartitionedLinear modules")
-    options = parser.parse_args()
+    """Print the tables, and write the JSON and the chart that are asked for."""
+    options = parser().parse_args()
     try:
         problems = [Problem.parse(options.problem, options.ranks)] if options.problem else PROBLEMS
     except ValueError as error:
-        parser.error(f"--problem: {error}")
+        parser().error(f"--problem: {error}")
+    if options.rounds < 1:
+        parser().error(f"--rounds: expected 1 or more, got {options.rounds}")
+    run = benchmarked(problems, options.rounds, options.plan, options.modules, options.batch)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        replace(options.out, msgspec.json.format(msgspec.json.encode(run)))
+    if options.chart:
+        options.chart.parent.mkdir(parents=True, exist_ok=True)
+        write_text(options.chart, chart(run))
+    print(text(run))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.executor", description=(__doc__ or "").partition("\n")[0]
+    )
+    options.add_argument("--problem", metavar="TEXT", help="as in mlp:M=8192,h=512; default: all")
+    options.add_argument("--ranks", type=int, default=4, help="ranks of --problem")
+    options.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of a problem")
+    options.add_argument("--plan", action="append", default=[], metavar="NAME", help="a preset")
+    options.add_argument("--modules", action="store_true", help="also PartitionedLinear modules")
+    options.add_argument("--batch", action="store_true", help="all ranks under SCHED_BATCH")
+    options.add_argument("--out", type=Path, metavar="FILE", help="write the run as JSON")
+    options.add_argument("--chart", type=Path, metavar="FILE", help="write the chart as SVG")
+    return options
+
+
+def benchmarked(
+    problems: Iterable[Problem],
+    rounds: int,
+    names: list[str],
+    modules: bool = False,
+    batch: bool = False,
+) -> BenchmarkRun:
+    """Measure problems one after another. Raises `RuntimeError` where a rank fails."""
+    clock, own, results = LoadClock(), 0.0, []
     for problem in problems:
-        plans = planned(
-            problem.model, problem.ranks, problem.batch, problem.operators, options.plan
-        )
-        measured = on_ranks(
+        plans = planned(problem.model, problem.ranks, problem.batch, problem.operators, names)
+        measured: Measured = on_ranks(
             problem.ranks,
             "benchmarks.executor.cases:measure",
             problem,
             plans,
-            options.rounds,
-            options.modules,
+            rounds,
+            modules,
+            as_batch=batch,
         )
-        print(table(problem, plans, measured), end="\n\n", flush=True)
+        own += measured.own
+        results.append(_result(problem, plans, measured))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return BenchmarkRun(clock.stop(own + usage.ru_utime + usage.ru_stime), rounds, batch, results)
+
+
+def _result(problem: Problem, plans: Planned, measured: Measured) -> ProblemResult:
+    facts = {part.name: part.facts for part in plans.parts}
+    contenders = [
+        ContenderResult(
+            timed.name,
+            timed.repetitions,
+            timed.cpu,
+            timed.wall,
+            measured.peaks[timed.name],
+            measured.traffic[timed.name].sent,
+            measured.traffic[timed.name].collectives,
+            facts.get(timed.name),
+        )
+        for timed in measured.timed
+    ]
+    return ProblemResult(str(problem), problem.kind, contenders, plans.left_out)
 
 
 if __name__ == "__main__":

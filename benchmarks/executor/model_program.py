@@ -7,7 +7,7 @@ import torch
 from benchmarks.executor.contender import Wholes
 from benchmarks.executor.planned import PlannedPart
 from benchmarks.executor.problem import Problem
-from primepar.distributed import Mesh, PartitionedModel, full_gradient, load_parameter
+from primepar.distributed import Executor, Mesh, PartitionedModel, full_gradient, load_parameter
 
 
 class ModelProgram:
@@ -21,6 +21,10 @@ class ModelProgram:
             load_parameter(self.model, name, tensors[name])
         self.tokens, self.targets = (tensors[name].clone() for name in ("tokens", "targets"))
         self.loss: torch.Tensor | None = None
+
+    def executors(self) -> list[Executor]:
+        """The compiled program of a step up to the gradients."""
+        return [self.model._program(self.tokens, "gradients").executor]
 
     def resident(self) -> list[torch.Tensor]:
         return [self.tokens, self.targets, *self.model.parameters()]

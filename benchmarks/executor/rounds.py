@@ -53,15 +53,16 @@ def timed(contenders: Sequence[Contender], rounds: int) -> list[Timed]:
 def _seconds(contender: Contender, count: int) -> tuple[float, float]:
     """CPU and wall seconds of this rank, between two barriers that are not counted."""
     dist.barrier()
-    begin, cpu = time.perf_counter(), _cpu()
+    begin, cpu = time.perf_counter(), cpu_seconds()
     for _ in range(count):
         contender.step()
-    used = _cpu() - cpu, time.perf_counter() - begin
+    used = cpu_seconds() - cpu, time.perf_counter() - begin
     dist.barrier()
     return used
 
 
-def _cpu() -> float:
+def cpu_seconds() -> float:
+    """User and system time of this process, with all of its threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

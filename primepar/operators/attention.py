@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import View, even
-from primepar.operators.redistribution import reblocked, summed_in_parts
+from primepar.operators.redistribution import gathered, summed_in_parts
 from primepar.operators.step_context import StepContext
 from primepar.plan.operator_layouts import sequence_lines
-from primepar.schedule.program import AllGather
 
 
 class AttentionLowering:
@@ -47,14 +46,7 @@ class AttentionLowering:
         """All-gather keys and values of full sequences; every rank contributes its rows."""
         builder, name = self.builder, f"{self.name}/KV"
         local = builder.compute(self.name, "attention.keys", self.shared, [x], f"{name}[M,K]")
-        held = list(local.held)
-        for line in self.lines:
-            blocks = tuple(block for rank in line for block in local.blocks(rank))
-            for rank, block in zip(line, blocks, strict=True):
-                builder.programs[rank].append(AllGather(line, block=block, blocks=blocks))
-                held[rank] = tuple(index for member in line for index in local.held[member])
-        gathered = View(name, local.cuts, tuple(held), local.dims)
-        whole = reblocked(builder, gathered, self._whole, f"{name}.sequences")
+        whole = gathered(builder, local, self.lines, self._whole, f"{name}.sequences")
         return View(whole.name, whole.cuts, whole.held, (f"M/{self.parts}", "K"))
 
     def _scattered(self, reads: list[View]) -> View:

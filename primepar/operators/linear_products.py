@@ -9,13 +9,12 @@ from functools import lru_cache
 from primepar.operators.builder import Cuts, Held, ProgramBuilder, View, even
 from primepar.operators.redistribution import indices, reblocked, take_in
 from primepar.schedule.lowering import lower
-from primepar.schedule.operators import PRODUCTS, Linear, Phase, tensor_dims
+from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, tensor_dims
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Signature
 
 Phases = tuple[Phase, ...]
-OUTPUTS = frozenset(product.writes for product in PRODUCTS.values())
 
 
 @dataclass(frozen=True)

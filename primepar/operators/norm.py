@@ -1,4 +1,8 @@
-"""Layer norm and RMS norm: signatures of their phases, and the all-reduces of their sums.
+"""Layer norm and RMS norm: signatures of their phases, and the collectives of their statistics.
+
+Ranks that share the rows of a layer norm all-gather the mean and variance of their columns, once.
+Together these give the mean and variance of the row. An RMS norm all-reduces its mean square. Rows
+that are whole on a rank need no communication.
 
 Tensors that backward needs have the operator's name, `norm1/normed`; the gradient of the input is
 `norm1/dI`.
@@ -6,18 +10,21 @@ Tensors that backward needs have the operator's name, `norm1/normed`; the gradie
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from primepar.models.graph import Operator
-from primepar.operators.builder import View
+from primepar.operators.builder import IterationSpace, View, even
+from primepar.operators.redistribution import gathered
 from primepar.operators.step_context import StepContext
 
 
 class NormLowering:
-    """Layer or RMS norm; ranks that share rows all-reduce the sums of its means."""
+    """Layer or RMS norm; ranks that share rows exchange their statistics once in forward."""
 
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.step, self.builder, self.name = step, step.builder, operator.name
-        layout = step.ends(self.name).output
-        self.space, self.sharing = step.space(layout, operator.K), layout.peers_along(1)
+        self.layout = step.ends(self.name).output
+        self.space, self.sharing = step.space(self.layout, operator.K), self.layout.peers_along(1)
         self.takes = self.space.cuts
         self.weight = step.given(f"{self.name}.weight", self.space, "K")
         self.centred = f"{self.name}.bias" in step.places
@@ -27,11 +34,8 @@ class NormLowering:
     def forward(self, *inputs: View) -> View:
         """Lower the normalized rows, times weight plus bias."""
         (x,) = inputs
-        if self.centred:
-            mean = self._sum("mean", [x], "mean[M]")
-            x = self._wide("centre", [x, mean], "centred[M,K]")
-        self.square = self._sum("square", [x], "square[M]")
-        self.normed = self._wide("divide", [x, self.square], "normed[M,K]")
+        self.statistics = self._moments(x) if self.centred else self._square(x)
+        self.normed = self._wide("normalize", [x, self.statistics], "normed[M,K]")
         reads = [self.normed, self.weight, *([self.bias] if self.centred else [])]
         return self.builder.compute(
             self.name, "norm.forward", self.space, reads, f"{self.name}[M,K]"
@@ -46,7 +50,7 @@ class NormLowering:
             self.step.add_gradient(f"{self.name}.bias", "bias.gradient", self.space, [dy])
         reads = [dy, self.weight, self.normed]
         sums = self._sum("backward.sums", reads, "dsums[0,M]", fixed=1 + self.centred)
-        reads += [self.square, sums]
+        reads += [self.statistics, sums]
         writes = f"{self.name}/dI[M,K]"
         return (self.builder.compute(self.name, "norm.backward", self.space, reads, writes),)
 
@@ -56,6 +60,20 @@ class NormLowering:
         return self.builder.compute(
             self.name, kernel, self.space, reads, writes, fixed=fixed, wide=True
         )  # fmt: skip
+
+    def _square(self, x: View) -> View:
+        return self._sum("square", [x], "square[M]")
+
+    def _moments(self, x: View) -> View:
+        """Compute mean and variance of every rank's columns, `[2, rows, parts]`, of all parts."""
+        parts = IterationSpace(self.layout, {"M": self.step.rows, "K": self.layout.grid[1]})
+        writes = f"{self.name}/moments[0,M,K]"
+        local = self.builder.compute(
+            self.name, "norm.moments", parts, [x], writes, fixed=2, wide=True
+        )  # fmt: skip
+        cuts = even(tuple(line[-1] for line in local.cuts), (1, self.layout.grid[0], 1))
+        view = gathered(self.builder, local, self.sharing, cuts, f"{local.name}.rows")
+        return replace(view, dims=("0", "M", "0"))
 
     def _sum(self, phase: str, reads: list[View], writes: str, fixed: int = 1) -> View:
         """Sum over all columns of every row, on all ranks that share it."""

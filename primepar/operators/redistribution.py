@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import replace
 from itertools import product
 
 from primepar.operators.builder import (
@@ -25,6 +26,7 @@ from primepar.plan.layouts import Way
 from primepar.schedule.layout import Cells
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
+    AllGather,
     Cut,
     Join,
     Program,
@@ -94,6 +96,22 @@ def moved(
     take_in(builder, program, {"O": view.name}, name)
     arrived = View(view.name, cells, held_after(program, "O"), view.dims)
     return reblocked(builder, arrived, cuts, name)
+
+
+def gathered(
+    builder: ProgramBuilder, view: View, lines: Groups, cuts: Cuts, name: str
+) -> View:  # fmt: skip
+    """All-gather the blocks of each line of ranks, in its order, and join them to those of `cuts`.
+
+    Every rank of a line holds one block of the view.
+    """
+    held = list(view.held)
+    for line in (line for line in lines if len(line) > 1):
+        blocks = tuple(block for rank in line for block in view.blocks(rank))
+        for rank, block in zip(line, blocks, strict=True):
+            builder.programs[rank].append(AllGather(line, block=block, blocks=blocks))
+            held[rank] = tuple(index for member in line for index in view.held[member])
+    return reblocked(builder, replace(view, held=tuple(held)), cuts, name)
 
 
 def summed_in_parts(

@@ -132,7 +132,7 @@ class _Lowered:
             elif isinstance(node, Free) and node.block in operands:
                 delayed.append(node)
                 kept += self.size(node.block) or 0
-            elif _is_in_the_way(used, block, operands):
+            elif is_in_the_way(used, block, operands):
                 break
             else:
                 passed.append(node)
@@ -157,6 +157,6 @@ class _Lowered:
         return _Delay(start, end, nodes, LiveBlocks(self.size, self.rank, live).peak(nodes))
 
 
-def _is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:
+def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:
     """Return whether computes that add to `block` from these operands cannot pass these uses."""
     return block in used.reads + used.changes or not operands.isdisjoint(used.changes)

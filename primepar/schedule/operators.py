@@ -38,6 +38,9 @@ PRODUCTS: dict[Phase, Product] = {
     "gradient": Product(("I", "dO"), "dW"),
 }
 
+OUTPUTS = frozenset(product.writes for product in PRODUCTS.values())
+"""Tensors that are sums of products: O, dI and dW."""
+
 HOMES = ("I", "W", "O")
 """Tensors with a resident layout; a gradient has the layout of its tensor."""
 

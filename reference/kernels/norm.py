@@ -1,4 +1,8 @@
-"""The kernels of layer norm and RMS norm; a sum over a row covers the columns of one block."""
+"""The kernels of layer norm and RMS norm; statistics of a row are of the columns of one block.
+
+A layer norm has mean and variance of P equal parts of a row, (2, M, P). The variance of the row is
+the mean of the variances plus the variance of the means. An RMS norm has the sum of squares, (M).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,9 @@ from primepar.reference.kernels.extents import Kernel
 from primepar.reference.oracle.layers import Array
 
 
-def mean(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
-    """Return the sum of every row: (M)."""
-    return np.asarray(x_MH.sum(axis=1))
-
-
-def centre(site: Site, inputs: StepInputs, x_MH: Array, sum_M: Array) -> Array:
-    """Return every row minus its mean."""
-    return x_MH - sum_M[:, None] / site.step.model.hidden
+def moments(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
+    """Return mean and variance of every row: (2, M, 1)."""
+    return np.stack([x_MH.mean(axis=1), x_MH.var(axis=1)])[..., None]
 
 
 def square(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
@@ -24,9 +23,11 @@ def square(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
     return np.asarray((x_MH**2).sum(axis=1))
 
 
-def divide(site: Site, inputs: StepInputs, x_MH: Array, square_M: Array) -> Array:
-    """Return every row divided by the root of its mean square."""
-    return x_MH / _root(site, square_M)
+def normalize(site: Site, inputs: StepInputs, x_MH: Array, statistics: Array) -> Array:
+    """Return every row, minus its mean in a layer norm, divided by its deviation."""
+    if statistics.ndim == 3:
+        x_MH = x_MH - statistics[0].mean(axis=1, keepdims=True)
+    return x_MH / _root(site, statistics)
 
 
 def forward(
@@ -62,7 +63,7 @@ def backward(
     dy_MH: Array,
     weight_H: Array,
     normed_MH: Array,
-    square_M: Array,
+    statistics: Array,
     sums_2M: Array,
 ) -> Array:
     """Return the gradient of the rows."""
@@ -70,7 +71,7 @@ def backward(
     dx_MH: Array = dy_MH * weight_H - normed_MH * means_2M1[0]
     if _centred(site.reads[-1][0]):
         dx_MH = dx_MH - means_2M1[1]
-    return dx_MH / _root(site, square_M)
+    return dx_MH / _root(site, statistics)
 
 
 def _centred(rows: tuple[int, int]) -> bool:
@@ -79,16 +80,20 @@ def _centred(rows: tuple[int, int]) -> bool:
     return end - first == 2
 
 
-def _root(site: Site, square_M: Array) -> Array:
+def _root(site: Site, statistics: Array) -> Array:
     model = site.step.model
-    return np.asarray(np.sqrt(square_M / model.hidden + model.epsilon))[:, None]
+    if statistics.ndim == 3:
+        mean_MP, variance_MP = statistics
+        variance_M = variance_MP.mean(axis=1) + mean_MP.var(axis=1)
+    else:
+        variance_M = statistics / model.hidden
+    return np.asarray(np.sqrt(variance_M + model.epsilon))[:, None]
 
 
 NORM: dict[str, Kernel] = {
-    "norm.mean": mean,
-    "norm.centre": centre,
+    "norm.moments": moments,
     "norm.square": square,
-    "norm.divide": divide,
+    "norm.normalize": normalize,
     "norm.forward": forward,
     "norm.gradient": gradient,
     "norm.backward.sums": backward_sums,

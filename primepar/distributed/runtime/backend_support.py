@@ -50,8 +50,19 @@ SUPPORT = {
 """(backend, type of the device) -> what it has; a known backend has no other devices."""
 
 
+def missing_cuda() -> str:
+    """Return why there is no CUDA device, and what to do; empty if there is one."""
+    if torch.cuda.is_available():
+        return ""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__}, which is built without it: install a build with CUDA"
+    return "no GPU that torch can use: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+
+
 def check_device(backend: str, device: str) -> None:
-    """Raise `MeshError` if a known backend does not send from this type of device."""
+    """Raise `MeshError` for CUDA that is not there, or from which a known backend does not send."""
+    if device == "cuda" and missing_cuda():
+        raise MeshError(f"device: expected CUDA, got {missing_cuda()}, or take device='cpu'")
     devices = [kind for name, kind in SUPPORT if name == backend]
     if devices and device not in devices:
         raise MeshError(

@@ -33,17 +33,15 @@ def pick_device(choice: DeviceChoice, local_rank: int) -> torch.device:
     """
     import torch
 
+    from primepar.distributed.runtime.backend_support import missing_cuda
+
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if choice == "cpu" or (choice == "auto" and gpus == 0):
         return torch.device("cpu")
     if gpus == 0:
-        cause = (
-            f"torch {torch.__version__}, which is built without it: install a build with CUDA"
-            if torch.version.cuda is None
-            else "no GPU that torch can use: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
-        )
         raise LaunchError(
-            f"training.device: expected CUDA, got {cause}, or write --set training.device=cpu"
+            f"training.device: expected CUDA, got {missing_cuda()}, or write --set "
+            "training.device=cpu"
         )
     return torch.device("cuda", local_rank % gpus)
 

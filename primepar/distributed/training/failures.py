@@ -40,7 +40,9 @@ def is_lost_peer(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """The sentence of a message that states the size, without the place in torch."""
+    """The part of a message that states the size, without the place in torch; else the class."""
     text = " ".join(str(error).split())
-    start = text.lower().find("tried to allocate")
-    return text[max(start, 0) :].partition(". ")[0].rstrip(".") or type(error).__name__
+    start = text.lower().find("ried to allocate")
+    if start < 0:
+        return type(error).__name__
+    return "t" + text[start:].partition(". ")[0].rstrip(".")

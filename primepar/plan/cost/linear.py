@@ -16,7 +16,7 @@ from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import Load, Shares, moving
 from primepar.plan.search.sequence_space import Candidate
-from primepar.schedule.operators import PRODUCTS, Linear, Phase
+from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase
 
 MOMENTS = 8
 """Bytes that AdamW keeps for each parameter: two moments in float32."""
@@ -47,6 +47,11 @@ class Training:
     def item(self) -> int:
         """Bytes of an element."""
         return BYTES[self.dtype]
+
+    @cached_property
+    def wide_item(self) -> int:
+        """Bytes of an element of a sum that is not complete, or of a statistic."""
+        return max(self.item, BYTES["float32"])
 
     @cached_property
     def kept(self) -> int:
@@ -143,6 +148,13 @@ class _Linear:
         """Elements on a device, by the primitive's shares of the tensors."""
         return sum(share * self.elements[tensor.removeprefix("d")] for tensor, share in shares)
 
+    def _sent(self, shares: Shares) -> float:
+        """Bytes of messages with shares of the tensors; outputs are sums that are not complete."""
+        wide = self._size(tuple(share for share in shares if share[0] in OUTPUTS))
+        return self._size(shares) * self.training.item + wide * (
+            self.training.wide_item - self.training.item
+        )
+
     @property
     def cost(self) -> Cost:
         """Time and memory."""
@@ -194,12 +206,11 @@ class _Linear:
             behind = 1
             if self.links.by_level[load.level].shared:
                 behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
-            size = max(map(self._size, load.ports))
-            busiest[load.level] = behind * size * self.training.item
+            busiest[load.level] = behind * max(map(self._sent, load.ports))
         return self.links.transfer(busiest)
 
     def _all_reduce(self, phase: Phase) -> float:
         tensor = PRODUCTS[phase].writes
         bits = [bit for cut, bits in self.cuts if phase in cut.summed for bit in bits]
         size = self.moving.share(phase, tensor, last=True) * self.elements[tensor.removeprefix("d")]
-        return self.links.all_reduce(bits, size * self.training.item)
+        return self.links.all_reduce(bits, size * self.training.wide_item)

@@ -47,7 +47,7 @@ class LocalOperatorCost:
     def _all_reduce(self, dim: int, elements: float) -> float:
         """Seconds to all-reduce over the devices that hold the parts of rows (0) or columns (1)."""
         bits = self.layouts.line(self.layout, dim)
-        return self.training.links.all_reduce(bits, elements * self.training.item)
+        return self.training.links.all_reduce(bits, elements * self.training.wide_item)
 
     def _passes(self, *elements: float) -> float:
         """Seconds of memory-bound kernels, one for each number of elements."""
@@ -59,10 +59,18 @@ class LocalOperatorCost:
         weights *= 1 + centred
         sums = 1 + centred
         seconds = self._passes(4 * local, 5 * local) + sums * self.training.update(weights / sums)
-        seconds += sums * self._all_reduce(1, self._rows)
+        seconds += self._statistics(sums * self._rows)
         seconds += self._all_reduce(1, sums * self._rows) + self._all_reduce(0, weights)
-        stash = (local + self._rows) * self.training.item
+        numbers = 2 * self.layouts.slices(self.layout, 1) if centred else 1
+        stash = (local + self._rows * numbers) * self.training.item
         return Cost(seconds, weights * self.training.kept + stash, local * self.training.item)
+
+    def _statistics(self, elements: float) -> float:
+        """Seconds to all-gather moments of a layer norm's rows, or all-reduce mean squares."""
+        if self.model.norm != "layer":
+            return self._all_reduce(1, elements)
+        bits = self.layouts.line(self.layout, 1)
+        return self.training.links.all_gather(bits, elements * self.training.item)
 
     def _add(self) -> Cost:
         local = self._held(self.operator.K)
@@ -118,5 +126,5 @@ def embedding_cost(
     )
     seconds += training.update(table) + training.update(positions)
     seconds += training.links.all_reduce(bits, local * training.item)
-    seconds += training.links.all_reduce(line, (table + positions) * training.item)
+    seconds += training.links.all_reduce(line, (table + positions) * training.wide_item)
     return Cost(seconds, (table + positions) * training.kept, 2 * local * training.item)

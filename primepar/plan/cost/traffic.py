@@ -39,11 +39,9 @@ from primepar.plan.layouts import (
 from primepar.plan.operator_layouts import movement_of, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
-from primepar.schedule.operators import PRODUCTS, Linear, Phase
+from primepar.schedule.operators import OUTPUTS, Linear, Phase
 from primepar.schedule.redistribute import sent as redistributed
 
-OUTPUTS = frozenset(product.writes for product in PRODUCTS.values())
-"""Sums of products, which a step under half precision sends in float32 until they are complete."""
 OPERANDS = frozenset(TENSORS) - OUTPUTS
 SWEEPS: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "gradient"))
 """Phases of a linear operator that a training step runs as one sweep."""
@@ -63,8 +61,8 @@ class PredictedTraffic:
     norm: Amounts
     """Sums of squares, for the norm of the gradient."""
 
-    wide: Amounts
-    """Elements, out of all, that are float32 at least: sums that are not complete, statistics."""
+    wide: Mapping[str, Amounts]
+    """By operator, what of it is float32 at least: sums that are not complete, and statistics."""
 
     @cached_property
     def total(self) -> Amounts:
@@ -75,7 +73,7 @@ class PredictedTraffic:
         """Bytes that every rank sends in a data type, rounded up."""
         item = BYTES[dtype]
         more = max(BYTES["float32"] - item, 0)
-        pairs = zip(self.total, self.wide, strict=True)
+        pairs = zip(self.total, total([self.norm, *self.wide.values()]), strict=True)
         return tuple(ceil(elements * item + wide * more) for elements, wide in pairs)
 
 
@@ -95,7 +93,7 @@ def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
         {name: sent.elements for name, sent in by_operator.items()},
         by_edge,
         norm,
-        total([norm, *(sent.wide for sent in by_operator.values())]),
+        {name: sent.wide for name, sent in by_operator.items()},
     )
 
 
@@ -175,10 +173,12 @@ class _Step:
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 
     def _norm(self, operator: Operator) -> Sums:
-        """Means and mean squares of the rows in forward, and two sums in backward."""
+        """Moments of the rows, or mean squares, in forward, and two sums or one in backward."""
         name, layout = operator.name, ends(self.plan, operator.name).output
-        means = 1 + (f"{name}.bias" in self.plan.model.parameter_shapes)
-        yield all_reduced(layout.peers_along(1), rows(layout, 2 * means * self.rows)), True
+        centred = f"{name}.bias" in self.plan.model.parameter_shapes
+        sharing, numbers = layout.peers_along(1), rows(layout, (1 + centred) * self.rows)
+        yield (gathered if centred else all_reduced)(sharing, numbers), True
+        yield all_reduced(sharing, numbers), True
         yield from self._gradients((f"{name}.weight", operator.K), (f"{name}.bias", operator.K))
 
     def _attention(self, operator: Operator) -> Sums:

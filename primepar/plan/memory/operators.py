@@ -52,7 +52,7 @@ class LocalOperator:
 
 
 class Norm(LocalOperator):
-    """LayerNorm or RMSNorm: the normalized rows and their mean squares are stashed."""
+    """LayerNorm or RMSNorm: the normalized rows and their statistics are stashed."""
 
     def __init__(self, step: StepMemory, operator: Operator) -> None:
         super().__init__(step, operator)
@@ -61,12 +61,12 @@ class Norm(LocalOperator):
         self.means = len(self.parameters)
 
     def forward(self, *inputs: PlacedTensor) -> PlacedTensor:
-        """Centre, divide, and scale."""
+        """Normalize, and scale."""
         make, (x,), columns = self.events.make, inputs, self.operator.K
-        if self.means == 2:
-            x = make(self.of(columns), x, make(self.step.rows_of(self.layout, 1), x))
-        self.square = make(self.step.rows_of(self.layout, 1), x)
-        self.normed = make(self.of(columns), x, self.square)
+        self.statistics = (
+            self._moments(x) if self.means == 2 else make(self.step.rows_of(self.layout, 1), x)
+        )
+        self.normed = make(self.of(columns), x, self.statistics)
         return make(self.of(columns), self.normed, *self.parameters)
 
     def backward(self, dy: PlacedTensor | None) -> tuple[PlacedTensor, ...]:
@@ -77,7 +77,18 @@ class Norm(LocalOperator):
             self.gradient("bias", dy)
         reads = dy, self.parameters[0], self.normed
         sums = self.events.make(self.step.rows_of(self.layout, self.means), *reads)
-        return (self.events.make(self.of(self.operator.K), *reads, self.square, sums),)
+        return (self.events.make(self.of(self.operator.K), *reads, self.statistics, sums),)
+
+    def _moments(self, x: PlacedTensor) -> PlacedTensor:
+        """Compute two numbers for a rank's part of each row, and gather those of all parts."""
+        rows, parts = self.layout.grid
+        local = self.events.make(self.of(2 * parts), x)
+        if parts == 1:
+            return local
+        more_R = (parts - 1) * local.local_R
+        gathered = replace(local, local_R=local.local_R + more_R)
+        self.events.run(more_R, [local], [gathered])
+        return self.events.reblocked(gathered, Cells.even((rows, 1)))
 
 
 class Activation(LocalOperator):

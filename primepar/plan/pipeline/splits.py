@@ -165,7 +165,7 @@ class Splits:
         """Seconds to all-reduce the gradients of `parameters` elements over a stage's replicas."""
         links = ClusterLinks(self.cluster, (split.replicas * split.parts).bit_length() - 1)
         bits = range(split.replicas.bit_length() - 1)
-        return links.all_reduce(bits, parameters * group.training.item)
+        return links.all_reduce(bits, parameters * group.training.wide_item)
 
     def _update_seconds(self, group: StageDevices, parameters: float) -> float:
         """Seconds of AdamW for `parameters` elements on each device, once in a step."""

@@ -156,7 +156,7 @@ class Catalogue:
             return cost
         columns = features / self.layouts.slices(leaves, 1)
         bits = self.layouts.line(leaves, 0)
-        bias_seconds = self.training.links.all_reduce(bits, columns * self.training.item)
+        bias_seconds = self.training.links.all_reduce(bits, columns * self.training.wide_item)
         bias_seconds += self.training.update(columns)
         kept = cost.kept + columns * self.training.kept
         return Cost(cost.seconds + bias_seconds, kept, cost.running)

@@ -35,7 +35,7 @@ from primepar.schedule.program_file import instruction_line
 Message = Send | Recv | ISend | IRecv
 MESSAGES = (Send, Recv, ISend, IRecv)
 """The same as a tuple, for which `isinstance` is faster."""
-Elements = Callable[[str], int]
+Size = Callable[[str], int]
 RINGS: dict[type[Instruction], RingName] = {
     AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "all_gather"
 }  # fmt: skip
@@ -151,45 +151,46 @@ def _agreed_fields(node: Message | Collective) -> tuple[object, ...]:
     return (type(node), *(getattr(node, field, None) for field in fields))
 
 
-def traffic(transfer: Transfer, elements: Elements, item: int) -> tuple[list[DeviceTransfer], int]:
-    """The bytes that a transfer sends between devices, and the number of its latencies in a row."""
+def traffic(transfer: Transfer, size: Size) -> tuple[list[DeviceTransfer], int]:
+    """The bytes that a transfer sends between devices, and the number of its latencies in a row.
+
+    `size` returns the bytes of a block.
+    """
     node = next(iter(transfer.ends.values()))
     if isinstance(node, MESSAGES):
         source, target = transfer.members
         sent = transfer.ends[0]
         assert isinstance(sent, MESSAGES)
-        return [DeviceTransfer(source, target, elements(sent.block) * item)], 1
+        return [DeviceTransfer(source, target, size(sent.block))], 1
     if len(node.group) == 1:
         return [], 0
     if isinstance(node, Broadcast | Reduce):
-        return _chain(transfer, node, elements, item), len(node.group) - 1
+        return _chain(transfer, node, size), len(node.group) - 1
     if isinstance(node, AllToAll):
-        return _all_to_all(transfer, elements, item), 1
+        return _all_to_all(transfer, size), 1
     ring = sorted(node.group)
     hops = [
-        DeviceTransfer(rank, after, _in_ring(transfer.of(rank), elements) * item)
+        DeviceTransfer(rank, after, _in_ring(transfer.of(rank), size))
         for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
     ]
     steps = len(ring) - 1
     return hops, 1 if isinstance(node, Barrier) else steps * (1 + isinstance(node, AllReduce))
 
 
-def _in_ring(node: Message | Collective, elements: Elements) -> Fraction | int:
-    """Elements that a member of a ring sends."""
+def _in_ring(node: Message | Collective, size: Size) -> Fraction | int:
+    """Bytes that a member of a ring sends."""
     match node:
         case AllReduce(group=group, reduced=blocks):
-            return Fraction(2 * (len(group) - 1) * sum(map(elements, blocks)), len(group))
+            return Fraction(2 * (len(group) - 1) * sum(map(size, blocks)), len(group))
         case ReduceScatter(group=group, blocks=blocks):
-            return Fraction((len(group) - 1) * sum(map(elements, blocks)), len(group))
+            return Fraction((len(group) - 1) * sum(map(size, blocks)), len(group))
         case AllGather(group=group, block=block):
-            return (len(group) - 1) * elements(block)
+            return (len(group) - 1) * size(block)
         case _:
             return 0
 
 
-def _chain(
-    transfer: Transfer, node: Broadcast | Reduce, elements: Elements, item: int
-) -> list[DeviceTransfer]:
+def _chain(transfer: Transfer, node: Broadcast | Reduce, size: Size) -> list[DeviceTransfer]:
     """Hops of a chain: from the root along the group for a broadcast, back to it for a reduce."""
     start = node.group.index(node.root)
     line = node.group[start:] + node.group[:start]
@@ -198,13 +199,13 @@ def _chain(
         source, target = (rank, after) if isinstance(node, Broadcast) else (after, rank)
         holder = transfer.of(node.root if isinstance(node, Broadcast) else source)
         assert isinstance(holder, Broadcast | Reduce)
-        hops.append(DeviceTransfer(source, target, elements(holder.block) * item))
+        hops.append(DeviceTransfer(source, target, size(holder.block)))
     return hops
 
 
-def _all_to_all(transfer: Transfer, elements: Elements, item: int) -> list[DeviceTransfer]:
+def _all_to_all(transfer: Transfer, size: Size) -> list[DeviceTransfer]:
     return [
-        DeviceTransfer(rank, target, elements(block) * item)
+        DeviceTransfer(rank, target, size(block))
         for rank, node in ((rank, transfer.of(rank)) for rank in transfer.members)
         if isinstance(node, AllToAll)
         for target, block in zip(node.group, node.blocks, strict=True)

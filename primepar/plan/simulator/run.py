@@ -251,7 +251,7 @@ class _Run:
 
     def _begin(self, transfer: Transfer) -> None:
         transfer.begin = self.clock.now
-        hops, turns = traffic(transfer, self.work.elements, self.work.item)
+        hops, turns = traffic(transfer, self.work.bytes)
         sent: dict[int, Fraction | int] = {}
         for source, _, size in hops:
             sent[source] = sent.get(source, 0) + size
@@ -266,9 +266,10 @@ class _Run:
     def _end(self, transfer: Transfer, sent: Mapping[int, Fraction | int]) -> None:
         """Record the end of a transfer, and resume the ranks that wait for nothing else."""
         now = transfer.end = self.clock.now
-        item = self.work.item
         for place, member in enumerate(transfer.members):
             node = transfer.ends[place]
+            named = label(node, member).partition(" ")[0]
+            item = self.work.item_of(named)
             receives = isinstance(node, (Recv, IRecv))
             elements = 0 if receives else -(-sent.get(member, 0) // item)
             self._note(member, node, transfer.begin, now, elements)

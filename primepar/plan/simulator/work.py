@@ -111,6 +111,16 @@ class Work:
             self._sizes[block] = elements
         return elements
 
+    def item_of(self, block: str) -> int:
+        """Bytes of an element of a block; those of wide tensors are of float32 at least."""
+        tensor = (self.program.tensors or {}).get(block.rstrip("'").rpartition("[")[0])
+        wide = tensor is not None and tensor.wide
+        return max(self.item, BYTES["float32"]) if wide else self.item
+
+    def bytes(self, block: str) -> int:
+        """Bytes of a block. Raises what `elements` raises."""
+        return self.elements(block) * self.item_of(block)
+
     def operations(self, node: Compute | Cut | Join) -> int:
         """Operations of an instruction: of a product, or as given; else 0."""
         if not isinstance(node, Compute) or node.phase is None:
@@ -135,7 +145,7 @@ class Work:
             (*node.reads, node.accumulates) if isinstance(node, Compute)
             else (*node.blocks, node.block)
         )  # fmt: skip
-        return sum(map(self.elements, names)) * self.item
+        return sum(map(self.bytes, names))
 
     def seconds(self, node: Compute | Cut | Join | Fetch | Evict) -> Scalar:
         """Seconds of a computation: its launch, its bytes and its operations, one after another.
@@ -144,7 +154,7 @@ class Work:
         """
         if isinstance(node, Fetch | Evict):
             assert self._host is not None, "refused before"
-            return self._number(self.elements(node.block) * self.item) / self._host
+            return self._number(self.bytes(node.block)) / self._host
         launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
         passing = launch + self._number(self.touched(node)) / memory
         operations = self.operations(node)
