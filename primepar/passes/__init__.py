@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from primepar.errors import ProgramError
-from primepar.passes.add_late import add_late
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
@@ -29,7 +28,6 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "make-late": make_late,
     "needed-first": needed_first,
     "partial-sums": partial_sums,
-    "add-late": add_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -57,7 +55,6 @@ def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks
 __all__ = [
     "PASSES",
     "Chunks",
-    "add_late",
     "apply",
     "chunk_transfers",
     "coalesce_reductions",
