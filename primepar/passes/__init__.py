@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from primepar.errors import ProgramError
-from primepar.passes.add_late import add_late
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
@@ -33,7 +32,6 @@ PASSES: Mapping[str, Callable[[Program], Program]] = {
     "make-late": make_late,
     "needed-first": needed_first,
     "partial-sums": partial_sums,
-    "add-late": add_late,
     "overlap": overlap,
 }
 """Name -> pass, in the order in which they are applied."""
@@ -75,7 +73,6 @@ def apply_in_turn(
 __all__ = [
     "PASSES",
     "Chunks",
-    "add_late",
     "apply",
     "apply_in_turn",
     "chunk_transfers",
