@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from phase_programs import Json, built, compute, program
-from step_cases import lowered
 from test_passes import assert_same
 from test_passes_wrong import assert_refused
 
 from primepar.operators.single_operator import lower_linear, resident_layout
 from primepar.partition import parse_sequence
-from primepar.passes import apply, overlap, partial_sums
+from primepar.passes import apply, partial_sums
 from primepar.passes.block_uses import RankList
 from primepar.passes.liveness import peaks
 from primepar.schedule import Linear, Program
@@ -25,9 +24,7 @@ from primepar.schedule.signature import Bound
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
-messages, overlapping = (
-    import_module(f"primepar.passes.{name}") for name in ("partial_sums", "overlap")
-)
+messages = import_module("primepar.passes.partial_sums")
 
 
 def scattered(
@@ -274,18 +271,3 @@ def test_a_scratch_block_that_exists_is_refuted(monkeypatch: pytest.MonkeyPatch)
     assert_same(given, partial_sums(given))
     monkeypatch.setattr(RankList, "is_absent", lambda *args: True)
     assert "races" in refuted(partial_sums(given))
-
-
-def test_a_received_sum_that_is_added_after_its_use_is_refuted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = apply(lowered("stationary", 4, "gpt2"), ["free-early", "partial-sums"])
-    assert verify_program(given).verdict == "proved"
-    release = overlapping._Late._release_conflicting
-
-    def release_conflicting(self: Any, used: Any) -> None:
-        if not any(isinstance(held.node, Compute) for held in self.held):
-            release(self, used)
-
-    monkeypatch.setattr(overlapping._Late, "_release_conflicting", release_conflicting)
-    assert refuted(overlap(given)) & {"completion", "placement", "races"}
