@@ -139,13 +139,15 @@ for name, plan in PLANS.items():
 # From the plan a whole training step is lowered to one program: forward, loss, backward, the sums
 # of the gradients, and AdamW. It is a list of instructions for each device. This is what device 0
 # does for the first norm of the model, forward, under the stationary plan. Each device has half of
-# the columns of its rows. So a mean begins with the sum of its own half, and an `all_reduce` adds
-# that of the device with the other half.
+# the columns of its rows. So it begins with the mean and the variance of its own half, and an
+# `all_gather` brings those of the other half.
 
 # %%
 program = primepar.lower(stationary)
 lines = [" ".join(instruction_text(node).split()) for node in program.programs[0]]
-first = next(number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.mean"))
+first = next(
+    number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.moments")
+)
 last = next(
     number for number, line in enumerate(lines) if line.startswith("blocks.0.norm1.forward")
 )
@@ -153,8 +155,8 @@ print("\n".join(lines[first : last + 1]))
 
 # %% [markdown]
 # The `irecv` among them is of the next operator: a pass has moved it up, so that the message is on
-# its way while the norm is computed. An operator is defined by such phases, `norm1.mean`,
-# `norm1.centre`, and by what they read and write. What a phase computes is a small dense function,
+# its way while the norm is computed. An operator is defined by such phases, `norm1.moments`,
+# `norm1.normalize`, and by what they read and write. What a phase computes is a small dense function,
 # a kernel, that knows nothing of devices. The list is all there is: it is proved, emulated,
 # simulated and trained with.
 

@@ -224,7 +224,7 @@ class ProgramBuilder:
     ) -> View:
         """Compute a phase on the ranks of `space`; ranks with the same part compute replicas.
 
-        The phase is named after `name` and the kernel: `norm1.mean` for `norm.mean`. `writes` is a
+        The phase is named after `name` and the kernel: `norm1.square` for `norm.square`. `writes` is a
         template over the dims of the space; a slice with a number as index has `fixed` elements.
         Every part is multiplied by `scale`. Returns the written tensor, which is `wide` or has the
         model's dtype.

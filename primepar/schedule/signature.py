@@ -117,7 +117,7 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     Block names whose indices are dims of the phase's grid, `I[M,N]`; `M/2` is half of a slice
     index, rounded down, and a number is that slice. Dims that `writes` leaves out are reduced
     over; those that no name has count copies of the same sub-operator. `kernel` names the function
-    of blocks that computes it, `norm.mean`: its last words are those of the phase. The finished
+    of blocks that computes it, `norm.square`: its last words are those of the phase. The finished
     tensor is `scale` times the sum of what its sub-operators compute.
     """
 
